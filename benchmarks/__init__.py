@@ -1,0 +1,1 @@
+"""What is measured, and the plain implementations it is measured against."""

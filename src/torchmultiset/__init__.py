@@ -1,0 +1,30 @@
+"""Multiset prediction in PyTorch: from an input to an unordered collection of labels in which labels repeat.
+
+The parts, from the ground up:
+
+- `multiset`: multisets of labels as rows of counts, and their algebra
+- `oracle`: the policy that is always right, which the multiset loss imitates
+- `rollout`: executing a policy, greedily, by sampling, along the oracle or along given labels
+- `losses`: the paper's loss functions
+- `policies`, `encoders`, `heads`: networks
+- `termination`: where a multiset ends
+- `metrics`: exact match, precision, recall, F1, entropy
+- `data`: data sets
+"""
+
+from torchmultiset import encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+    "encoders",
+    "heads",
+    "losses",
+    "metrics",
+    "multiset",
+    "oracle",
+    "policies",
+    "rollout",
+    "termination",
+]

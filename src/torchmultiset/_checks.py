@@ -1,0 +1,87 @@
+"""Checks at the door: each raises a ValueError that names the argument, what was given and what is expected.
+
+Shapes and dtypes are checked always. Values (labels in range, counts not negative) are checked where looking
+at them costs next to nothing, on the CPU; on an accelerator the look would wait for the device at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+__all__ = ["check", "check_counts", "check_float", "check_labels", "check_mask", "check_one_of", "given"]
+
+
+def given(value: object) -> str:
+    """How a wrong value is shown in a message: a tensor by dtype and shape, anything else as it prints."""
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    return f"{value!r} ({type(value).__name__})"
+
+
+def check(ok: bool, name: str, expected: str, value: object) -> None:
+    """Raise unless `ok`: ``name must be <expected>, but is <value>``."""
+    if not ok:
+        raise ValueError(f"{name} must be {expected}, but is {given(value)}")
+
+
+def check_one_of(name: str, value: object, allowed: Collection[object]) -> None:
+    """Raise unless `value` is one of `allowed`."""
+    check(value in allowed, name, "one of " + ", ".join(map(repr, allowed)), value)
+
+
+def check_float(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:
+    """Raise unless `value` is a floating tensor whose shape fits `like`, where None fits any length."""
+    ok = isinstance(value, Tensor) and value.is_floating_point() and _fits(value, like)
+    check(ok, name, f"a floating-point tensor of shape {_wanted(shape, like)}", value)
+
+
+def check_mask(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:
+    """Raise unless `value` is a boolean tensor whose shape fits `like`."""
+    ok = isinstance(value, Tensor) and value.dtype == torch.bool and _fits(value, like)
+    check(ok, name, f"a boolean tensor of shape {_wanted(shape, like)}", value)
+
+
+def check_counts(name: str, value: Tensor, *, like: tuple[int | None, ...] = (None, None)) -> None:
+    """Raise unless `value` holds counts (B, C): int64, none below zero."""
+    ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
+    check(ok, name, f"an int64 tensor of counts of shape {_wanted('(B, C)', like)}", value)
+    if _can_look(value):
+        lowest = int(value.min())
+        if lowest < 0:
+            raise ValueError(f"{name} must hold counts of at least 0, but its smallest is {lowest}")
+
+
+def check_labels(
+    name: str,
+    value: Tensor,
+    num_classes: int,
+    *,
+    like: tuple[int | None, ...] = (None, None),
+    padding: bool = False,
+) -> None:
+    """Raise unless `value` holds labels (B, T): int64, each in [0, num_classes), or negative if `padding`."""
+    ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
+    check(ok, name, f"an int64 tensor of labels of shape {_wanted('(B, T)', like)}", value)
+    if _can_look(value):
+        lowest, highest = (int(bound) for bound in value.aminmax())
+        if highest >= num_classes or (lowest < 0 and not padding):
+            wrong = highest if highest >= num_classes else lowest
+            raise ValueError(f"{name} must hold labels from 0 to {num_classes - 1}, but holds {wrong}")
+
+
+def _fits(value: Tensor, like: tuple[int | None, ...]) -> bool:
+    return value.ndim == len(like) and all(want in (None, have) for want, have in zip(like, value.shape, strict=True))
+
+
+def _wanted(shape: str, like: tuple[int | None, ...]) -> str:
+    if all(length is None for length in like):
+        return shape
+    lengths = ", ".join("any" if length is None else str(length) for length in like)
+    return f"{shape} = ({lengths}{',' if len(like) == 1 else ''})"
+
+
+def _can_look(value: Tensor) -> bool:
+    return value.device.type == "cpu" and value.numel() > 0 and not torch.compiler.is_compiling()

@@ -1,0 +1,110 @@
+"""What every data set is once it is loaded: inputs, and a multiset of labels for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64, Shaped
+from torch import Tensor
+
+from torchmultiset.multiset import from_labels
+
+__all__ = ["Batch", "Examples", "Inputs"]
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """A sequence of inputs that is read by the batch: an array, a memory map, a folder of images."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]: ...
+
+
+class Batch(NamedTuple):
+    """Some examples, as tensors.
+
+    Shapes: B examples, C classes, M the size of the largest multiset of the data set.
+    """
+
+    x: Shaped[Tensor, "b ..."]
+    """Inputs: images (B, channels, H, W), uint8 or float in [0, 1]; vectors (B, D), float."""
+    target: Int64[Tensor, "b c"]
+    """The multisets as counts."""
+    labels: Int64[Tensor, "b m"]
+    """The same multisets as labels, padded with -1, in the order of the annotations."""
+    boxes: Float[Tensor, "b m 4"] | None = None
+    """x, y, width and height of each label's object in pixels of the input, where known."""
+    areas: Float[Tensor, "b m"] | None = None
+    """Area of each label's object, where known; 0 where padded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """One split of a data set, as NumPy arrays that may live on disk.
+
+    Example:
+        >>> pixels = np.zeros((2, 1, 8, 8), dtype=np.uint8)
+        >>> labels = np.array([[1, 1], [0, -1]])  # {dog, dog} and {cat}
+        >>> examples = Examples(pixels, labels, classes=("cat", "dog"))
+        >>> examples.batch([0, 1]).target
+        tensor([[0, 2],
+                [1, 0]])
+    """
+
+    inputs: Inputs
+    labels: Int[np.ndarray, "n m"]
+    """Class indices, padded with -1, in the order of the annotations."""
+    classes: tuple[str, ...]
+    boxes: Float[np.ndarray, "n m 4"] | None = None
+    areas: Float[np.ndarray, "n m"] | None = None
+    ids: Sequence[str] | None = None
+    """A name for each example (file name, COCO image id), where it has one."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def counts(self) -> Int64[np.ndarray, "n c"]:
+        """The multisets of all examples as counts."""
+        return from_labels(torch.as_tensor(self.labels, dtype=torch.int64), len(self.classes)).numpy()
+
+    def batch(self, indices: Sequence[int] | Int[np.ndarray, " b"] | Int[Tensor, " b"]) -> Batch:
+        """Read the examples at these positions."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        labels = torch.from_numpy(self.labels[chosen].astype(np.int64))
+        return Batch(
+            x=torch.from_numpy(np.ascontiguousarray(self.inputs[chosen])),
+            target=from_labels(labels, len(self.classes)),
+            labels=labels,
+            boxes=None if self.boxes is None else torch.from_numpy(self.boxes[chosen]),
+            areas=None if self.areas is None else torch.from_numpy(self.areas[chosen]),
+        )
+
+    def subset(self, indices: Sequence[int] | Int[np.ndarray, " k"]) -> Examples:
+        """Only the examples at these positions, in this order; nothing is read until a batch is."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(
+            self,
+            inputs=_Chosen(self.inputs, chosen),
+            labels=self.labels[chosen],
+            boxes=None if self.boxes is None else self.boxes[chosen],
+            areas=None if self.areas is None else self.areas[chosen],
+            ids=None if self.ids is None else [self.ids[i] for i in chosen],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    inputs: Inputs
+    indices: Int[np.ndarray, " k"]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
+        return self.inputs[self.indices[indices]]

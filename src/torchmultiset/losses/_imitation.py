@@ -1,0 +1,133 @@
+"""Losses that teach a policy step by step: the multiset loss imitates the oracle, the sequence loss one order."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from torchmultiset._checks import check_counts, check_float, check_labels, check_mask, check_one_of
+from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
+from torchmultiset.multiset import free_support
+from torchmultiset.oracle import oracle
+
+__all__ = ["multiset_loss", "sequence_loss"]
+
+
+def multiset_loss(
+    logits: Float[Tensor, "b t k"],
+    labels: Int64[Tensor, "b t"],
+    target: Int64[Tensor, "b c"],
+    *,
+    divergence: Literal["kl", "js", "tv"] = "kl",
+    over_steps: Literal["sum", "mean"] = "sum",
+    end: bool = False,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "*r"]:
+    r"""The multiset loss (Definition 3): at each step of a trajectory, how far the policy is from the oracle.
+
+    .. math::
+        \mathcal{L}_{\text{multi}}(x, \mathcal{Y}, \theta) = -\sum_{t=1}^{T} \frac{1}{|\mathcal{Y}_t|}
+        \sum_{y \in \mathcal{Y}_t} \log \pi_\theta(y \mid \hat y_{<t}, x)
+
+    where :math:`\mathcal{Y}_t` is what remains of the target after the labels named so far. A step at which nothing
+    remains contributes exactly 0.
+
+    Args:
+        logits: Scores (B, T, C) of a policy, each before its label was named.
+        labels: Labels (B, T) that were named in this trajectory, by whatever strategy.
+        target: Counts (B, C).
+        divergence: From the oracle :math:`\pi_*` to the policy: ``"kl"``, forward Kullback-Leibler, less the
+            oracle's entropy, which is constant: the cross-entropy above. ``"js"``, Jensen-Shannon, in
+            :math:`[0, \ln 2]`. ``"tv"``, total variation, in :math:`[0, 1]`.
+        over_steps: ``"sum"`` as in the paper, or ``"mean"`` over the unfinished steps.
+        end: Whether the last class is END; logits are then (B, T, C + 1). See `multiset.free_labels`.
+        reduction: Over the batch.
+
+    Returns:
+        Scalar, or (B,) for ``reduction="none"``.
+
+    Example:
+        >>> target = torch.tensor([[2, 0, 1]])  # {0, 0, 2}
+        >>> labels = torch.tensor([[0, 1, 0]])  # 1 was a mistake
+        >>> logits = torch.zeros(1, 3, 3, requires_grad=True)
+        >>> multiset_loss(logits, labels, target)  # 3 ln 3
+        tensor(3.2958, grad_fn=<MeanBackward0>)
+
+    Reference:
+        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, section 4.
+    """
+    check_counts("target", target)
+    check_float("logits", logits, "(B, T, C)", like=(target.shape[0], None, target.shape[1] + end))
+    check_labels("labels", labels, logits.shape[2], like=(logits.shape[0], logits.shape[1]))
+    check_one_of("divergence", divergence, ("kl", "js", "tv"))
+    check_one_of("over_steps", over_steps, ("sum", "mean"))
+    classes, free = free_support(target, labels, end=end)
+    log_pi = log_policy(logits).gather(2, classes[:, None].expand_as(free))
+    pi_star = oracle(free, dtype=log_pi.dtype)
+    # All three need the policy only where the oracle is not 0: a target's own classes, K of them.
+    if divergence == "kl":
+        per_step = -weighted(pi_star, log_pi).sum(-1)
+    elif divergence == "js":
+        per_step = _jensen_shannon(pi_star, log_pi)
+    else:
+        per_step = (pi_star - log_pi.exp()).clamp(min=0).sum(-1)
+    per_example = per_step.sum(-1)
+    if over_steps == "mean":
+        per_example = per_example / (free.sum(-1) > 0).sum(-1).clamp(min=1)
+    return reduce(per_example, reduction)
+
+
+def sequence_loss(
+    logits: Float[Tensor, "b t c"],
+    sequence: Int64[Tensor, "b t"],
+    *,
+    where: Bool[Tensor, "b t"] | None = None,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "*r"]:
+    r"""The sequence loss (Appendix F): negative log-likelihood of the target in one order.
+
+    .. math::
+        \mathcal{L}_{\text{seq}}(x, \mathcal{S}, \theta) = -\sum_{t=1}^{|\mathcal{S}|}
+        \log \pi_\theta(s_t \mid s_{<t}, x)
+
+    Args:
+        logits: Scores (B, T, C) of a policy that was told the sequence so far: ``rollout`` with ``forced``.
+        sequence: Labels (B, T) in the order of a rank function; negative where padded.
+        where: Mask (B, T) of the steps that count; all that are not padded if None.
+        reduction: Over the batch.
+
+    Returns:
+        Scalar, or (B,) for ``reduction="none"``.
+
+    Example:
+        >>> sequence_loss(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -1]]))  # 2 ln 4
+        tensor(2.7726)
+
+    Reference:
+        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, Appendix F.
+    """
+    check_float("logits", logits, "(B, T, C)", like=(None, None, None))
+    shape = (logits.shape[0], logits.shape[1])
+    check_labels("sequence", sequence, logits.shape[2], like=shape, padding=True)
+    counted = sequence >= 0
+    if where is not None:
+        check_mask("where", where, "(B, T)", like=shape)
+        counted = counted & where
+    log_pi = log_policy(logits).gather(2, sequence.clamp(min=0)[..., None]).squeeze(-1)
+    return reduce(-weighted(counted.to(log_pi.dtype), log_pi).sum(-1), reduction)
+
+
+def _jensen_shannon(p: Tensor, log_q: Tensor) -> Tensor:
+    # Where p is 0 the midpoint is q / 2, so that such classes add q log(q / (q / 2)) = q log 2 each.
+    q = log_q.exp()
+    on = p > 0
+    log_p = p.masked_fill(~on, 1).log()
+    log_q = log_q.masked_fill(~on, 0)
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    inside = weighted(p, log_p - log_m) + weighted(q * on, log_q - log_m)
+    outside = 1 - (q * on).sum(-1)
+    return (0.5 * (inside.sum(-1) + math.log(2) * outside)) * on.any(-1)

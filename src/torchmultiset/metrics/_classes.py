@@ -1,0 +1,181 @@
+"""The metrics as `torchmetrics.Metric` classes: right for any batch size and across processes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torchmetrics import Metric
+
+from torchmultiset._checks import check, check_counts, check_float, check_mask
+from torchmultiset.metrics import _functions
+
+__all__ = ["F1", "ClassF1", "EntropyCurve", "ExactMatch", "Precision", "Recall", "StepEntropy"]
+
+
+class _Mean(Metric):
+    """The mean over all examples of a function that gives one number for each."""
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    total: Tensor
+    examples: Tensor
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("total", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("examples", torch.tensor(0), dist_reduce_fx="sum")
+
+    @staticmethod
+    def per_example(counts: Tensor, target: Tensor) -> Tensor:
+        """What is averaged: one number for each example (B,)."""
+        raise NotImplementedError
+
+    def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
+        """Take in some examples: predicted counts (B, C) and true counts (B, C)."""
+        self.total += self.per_example(counts, target).double().sum()
+        self.examples += len(target)
+
+    def compute(self) -> Float[Tensor, ""]:
+        """The mean over all examples so far."""
+        return (self.total / self.examples).to(torch.get_default_dtype())
+
+
+class ExactMatch(_Mean):
+    """Mean of `exact_match` over all examples.
+
+    Example:
+        >>> metric = ExactMatch()
+        >>> metric.update(torch.tensor([[2, 0, 1], [1, 0, 1]]), torch.tensor([[2, 0, 1], [2, 0, 1]]))
+        >>> metric.compute()
+        tensor(0.5000)
+    """
+
+    per_example = staticmethod(_functions.exact_match)
+
+
+class Precision(_Mean):
+    """Mean of `precision` over all examples.
+
+    Example:
+        >>> metric = Precision()
+        >>> metric(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))
+        tensor(0.6667)
+    """
+
+    per_example = staticmethod(_functions.precision)
+
+
+class Recall(_Mean):
+    """Mean of `recall` over all examples.
+
+    Example:
+        >>> metric = Recall()
+        >>> metric(torch.tensor([[2, 0]]), torch.tensor([[1, 1]]))
+        tensor(0.5000)
+    """
+
+    per_example = staticmethod(_functions.recall)
+
+
+class F1(_Mean):
+    """Mean of `f1` over all examples.
+
+    Example:
+        >>> metric = F1()
+        >>> metric(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))
+        tensor(0.8000)
+    """
+
+    per_example = staticmethod(_functions.f1)
+
+
+class ClassF1(Metric):
+    """`class_f1` over all examples.
+
+    Args:
+        num_classes: C.
+        kwargs: For `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = ClassF1(num_classes=2)
+        >>> metric.update(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))
+        >>> metric.update(torch.tensor([[0, 1]]), torch.tensor([[1, 1]]))
+        >>> metric.compute()
+        tensor(0.6667)
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    sums: Tensor
+
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        self.num_classes = num_classes
+        self.add_state("sums", torch.zeros(3, num_classes, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
+        """Take in some examples: predicted counts (B, C) and true counts (B, C)."""
+        check_counts("target", target, like=(None, self.num_classes))
+        self.sums += _functions.class_f1_sums(counts, target)
+
+    def compute(self) -> Float[Tensor, ""]:
+        """The class-averaged F1 over all examples so far."""
+        return _functions.class_f1_from_sums(self.sums).to(torch.get_default_dtype())
+
+
+class EntropyCurve(NamedTuple):
+    """Per-step entropy over many examples."""
+
+    mean: Float[Tensor, " t"]
+    std: Float[Tensor, " t"]
+    """Standard deviation over the examples (divided by their number)."""
+
+
+class StepEntropy(Metric):
+    """Mean and spread of `step_entropy` over all examples, for each step.
+
+    Args:
+        steps: T.
+        kwargs: For `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = StepEntropy(steps=2)
+        >>> metric.update(torch.tensor([[[0.0, 0.0], [0.0, float("-inf")]]]))
+        >>> metric.compute()
+        EntropyCurve(mean=tensor([0.6931, 0.0000]), std=tensor([0., 0.]))
+    """
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+    sums: Tensor
+
+    def __init__(self, steps: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check(steps >= 1, "steps", "at least 1", steps)
+        self.steps = steps
+        self.add_state("sums", torch.zeros(3, steps, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, logits: Float[Tensor, "b t c"], where: Bool[Tensor, "b t"] | None = None) -> None:
+        """Take in some trajectories: scores (B, T, C), and a mask (B, T) of the steps that count, all if None."""
+        check_float("logits", logits, "(B, T, C)", like=(None, self.steps, None))
+        entropy = _functions.step_entropy(logits).double()
+        if where is None:
+            where = torch.ones_like(entropy, dtype=torch.bool)
+        check_mask("where", where, "(B, T)", like=tuple(entropy.shape))
+        entropy = entropy * where
+        self.sums += torch.stack([entropy.sum(0), (entropy**2).sum(0), where.sum(0).double()])
+
+    def compute(self) -> EntropyCurve:
+        """Mean and standard deviation at each step; NaN for a step that no example counted."""
+        total, squares, examples = self.sums
+        mean = total / examples
+        variance = (squares / examples - mean**2).clamp(min=0)
+        dtype = torch.get_default_dtype()
+        return EntropyCurve(mean.to(dtype), variance.sqrt().to(dtype))

@@ -1,0 +1,175 @@
+"""The metrics as pure functions of counts."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from torchmultiset._checks import check, check_counts
+from torchmultiset.multiset import cardinality, equal, intersection
+
+__all__ = ["class_f1", "exact_match", "f1", "precision", "recall", "step_entropy"]
+
+
+def exact_match(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
+    r"""Exact match, :math:`\mathbb{I}[\hat{\mathcal{Y}} = \mathcal{Y}]`, for each example.
+
+    Args:
+        counts: Predicted counts (B, C).
+        target: True counts (B, C).
+
+    Returns:
+        1 or 0 for each example (B,).
+
+    Example:
+        >>> exact_match(torch.tensor([[2, 0, 1], [1, 0, 1]]), torch.tensor([[2, 0, 1], [2, 0, 1]]))
+        tensor([1., 0.])
+    """
+    _check_pair(counts, target)
+    return equal(counts, target).to(torch.get_default_dtype())
+
+
+def precision(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
+    r"""Share of the predicted labels that are right, for each example.
+
+    .. math:: 1 - \frac{\sum_c \max(\mu_{\hat Y}(c) - \mu_Y(c), 0)}{|\hat{\mathcal{Y}}|}
+
+    An empty prediction has precision 1 if the target is empty too, otherwise 0.
+
+    Args:
+        counts: Predicted counts (B, C).
+        target: True counts (B, C).
+
+    Returns:
+        Precision of each example (B,).
+
+    Example:
+        >>> precision(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))  # {a, a, b} for {a, b}
+        tensor([0.6667])
+    """
+    return _share(counts, target, of=counts)
+
+
+def recall(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
+    r"""Share of the true labels that are predicted, for each example.
+
+    .. math:: 1 - \frac{\sum_c \max(\mu_Y(c) - \mu_{\hat Y}(c), 0)}{|\mathcal{Y}|}
+
+    For an empty target the recall is 1 if the prediction is empty too, otherwise 0.
+
+    Args:
+        counts: Predicted counts (B, C).
+        target: True counts (B, C).
+
+    Returns:
+        Recall of each example (B,).
+
+    Example:
+        >>> recall(torch.tensor([[2, 0]]), torch.tensor([[1, 1]]))  # {a, a} for {a, b}
+        tensor([0.5000])
+    """
+    return _share(counts, target, of=target)
+
+
+def f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
+    r"""Harmonic mean of precision and recall, for each example (Appendix A).
+
+    .. math:: \frac{2 \cdot \text{Prec} \cdot \text{Rec}}{\text{Prec} + \text{Rec}}
+        = \frac{2\, |\hat{\mathcal{Y}} \cap \mathcal{Y}|}{|\hat{\mathcal{Y}}| + |\mathcal{Y}|}
+
+    Two empty multisets have F1 = 1.
+
+    Args:
+        counts: Predicted counts (B, C).
+        target: True counts (B, C).
+
+    Returns:
+        F1 of each example (B,).
+
+    Example:
+        >>> f1(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))  # {a, a, b} for {a, b}
+        tensor([0.8000])
+    """
+    _check_pair(counts, target)
+    both = cardinality(counts) + cardinality(target)
+    shared = cardinality(intersection(counts, target))
+    return torch.where(both > 0, 2 * shared / both.clamp(min=1), 1.0)
+
+
+def class_f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, ""]:
+    r"""F1 averaged over classes, as the paper's tables seem to have it (see `docs/paper-map.md`).
+
+    Over the examples whose target contains class c, :math:`P_c` is the mean of
+    :math:`\min(\mu_{\hat Y}(c), \mu_Y(c)) / \max(\mu_{\hat Y}(c), 1)` and :math:`R_c` the mean of
+    :math:`\min(\mu_{\hat Y}(c), \mu_Y(c)) / \mu_Y(c)`. Their harmonic mean is averaged over the classes that occur.
+
+    Args:
+        counts: Predicted counts (B, C) of the whole data set.
+        target: True counts (B, C).
+
+    Returns:
+        Scalar; NaN if no target contains any label.
+
+    Example:
+        >>> class_f1(torch.tensor([[2, 1], [0, 1]]), torch.tensor([[1, 1], [1, 1]]))
+        tensor(0.6667)
+    """
+    return class_f1_from_sums(class_f1_sums(counts, target)).to(torch.get_default_dtype())
+
+
+def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
+    r"""Shannon entropy of the policy at each step, in nats: :math:`\mathcal{H}(\pi_\theta^{(t)})`.
+
+    Args:
+        logits: Scores (B, T, C), or of any leading shape.
+
+    Returns:
+        Entropies (B, T).
+
+    Example:
+        >>> step_entropy(torch.tensor([[[0.0, 0.0], [0.0, float("-inf")]]]))
+        tensor([[0.6931, 0.0000]])
+    """
+    check(logits.ndim >= 1 and logits.is_floating_point(), "logits", "a floating-point tensor (..., C)", logits)
+    probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy
+
+
+def class_f1_sums(counts: Tensor, target: Tensor) -> Tensor:
+    """What `class_f1` needs of some examples, (3, C): sums of the precisions, of the recalls, and of occurrences."""
+    _check_pair(counts, target)
+    shared = intersection(counts, target).double()
+    return torch.stack(
+        [
+            # An example that does not contain the class shares nothing of it, so it adds 0.
+            (shared / counts.clamp(min=1)).sum(0),
+            (shared / target.clamp(min=1)).sum(0),
+            (target > 0).sum(0).double(),
+        ]
+    )
+
+
+def class_f1_from_sums(sums: Tensor) -> Tensor:
+    """The class-averaged F1 from sums (3, C) over all examples."""
+    precisions, recalls, occurrences = sums
+    occurs = occurrences > 0
+    # The harmonic mean of two means over as many examples: the number cancels but for one.
+    both = (precisions + recalls) * occurrences
+    per_class = 2 * precisions * recalls / torch.where(both > 0, both, 1)
+    mean: Tensor = per_class[occurs].mean()
+    return mean
+
+
+def _share(counts: Tensor, target: Tensor, *, of: Tensor) -> Tensor:
+    _check_pair(counts, target)
+    size = cardinality(of)
+    share = cardinality(intersection(counts, target)) / size.clamp(min=1)
+    both_empty = (cardinality(counts) + cardinality(target)) == 0
+    return torch.where(both_empty, 1.0, share)
+
+
+def _check_pair(counts: Tensor, target: Tensor) -> None:
+    check_counts("target", target)
+    check_counts("counts", counts, like=(target.shape[0], target.shape[1]))

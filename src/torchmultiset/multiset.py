@@ -1,0 +1,305 @@
+r"""Multisets of class labels as rows of counts (Appendix A of the paper).
+
+A multiset :math:`\mathcal{Y} = (\mathcal{C}, \mu)` is its multiplicity function: an int64 tensor of counts
+``(..., C)`` whose entry c is :math:`\mu(c)`. Counts have no order, so no order can leak from a target into a
+loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from torchmultiset._checks import check, check_counts, check_labels, check_mask
+
+__all__ = [
+    "Support",
+    "cardinality",
+    "difference",
+    "equal",
+    "free_labels",
+    "free_support",
+    "from_labels",
+    "hits",
+    "how_many",
+    "intersection",
+    "to_labels",
+    "unfinished",
+    "union",
+]
+
+
+def from_labels(
+    labels: Int64[Tensor, "*b t"] | Sequence[Sequence[int]],
+    num_classes: int,
+    *,
+    where: Bool[Tensor, "*b t"] | None = None,
+) -> Int64[Tensor, "*b c"]:
+    """Count each class: the multiset that these labels make.
+
+    Args:
+        labels: Labels (..., T) from 0 to C - 1; a negative one is padding and does not count. A list of lists
+            of different lengths will do.
+        num_classes: C.
+        where: Mask (..., T): labels that count. What the others are does not matter.
+
+    Returns:
+        Counts (..., C), int64.
+
+    Example:
+        >>> from_labels(torch.tensor([[2, 0, 2], [1, -1, -1]]), num_classes=3)
+        tensor([[1, 0, 2],
+                [0, 1, 0]])
+        >>> from_labels([[2, 0, 2], []], num_classes=3)
+        tensor([[1, 0, 2],
+                [0, 0, 0]])
+    """
+    check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+    if not isinstance(labels, Tensor):
+        longest = max((len(row) for row in labels), default=0)
+        labels = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in labels], dtype=torch.int64).reshape(
+            len(labels), longest
+        )
+    check(labels.ndim >= 1 and labels.dtype == torch.int64, "labels", "an int64 tensor of shape (..., T)", labels)
+    if where is not None:
+        check_mask("where", where, "(..., T)", like=tuple(labels.shape))
+        labels = labels.masked_fill(~where, -1)
+    check_labels("labels", labels, num_classes, like=tuple(labels.shape), padding=True)
+    # Padding is counted in a column of its own, which is then cut off.
+    column = torch.where(labels < 0, num_classes, labels)
+    counts = column.new_zeros(*labels.shape[:-1], num_classes + 1)
+    return counts.scatter_add_(-1, column, torch.ones_like(column))[..., :num_classes].contiguous()
+
+
+def to_labels(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b m"]:
+    """Enumerate a multiset: its labels in ascending order, each as often as it counts, padded with -1.
+
+    Args:
+        counts: Counts (..., C).
+
+    Returns:
+        Labels (..., M), where M is the size of the largest multiset.
+
+    Example:
+        >>> to_labels(torch.tensor([[1, 0, 2], [0, 1, 0]]))
+        tensor([[ 0,  2,  2],
+                [ 1, -1, -1]])
+    """
+    check_counts("counts", counts, like=tuple(counts.shape))
+    sizes = counts.sum(-1, keepdim=True)
+    largest = int(sizes.max()) if sizes.numel() else 0
+    positions = torch.arange(largest, device=counts.device).expand(*counts.shape[:-1], largest).contiguous()
+    # The label at position p is the first class whose running count exceeds p.
+    labels = torch.searchsorted(counts.cumsum(-1), positions, right=True)
+    return labels.masked_fill(positions >= sizes, -1)
+
+
+def cardinality(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b"]:
+    r"""Size of a multiset, :math:`|\mathcal{Y}| = \sum_c \mu(c)`.
+
+    Example:
+        >>> cardinality(torch.tensor([[1, 0, 2], [0, 0, 0]]))
+        tensor([3, 0])
+    """
+    return counts.sum(-1)
+
+
+def difference(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "... c"]:
+    r"""What is left of `a` when `b` is taken away, :math:`\max(\mu_a(c) - \mu_b(c), 0)`.
+
+    Example:
+        >>> difference(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
+        tensor([1, 0, 1])
+    """
+    return (a - b).clamp(min=0)
+
+
+def intersection(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "... c"]:
+    r"""What both have, :math:`\min(\mu_a(c), \mu_b(c))`.
+
+    Example:
+        >>> intersection(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
+        tensor([0, 0, 1])
+    """
+    return torch.minimum(a, b)
+
+
+def union(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "... c"]:
+    r"""The smallest multiset that holds both, :math:`\max(\mu_a(c), \mu_b(c))`; the sum is ``a + b``.
+
+    Example:
+        >>> union(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
+        tensor([1, 5, 2])
+    """
+    return torch.maximum(a, b)
+
+
+def equal(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Bool[Tensor, "..."]:
+    """Whether two multisets match exactly, row by row.
+
+    Example:
+        >>> equal(torch.tensor([[1, 0, 2], [0, 1, 0]]), torch.tensor([[1, 0, 2], [1, 1, 0]]))
+        tensor([ True, False])
+    """
+    return (a == b).all(-1)
+
+
+def free_labels(
+    target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False
+) -> Int64[Tensor, "b t k"]:
+    r"""The free label multiset before each label was named (Definition 1), for all steps at once.
+
+    .. math::
+        \mathcal{Y}_t = \mathcal{Y} \setminus \{\hat y_1, \ldots, \hat y_{t-1}\}, \qquad
+        \mu_t(c) = \max\Big(\mu(c) - \sum_{s<t} \mathbb{1}[\hat y_s = c],\; 0\Big)
+
+    Args:
+        target: Counts (B, C).
+        labels: Labels named (B, T).
+        end: Whether there is an END class, with label C (Appendix E, "Special Class"). END is free from the
+            first step at which nothing else is, until it is named at such a step. An END named earlier is an
+            ordinary mistake and takes nothing away.
+
+    Returns:
+        Counts (B, T, C), or (B, T, C + 1) with END as the last class.
+
+    Example:
+        >>> target = from_labels([[0, 0, 2]], num_classes=3)
+        >>> free_labels(target, torch.tensor([[0, 1, 0, 2]]))  # 1 is a mistake
+        tensor([[[2, 0, 1],
+                 [1, 0, 1],
+                 [1, 0, 1],
+                 [0, 0, 1]]])
+    """
+    _check_trajectory(target, labels, end)
+    num_classes = target.shape[1] + end
+    named = torch.nn.functional.one_hot(labels, num_classes)
+    before = named.cumsum(1) - named
+    free = difference(target[:, None], before[..., : target.shape[1]])
+    if not end:
+        return free
+    return torch.cat([free, _end_is_free(target, labels)[..., None].long()], -1)
+
+
+class Support(NamedTuple):
+    """The free label multisets, over the K classes that occur in each target only.
+
+    With many classes and few labels this is much smaller than the (B, T, C) of `free_labels`.
+    """
+
+    classes: Int64[Tensor, "b k"]
+    """The distinct classes of each target; rows with fewer than K are filled up with others."""
+    free: Int64[Tensor, "b t k"]
+    """How many of each are free at each step; 0 for a class that only fills up."""
+
+
+def free_support(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Support:
+    """The same as `free_labels`, gathered at the classes that can be free at all.
+
+    Args:
+        target: Counts (B, C).
+        labels: Labels named (B, T).
+        end: Whether there is an END class, with label C.
+
+    Example:
+        >>> target = from_labels([[7, 7, 912]], num_classes=1000)
+        >>> classes, free = free_support(target, torch.tensor([[7, 5, 7]]))
+        >>> classes
+        tensor([[  7, 912]])
+        >>> free
+        tensor([[[2, 1],
+                 [1, 1],
+                 [1, 1]]])
+    """
+    _check_trajectory(target, labels, end)
+    present = target > 0
+    distinct = max(int(present.sum(-1).max()), 1) if target.shape[0] else 1
+    counts, classes = target.topk(distinct, dim=-1)
+    named = labels[:, :, None] == classes[:, None, :]
+    before = named.cumsum(1) - named.long()
+    free = difference(counts[:, None], before)
+    if not end:
+        return Support(classes, free)
+    last = torch.full_like(classes[:, :1], target.shape[1])
+    end_free = _end_is_free(target, labels)[..., None].long()
+    return Support(torch.cat([classes, last], -1), torch.cat([free, end_free], -1))
+
+
+def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
+    """Whether each label was free when it was named.
+
+    Args:
+        target: Counts (B, C).
+        labels: Labels named (B, T).
+        end: Whether there is an END class, with label C.
+
+    Example:
+        >>> hits(from_labels([[0, 0, 2]], num_classes=3), torch.tensor([[0, 1, 0, 0, 2]]))
+        tensor([[ True, False,  True, False,  True]])
+    """
+    _check_trajectory(target, labels, end)
+    found = _hits(target, labels)
+    return found | (_end_is_free(target, labels) & (labels == target.shape[1])) if end else found
+
+
+def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
+    """Whether anything was free when each label was named: the steps that a loss counts.
+
+    Args:
+        target: Counts (B, C).
+        labels: Labels named (B, T).
+        end: Whether there is an END class, with label C.
+
+    Example:
+        >>> unfinished(from_labels([[0, 2]], num_classes=3), torch.tensor([[0, 1, 2, 0]]))
+        tensor([[ True,  True,  True, False]])
+    """
+    _check_trajectory(target, labels, end)
+    open_ = ~_complete(target, labels)
+    return open_ | _end_is_free(target, labels) if end else open_
+
+
+def how_many(num_classes: int, max_size: int, *, min_size: int = 1) -> int:
+    r"""Number of multisets of `min_size` to `max_size` labels (footnote of section 3.2).
+
+    .. math:: \sum_{k=1}^{K} \frac{(|C| + k - 1)!}{k!\,(|C| - 1)!}
+
+    Example:
+        >>> how_many(10, 4, min_size=4)  # four of ten digits
+        715
+        >>> how_many(80, 10)  # up to ten objects of COCO's classes
+        5720645481902
+    """
+    check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+    check(min_size >= 0, "min_size", "at least 0", min_size)
+    check(max_size >= min_size, "max_size", f"at least min_size = {min_size}", max_size)
+    return sum(math.comb(num_classes + size - 1, size) for size in range(min_size, max_size + 1))
+
+
+def _hits(target: Tensor, labels: Tensor) -> Tensor:
+    # A label is free if its class counts more than the times it was named before; END (label C) counts 0.
+    counts = torch.cat([target, torch.zeros_like(target[:, :1])], -1)
+    same = labels[:, :, None] == labels[:, None, :]
+    before = same.tril(-1).sum(-1)
+    return before < counts.gather(1, labels)
+
+
+def _complete(target: Tensor, labels: Tensor) -> Tensor:
+    found = _hits(target, labels).long()
+    return found.cumsum(1) - found == cardinality(target)[:, None]
+
+
+def _end_is_free(target: Tensor, labels: Tensor) -> Tensor:
+    complete = _complete(target, labels)
+    ended = (complete & (labels == target.shape[1])).long()
+    return complete & (ended.cumsum(1) - ended == 0)
+
+
+def _check_trajectory(target: Tensor, labels: Tensor, end: bool) -> None:
+    check_counts("target", target)
+    check_labels("labels", labels, target.shape[1] + end, like=(target.shape[0], None))

@@ -1,0 +1,134 @@
+"""The paper's policy: a stack of convolutional LSTM layers over a feature map (Appendix E)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from torchmultiset._checks import check, check_float
+from torchmultiset.policies._lstm import lstm_cell
+from torchmultiset.rollout import Step
+
+__all__ = ["ConvLSTMPolicy", "ConvLSTMState"]
+
+
+class ConvLSTMState(NamedTuple):
+    """What a ConvLSTM policy carries from step to step; q hidden channels, maps of h x w."""
+
+    memory_gates: Float[Tensor, "b 4*q h w"]
+    """The memory's share of the first layer's gates: the same at every step."""
+    label_gates: Float[Tensor, "c+1 4*q h w"] | None
+    """The share of each label that can have been named last, or None where convolving the chosen ones is cheaper."""
+    hidden: tuple[Float[Tensor, "b q h w"], ...]
+    cell: tuple[Float[Tensor, "b q h w"], ...]
+
+
+class ConvLSTMPolicy(nn.Module):
+    """Convolutional LSTM layers, spatially pooled, under a softmax classifier.
+
+    At each step the label named last is embedded as a map of the memory's height and width and joined to the memory
+    as one more channel. What enters the first layer's gates is linear in memory, label map and hidden state, so the
+    memory's share is convolved once per rollout, and the labels' shares once for all C + 1 labels while that is no
+    more than the batch.
+
+    Args:
+        num_classes: C; with END, count it too.
+        memory: Channels, height and width of the memory.
+        hidden: Channels of each layer, q.
+        layers: Number of layers.
+        kernel: Size of the convolutions, odd.
+        classifier_sees_previous: Join the embedding of the label named last to the pooled features.
+
+    Example:
+        >>> from torchmultiset.rollout import greedy, rollout
+        >>> policy = ConvLSTMPolicy(num_classes=10, memory=(32, 9, 9))
+        >>> rollout(policy, torch.rand(2, 32, 9, 9), greedy, steps=4).logits.shape
+        torch.Size([2, 4, 10])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        memory: tuple[int, int, int],
+        *,
+        hidden: int = 32,
+        layers: int = 2,
+        kernel: int = 3,
+        classifier_sees_previous: bool = False,
+    ) -> None:
+        super().__init__()
+        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        check(layers >= 1, "layers", "at least 1", layers)
+        check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
+        channels, height, width = memory
+        self.num_classes = num_classes
+        self.memory = memory
+        self.hidden = hidden
+        self.kernel = kernel
+        self.classifier_sees_previous = classifier_sees_previous
+        self.features = hidden + height * width if classifier_sees_previous else hidden
+        # The last row is what stands for the label before the first.
+        self.embedding = nn.Embedding(num_classes + 1, height * width)
+        # Input and recurrent weights of a layer are one tensor, as in a cell that joins input and hidden state.
+        inputs = [channels + 1] + [hidden] * (layers - 1)
+        self.layers = nn.ModuleList(
+            nn.Conv2d(size + hidden, 4 * hidden, kernel, padding=kernel // 2) for size in inputs
+        )
+        self.classifier = nn.Linear(self.features, num_classes)
+
+    def start(self, memory: Float[Tensor, "b d h w"]) -> ConvLSTMState:
+        """Convolve what will not change with the steps."""
+        check_float("memory", memory, "(B, channels, height, width)", like=(None, *self.memory))
+        first = self._layer(0)
+        channels = self.memory[0]
+        memory_gates = conv2d(memory, first.weight[:, :channels], first.bias, padding=first.padding)
+        label_gates = None
+        if self.num_classes + 1 <= len(memory):
+            label_gates = self._label_gates(self.embedding.weight)
+        return ConvLSTMState(memory_gates, label_gates, (), ())
+
+    def step(self, state: ConvLSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, ConvLSTMState]:
+        """Take in the label named last and score the next."""
+        if previous is None:
+            previous = torch.full((len(state.memory_gates),), self.num_classes, device=state.memory_gates.device)
+        if state.label_gates is None:
+            gates = state.memory_gates + self._label_gates(self.embedding(previous))
+        else:
+            gates = state.memory_gates + state.label_gates[previous]
+        hidden: list[Tensor] = []
+        cell: list[Tensor] = []
+        for i, _ in enumerate(self.layers):
+            layer = self._layer(i)
+            below = hidden[i - 1] if i else None
+            # At the first step the hidden state is 0 and has no share.
+            before = state.hidden[i] if state.hidden else None
+            if below is None:
+                if before is not None:
+                    gates = gates + conv2d(before, layer.weight[:, -self.hidden :], padding=layer.padding)
+            elif before is None:
+                gates = conv2d(below, layer.weight[:, : self.hidden], layer.bias, padding=layer.padding)
+            else:
+                gates = layer(torch.cat([below, before], 1))
+            new_hidden, new_cell = lstm_cell(gates, state.cell[i] if state.cell else None)
+            hidden.append(new_hidden)
+            cell.append(new_cell)
+        features = hidden[-1].mean((2, 3))
+        if self.classifier_sees_previous:
+            features = torch.cat([features, self.embedding(previous)], 1)
+        new = state._replace(hidden=tuple(hidden), cell=tuple(cell))
+        return Step(self.classifier(features), features), new
+
+    def _label_gates(self, embedded: Float[Tensor, "n hw"]) -> Float[Tensor, "n gates h w"]:
+        first = self._layer(0)
+        channels, height, width = self.memory
+        maps = embedded.view(-1, 1, height, width)
+        return conv2d(maps, first.weight[:, channels : channels + 1], padding=first.padding)
+
+    def _layer(self, i: int) -> nn.Conv2d:
+        layer = self.layers[i]
+        assert isinstance(layer, nn.Conv2d)
+        return layer

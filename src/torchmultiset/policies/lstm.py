@@ -1,0 +1,81 @@
+"""An LSTM policy for memories without space: the paper's recurrent model on vectors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from torchmultiset._checks import check, check_float
+from torchmultiset.policies._lstm import lstm_cell
+from torchmultiset.rollout import Step
+
+__all__ = ["LSTMPolicy", "LSTMState"]
+
+
+class LSTMState(NamedTuple):
+    """What an LSTM policy carries from step to step; q hidden units."""
+
+    memory_gates: Float[Tensor, "b 4*q"]
+    """The memory's share of the first layer's gates: the same at every step."""
+    hidden: tuple[Float[Tensor, "b q"], ...]
+    cell: tuple[Float[Tensor, "b q"], ...]
+
+
+class LSTMPolicy(nn.Module):
+    """LSTM layers that read the memory and the label named last at every step, under a softmax classifier.
+
+    Args:
+        num_classes: C; with END, count it too.
+        memory: Features of the memory, D.
+        hidden: Units of each layer, q.
+        layers: Number of layers.
+        embedding: Features of an embedded label.
+
+    Example:
+        >>> from torchmultiset.rollout import greedy, rollout
+        >>> policy = LSTMPolicy(num_classes=10, memory=16)
+        >>> rollout(policy, torch.rand(2, 16), greedy, steps=4).logits.shape
+        torch.Size([2, 4, 10])
+    """
+
+    def __init__(
+        self, num_classes: int, memory: int, *, hidden: int = 128, layers: int = 1, embedding: int = 32
+    ) -> None:
+        super().__init__()
+        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        check(layers >= 1, "layers", "at least 1", layers)
+        self.num_classes = num_classes
+        self.memory = memory
+        self.features = hidden
+        # The last row is what stands for the label before the first.
+        self.embedding = nn.Embedding(num_classes + 1, embedding)
+        self.from_memory = nn.Linear(memory, 4 * hidden)
+        inputs = [embedding] + [hidden] * (layers - 1)
+        self.layers = nn.ModuleList(nn.Linear(size + hidden, 4 * hidden, bias=i > 0) for i, size in enumerate(inputs))
+        self.classifier = nn.Linear(hidden, num_classes)
+
+    def start(self, memory: Float[Tensor, "b d"]) -> LSTMState:
+        """Compute what will not change with the steps."""
+        check_float("memory", memory, "(B, D)", like=(None, self.memory))
+        zero = memory.new_zeros(len(memory), self.features)
+        zeros = (zero,) * len(self.layers)
+        return LSTMState(self.from_memory(memory), zeros, zeros)
+
+    def step(self, state: LSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, LSTMState]:
+        """Take in the label named last and score the next."""
+        if previous is None:
+            previous = torch.full((len(state.memory_gates),), self.num_classes, device=state.memory_gates.device)
+        below = self.embedding(previous)
+        shared: Tensor | float = state.memory_gates
+        hidden: list[Tensor] = []
+        cell: list[Tensor] = []
+        for layer, before, cell_before in zip(self.layers, state.hidden, state.cell, strict=True):
+            gates = layer(torch.cat([below, before], 1)) + shared
+            below, new_cell = lstm_cell(gates, cell_before)
+            shared = 0.0
+            hidden.append(below)
+            cell.append(new_cell)
+        return Step(self.classifier(below), below), state._replace(hidden=tuple(hidden), cell=tuple(cell))

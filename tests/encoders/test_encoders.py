@@ -1,0 +1,72 @@
+import pytest
+import torch
+
+from benchmarks.textbook import PlainTower
+from torchmultiset.encoders import ConvEncoder, MLPEncoder
+
+
+def test_the_papers_tower_has_the_papers_shapes():
+    encoder = ConvEncoder()
+    assert [tuple(conv.weight.shape) for conv in encoder.convs] == [(10, 1, 5, 5), (10, 10, 5, 5), (32, 10, 5, 5)]
+    assert encoder(torch.rand(2, 1, 100, 100)).shape == (2, 32, 9, 9)
+    assert encoder.memory_shape(100, 100) == (32, 9, 9)
+
+
+def test_pooling_before_relu_equals_the_table_s_order_in_values_and_gradients():
+    torch.manual_seed(0)
+    encoder = ConvEncoder().double()
+    plain = PlainTower(encoder)
+    x = torch.rand(3, 1, 44, 52, dtype=torch.float64)
+    weights = torch.rand(3, 32, 2, 3, dtype=torch.float64)
+    ours, theirs = encoder(x), plain(x)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    (ours * weights).sum().backward()
+    (theirs * weights).sum().backward()
+    for a, b in zip(encoder.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-12)
+
+
+def test_bytes_are_scaled_to_one_and_nothing_else():
+    encoder = ConvEncoder()
+    pixels = torch.randint(0, 256, (2, 1, 44, 44), dtype=torch.uint8)
+    torch.testing.assert_close(encoder(pixels), encoder(pixels.float() / 255))
+
+
+def test_batch_normalisation_is_an_option():
+    torch.manual_seed(0)
+    encoder = ConvEncoder(norm="batch")
+    x = torch.rand(8, 1, 44, 44)
+    assert encoder(x).shape == ConvEncoder()(x).shape
+    with torch.no_grad():
+        encoder(x + 5)
+    assert encoder.norms[0].running_mean.abs().sum() > 0
+    assert encoder.convs[0].bias is None
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (
+            torch.rand(2, 3, 100, 100),
+            r"x must be .* \(B, 1, H, W\), but is a float32 tensor of shape \(2, 3, 100, 100\)",
+        ),
+        (torch.rand(2, 100, 100), "x must be"),
+        (torch.zeros(2, 1, 100, 100, dtype=torch.int64), "x must be uint8 or floating-point images"),
+        (torch.rand(2, 1, 20, 20), "x must be images larger than 20x20"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(x, message, without_shape_hook):
+    with pytest.raises(ValueError, match=message):
+        ConvEncoder()(x)
+
+
+def test_vectors():
+    encoder = MLPEncoder(7, hidden=(5, 3))
+    out = encoder(torch.randn(4, 7))
+    assert out.shape == (4, 3)
+    assert (out >= 0).all()
+
+
+def test_vectors_of_another_length_are_refused(without_shape_hook):
+    with pytest.raises(ValueError, match=r"x must be .*\(any, 7\), but is a float32 tensor of shape \(4, 6\)"):
+        MLPEncoder(7)(torch.randn(4, 6))

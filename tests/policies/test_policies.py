@@ -1,0 +1,203 @@
+"""What every policy does, and what the order-free ones promise."""
+
+import itertools
+
+import pytest
+import torch
+
+from torchmultiset import multiset
+from torchmultiset.heads import SizeHead, StopHead, ValueHead
+from torchmultiset.losses import count_regression_loss, multiset_loss, one_step_loss
+from torchmultiset.metrics import exact_match
+from torchmultiset.policies import (
+    ConvLSTMPolicy,
+    FeedForwardPolicy,
+    LSTMPolicy,
+    OneStep,
+    TransformerPolicy,
+    round_counts,
+)
+from torchmultiset.rollout import follow_oracle, forced, greedy, rollout, sample
+
+C, D = 6, 5
+POLICIES = {
+    "conv-lstm": (lambda: ConvLSTMPolicy(C, (D, 3, 4), hidden=8), (D, 3, 4)),
+    "conv-lstm-1": (lambda: ConvLSTMPolicy(C, (D, 3, 4), hidden=8, layers=1, kernel=1), (D, 3, 4)),
+    "lstm": (lambda: LSTMPolicy(C, D, hidden=8), (D,)),
+    "lstm-2": (lambda: LSTMPolicy(C, D, hidden=8, layers=2), (D,)),
+    "feed-forward": (lambda: FeedForwardPolicy(C, D, hidden=8), (D,)),
+    "feed-forward-map": (lambda: FeedForwardPolicy(C, D, hidden=8, layers=1), (D, 3, 4)),
+    "transformer": (lambda: TransformerPolicy(C, D, width=8, heads=2), (D,)),
+    "transformer-map": (lambda: TransformerPolicy(C, D, places=12, width=8, heads=2), (D, 3, 4)),
+}
+ORDER_FREE = [name for name in POLICIES if name.startswith(("feed-forward", "transformer"))]
+
+
+def make(name, batch=9):
+    torch.manual_seed(0)
+    build, shape = POLICIES[name]
+    return build().double(), torch.rand(batch, *shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_shapes(name):
+    policy, memory = make(name)
+    logits, features, labels = rollout(policy, memory, greedy, 4)
+    assert logits.shape == (9, 4, C)
+    assert features.shape == (9, 4, policy.features)
+    assert labels.shape == (9, 4)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("batch", [3, 9])
+def test_forcing_a_trajectorys_labels_reproduces_its_logits(name, batch):
+    policy, memory = make(name, batch)
+    drawn = rollout(policy, memory, sample(torch.Generator().manual_seed(1)), 5)
+    again = rollout(policy, memory, forced(drawn.labels), 5)
+    torch.testing.assert_close(again.logits, drawn.logits, rtol=0, atol=1e-12)
+    torch.testing.assert_close(again.features, drawn.features, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_batch_gives_what_its_examples_give_alone(name):
+    policy, memory = make(name)
+    labels = torch.randint(0, C, (9, 4), generator=torch.Generator().manual_seed(2))
+    together = rollout(policy, memory, forced(labels), 4).logits
+    for i in range(9):
+        alone = rollout(policy, memory[i : i + 1], forced(labels[i : i + 1]), 4).logits
+        torch.testing.assert_close(together[i : i + 1], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_was_named_matters(name):
+    policy, memory = make(name)
+    zeros = torch.zeros(9, 2, dtype=torch.int64)
+    a = rollout(policy, memory, forced(zeros), 2).logits
+    b = rollout(policy, memory, forced(zeros + 1), 2).logits
+    torch.testing.assert_close(a[:, 0], b[:, 0], rtol=0, atol=0)
+    assert (a[:, 1] - b[:, 1]).abs().amin(0).max() > 1e-6
+
+
+@pytest.mark.parametrize("name", ORDER_FREE)
+def test_a_permuted_prefix_gives_the_same_logits(name):
+    policy, memory = make(name)
+    prefix = [0, 3, 3, 5]
+    reference = None
+    for order in set(itertools.permutations(prefix)):
+        labels = torch.tensor([*order, 0]).expand(9, -1)
+        last = rollout(policy, memory, forced(labels), 5).logits[:, -1]
+        reference = last if reference is None else reference
+        assert torch.equal(last, reference)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_parameter_learns(name):
+    policy, memory = make(name)
+    target = torch.randint(0, 3, (9, C), generator=torch.Generator().manual_seed(3))
+    # From label 0 on: every row of an embedding is used when every label is named.
+    labels = torch.arange(C).expand(9, -1)
+    trajectory = rollout(policy, memory, forced(labels), C)
+    multiset_loss(trajectory.logits, labels, target * 9).backward()
+    silent = {n for n, p in policy.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
+    # With a single place to attend to, the query has nothing to choose.
+    expected = {n for n, _ in policy.named_parameters() if name == "transformer" and ("query" in n or "before" in n)}
+    assert silent == expected
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_policy_learns_to_name_multisets_with_repeats(name, without_shape_hook):
+    torch.manual_seed(0)
+    build, shape = POLICIES[name]
+    policy = build()
+    memory = torch.randn(3, *shape)
+    target = multiset.from_labels([[0, 0, 2], [1, 4, 5], [3, 3, 3]], C)
+    adam = torch.optim.Adam(policy.parameters(), lr=0.02)
+    for _ in range(600):
+        trajectory = rollout(policy, memory, greedy, 3)
+        if exact_match(multiset.from_labels(trajectory.labels, C), target).all():
+            return
+        adam.zero_grad()
+        multiset_loss(trajectory.logits, trajectory.labels, target).backward()
+        adam.step()
+    pytest.fail("no exact match on three examples after 600 steps")
+
+
+def test_heads_read_features_of_all_steps_at_once():
+    features = torch.rand(2, 4, 8)
+    for head in (StopHead(8), ValueHead(8)):
+        together = head(features)
+        assert together.shape == (2, 4)
+        torch.testing.assert_close(together[:, 2], head(features[:, 2]))
+    assert (SizeHead(8)(torch.randn(100, 8) * 10) > 0).all()
+
+
+@pytest.mark.parametrize("shape", [(D,), (D, 3, 4)])
+def test_one_step_learns_counts_by_shares_and_size(shape):
+    torch.manual_seed(0)
+    memory = torch.randn(3, *shape)
+    target = multiset.from_labels([[0, 0, 2], [1], [3, 3, 3, 4]], C)
+    model, size_head = OneStep(C, D), SizeHead(D)
+    adam = torch.optim.Adam([*model.parameters(), *size_head.parameters()], lr=0.1)
+    for _ in range(400):
+        logits, features = model(memory)
+        loss = one_step_loss(logits, size_head(features), target)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    logits, features = model(memory)
+    counts = round_counts(logits.softmax(-1) * size_head(features)[:, None])
+    assert torch.equal(counts, target)
+
+
+def test_one_step_learns_counts_directly():
+    torch.manual_seed(0)
+    memory = torch.randn(3, D)
+    target = multiset.from_labels([[0, 0, 2], [1], []], C)
+    model = OneStep(C, D)
+    adam = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(300):
+        loss = count_regression_loss(model(memory).logits, target)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert torch.equal(round_counts(model(memory).logits), target)
+
+
+def test_one_step_skips_the_recurrence_and_pools_the_memory():
+    model = OneStep(C, D)
+    memory = torch.rand(2, D, 3, 4)
+    logits, features = model(memory)
+    torch.testing.assert_close(features, memory.mean((2, 3)))
+    torch.testing.assert_close(logits, model.classifier(features))
+
+
+def test_a_negative_rate_rounds_to_no_label():
+    assert torch.equal(round_counts(torch.tensor([[-3.0, 0.49, 1.51]])), torch.tensor([[0, 0, 2]]))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_oracle_strategy_leads_any_policy_to_an_exact_match(name):
+    policy, memory = make(name)
+    target = torch.randint(0, 3, (9, C), generator=torch.Generator().manual_seed(4))
+    steps = int(target.sum(-1).max())
+    labels = rollout(policy, memory, follow_oracle(target), steps).labels
+    where = torch.arange(steps) < target.sum(-1, keepdim=True)
+    assert torch.equal(multiset.from_labels(labels, C, where=where), target)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LSTMPolicy(C, D).start(torch.rand(2, D, 3, 3)), "memory must be"),
+        (lambda: FeedForwardPolicy(C, D).start(torch.rand(2, D + 1)), "memory must be"),
+        (lambda: TransformerPolicy(C, D, places=4).start(torch.rand(2, D, 3, 3)), "memory must be a map of at most 4"),
+        (lambda: TransformerPolicy(C, D, width=10, heads=4), "width must be a multiple of heads = 4"),
+        (lambda: ConvLSTMPolicy(C, (D, 3, 3), kernel=4), "kernel must be an odd number"),
+        (lambda: ConvLSTMPolicy(C, (D, 3, 3), layers=0), "layers must be at least 1"),
+        (lambda: OneStep(C, D)(torch.rand(2, 3)), "memory must be"),
+        (lambda: OneStep(0, D), "num_classes must be at least 1"),
+    ],
+)
+def test_bad_input_is_named(build, message, without_shape_hook):
+    with pytest.raises(ValueError, match=message):
+        build()
