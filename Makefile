@@ -1,0 +1,45 @@
+# Everything from a clone: `make demo` shows what it does, `make test` proves that it does.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+EXTRAS := dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint types imports pytest format bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## create .venv and install everything, pinned
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	touch $@
+
+test: lint types imports pytest ## run every check: format, lint, types, import contract, tests
+
+lint: $(INSTALLED) ## check format and style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(INSTALLED) ## check types
+	$(BIN)/mypy
+
+imports: $(INSTALLED) ## check that imports go down only
+	$(BIN)/lint-imports
+
+pytest: $(INSTALLED) ## run the tests and the examples in the documentation
+	$(BIN)/python -m pytest
+
+format: $(INSTALLED) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) ## measure speed and memory; writes results/bench/
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what was installed and cached
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,84 @@
+"""The idx format of the original MNIST files: a magic number, the lengths, then the bytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+__all__ = ["read_idx"]
+
+_GZIP = b"\x1f\x8b"
+_BLOCK = 1 << 20
+
+
+def read_idx(path: str | os.PathLike[str], *, ndim: int) -> UInt8[np.ndarray, "*shape"]:
+    """Read an idx file of unsigned bytes, gzipped or not (its content tells, not its name).
+
+    Args:
+        path: The file.
+        ndim: How many dimensions it must have: 3 for images, 1 for labels.
+
+    Returns:
+        The array, read-only.
+
+    Raises:
+        ValueError: If the file is no idx file of `ndim` dimensions, or is cut off or damaged.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "labels"
+        ...     _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 9]))
+        ...     read_idx(file, ndim=1)
+        array([7, 0, 9], dtype=uint8)
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        zipped = file.read(2) == _GZIP
+    try:
+        with gzip.open(path) if zipped else path.open("rb") as stream:
+            return _parse(stream, path, ndim)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise _unusable(path, f"is a damaged gzip file ({error})") from None
+
+
+def _parse(stream: io.BufferedIOBase, path: Path, ndim: int) -> UInt8[np.ndarray, "*shape"]:
+    # 0x08 is idx's code for unsigned bytes, the only type that MNIST uses.
+    wanted = bytes([0, 0, 8, ndim])
+    magic = stream.read(4)
+    if magic != wanted:
+        found = magic.hex(" ") or "nothing"
+        raise _unusable(
+            path, f"starts with {found}, not with {wanted.hex(' ')}, the magic number of {ndim}-d idx files"
+        )
+    lengths = stream.read(4 * ndim)
+    if len(lengths) < 4 * ndim:
+        raise _unusable(path, "is cut off inside its header")
+    shape = struct.unpack(f">{ndim}I", lengths)
+    size = math.prod(shape)
+    content = _read_at_most(stream, size + 1)
+    if len(content) != size:
+        holds = "more" if len(content) > size else f"only {len(content)}"
+        raise _unusable(path, f"should hold {size} bytes after its header, for the shape {shape}, but holds {holds}")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _read_at_most(stream: io.BufferedIOBase, size: int) -> bytes:
+    # Block by block, because read(size) sets aside `size` bytes at once, however wrong the header is.
+    blocks = []
+    while size and (block := stream.read(min(size, _BLOCK))):
+        blocks.append(block)
+        size -= len(block)
+    return b"".join(blocks)
+
+
+def _unusable(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} {why}. Replace it with a fresh copy of the original file.")

