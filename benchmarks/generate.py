@@ -83,7 +83,7 @@ def _resize() -> tuple[Resize, str]:
 def _measure_build(pools: DigitPools) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         # Handed over as they are, so that what reading MNIST takes is not counted.
-        for split in ("train", "validation", "test"):
+        for split in ("train", "test"):
             digits: Digits = getattr(pools, split)
             np.save(f"{folder}/{split}-images.npy", digits.images)
             np.save(f"{folder}/{split}-labels.npy", digits.labels)

@@ -106,7 +106,7 @@ def report(counts: Tensor, target: Tensor, constant: Tensor, console: Console) -
 
 def most_common(target: Tensor) -> Tensor:
     """The multiset that occurs most often: what to answer without looking."""
-    rows, times = target.unique(dim=0, return_counts=True)
+    rows, times = torch.unique(target, dim=0, return_counts=True)
     best: Tensor = rows[times.argmax()]
     return best
 

@@ -11,7 +11,16 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-__all__ = ["check", "check_counts", "check_float", "check_labels", "check_mask", "check_one_of", "given"]
+__all__ = [
+    "check",
+    "check_counts",
+    "check_float",
+    "check_integers",
+    "check_labels",
+    "check_mask",
+    "check_one_of",
+    "given",
+]
 
 
 def given(value: object) -> str:
@@ -36,6 +45,12 @@ def check_float(name: str, value: Tensor, shape: str, *, like: tuple[int | None,
     """Raise unless `value` is a floating tensor whose shape fits `like`, where None fits any length."""
     ok = isinstance(value, Tensor) and value.is_floating_point() and _fits(value, like)
     check(ok, name, f"a floating-point tensor of shape {_wanted(shape, like)}", value)
+
+
+def check_integers(name: str, value: Tensor, shape: str, *, last: int | None = None) -> None:
+    """Raise unless `value` is an int64 tensor whose last dimension has length `last`, if that is given."""
+    ok = isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim >= 1
+    check(ok and last in (None, value.shape[-1]), name, f"an int64 tensor of shape {shape}", value)
 
 
 def check_mask(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:

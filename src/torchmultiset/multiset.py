@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from torchmultiset._checks import check, check_counts, check_labels, check_mask
+from torchmultiset._checks import check, check_counts, check_integers, check_labels, check_mask
 
 __all__ = [
     "Support",
@@ -61,11 +61,8 @@ def from_labels(
     """
     check(num_classes >= 1, "num_classes", "at least 1", num_classes)
     if not isinstance(labels, Tensor):
-        longest = max((len(row) for row in labels), default=0)
-        labels = torch.tensor([[*row, *[-1] * (longest - len(row))] for row in labels], dtype=torch.int64).reshape(
-            len(labels), longest
-        )
-    check(labels.ndim >= 1 and labels.dtype == torch.int64, "labels", "an int64 tensor of shape (..., T)", labels)
+        labels = _pad(labels)
+    check_integers("labels", labels, "(..., T)")
     if where is not None:
         check_mask("where", where, "(..., T)", like=tuple(labels.shape))
         labels = labels.masked_fill(~where, -1)
@@ -106,46 +103,51 @@ def cardinality(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b"]:
         >>> cardinality(torch.tensor([[1, 0, 2], [0, 0, 0]]))
         tensor([3, 0])
     """
+    check_integers("counts", counts, "(..., C)")
     return counts.sum(-1)
 
 
-def difference(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "... c"]:
+def difference(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "*shape c"]:
     r"""What is left of `a` when `b` is taken away, :math:`\max(\mu_a(c) - \mu_b(c), 0)`.
 
     Example:
         >>> difference(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
         tensor([1, 0, 1])
     """
+    _check_pair(a, b)
     return (a - b).clamp(min=0)
 
 
-def intersection(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "... c"]:
+def intersection(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "*shape c"]:
     r"""What both have, :math:`\min(\mu_a(c), \mu_b(c))`.
 
     Example:
         >>> intersection(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
         tensor([0, 0, 1])
     """
+    _check_pair(a, b)
     return torch.minimum(a, b)
 
 
-def union(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "... c"]:
+def union(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "*shape c"]:
     r"""The smallest multiset that holds both, :math:`\max(\mu_a(c), \mu_b(c))`; the sum is ``a + b``.
 
     Example:
         >>> union(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
         tensor([1, 5, 2])
     """
+    _check_pair(a, b)
     return torch.maximum(a, b)
 
 
-def equal(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Bool[Tensor, "..."]:
+def equal(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Bool[Tensor, "*shape"]:
     """Whether two multisets match exactly, row by row.
 
     Example:
         >>> equal(torch.tensor([[1, 0, 2], [0, 1, 0]]), torch.tensor([[1, 0, 2], [1, 1, 0]]))
         tensor([ True, False])
     """
+    _check_pair(a, b)
     return (a == b).all(-1)
 
 
@@ -281,6 +283,14 @@ def how_many(num_classes: int, max_size: int, *, min_size: int = 1) -> int:
     return sum(math.comb(num_classes + size - 1, size) for size in range(min_size, max_size + 1))
 
 
+def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
+    nested = all(isinstance(row, Sequence) and all(isinstance(label, int) for label in row) for row in rows)
+    check(nested, "labels", "an int64 tensor of shape (..., T), or lists of whole numbers, one for each multiset", rows)
+    longest = max((len(row) for row in rows), default=0)
+    padded = [[*row, *[-1] * (longest - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.int64).reshape(len(rows), longest)
+
+
 def _hits(target: Tensor, labels: Tensor) -> Tensor:
     # A label is free if its class counts more than the times it was named before; END (label C) counts 0.
     counts = torch.cat([target, torch.zeros_like(target[:, :1])], -1)
@@ -298,6 +308,11 @@ def _end_is_free(target: Tensor, labels: Tensor) -> Tensor:
     complete = _complete(target, labels)
     ended = (complete & (labels == target.shape[1])).long()
     return complete & (ended.cumsum(1) - ended == 0)
+
+
+def _check_pair(a: Tensor, b: Tensor) -> None:
+    check_integers("a", a, "(..., C)")
+    check_integers("b", b, f"(..., {a.shape[-1]}), as many classes as a", last=a.shape[-1])
 
 
 def _check_trajectory(target: Tensor, labels: Tensor, end: bool) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from torchmultiset._checks import check_one_of
+from torchmultiset._checks import check_integers, check_one_of
 
 __all__ = ["oracle", "oracle_entropy"]
 
@@ -33,6 +33,7 @@ def oracle(free: Int64[Tensor, "*b c"], *, dtype: torch.dtype | None = None) -> 
         tensor([[0.6667, 0.0000, 0.3333],
                 [0.0000, 0.0000, 0.0000]])
     """
+    check_integers("free", free, "(..., C)")
     weights = free.to(dtype or torch.get_default_dtype())
     return weights / weights.sum(-1, keepdim=True).clamp(min=1)
 
@@ -59,6 +60,7 @@ def oracle_entropy(
         >>> oracle_entropy(free, of="classes")
         tensor([0.6365, 0.6931])
     """
+    check_integers("free", free, "(..., C)")
     check_one_of("of", of, ("instances", "classes"))
     if of == "instances":
         return free.sum(-1).clamp(min=1).to(torch.get_default_dtype()).log()

@@ -74,7 +74,7 @@ def distribution_matching_loss(
     q_star = oracle(target, dtype=log_pi.dtype)
     if p is None:
         log_pi = log_pi.masked_fill(q_star[:, None] == 0, 0).masked_fill(~counted[..., None], -math.inf)
-        log_q = log_pi.logsumexp(1) - counted.sum(-1, keepdim=True).log()
+        log_q = log_pi.logsumexp(1) - counted.sum(-1, keepdim=True).to(log_pi.dtype).log()
         per_example = -weighted(q_star, log_q).sum(-1)
     else:
         q = (log_pi.exp() * counted[..., None]).sum(1) / counted.sum(-1, keepdim=True)

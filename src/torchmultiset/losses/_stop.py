@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import softplus
 
 from torchmultiset._checks import check_counts, check_float
 from torchmultiset.losses._common import Reduction, full_precision, reduce
@@ -45,5 +45,6 @@ def stop_loss(
     scores = full_precision(stop_logits)
     size = cardinality(target)[:, None]
     slot = torch.arange(scores.shape[1], device=scores.device)
-    per_slot = binary_cross_entropy_with_logits(scores, (slot == size).to(scores.dtype), reduction="none")
-    return reduce((per_slot * (slot <= size)).sum(-1), reduction)
+    # -log sigmoid(x) = softplus(-x): for scores of stopping where it is right to stop, and of going on before.
+    wrong = torch.where(slot == size, -scores, scores).masked_fill(slot > size, -torch.inf)
+    return reduce(softplus(wrong).sum(-1), reduction)

@@ -169,7 +169,7 @@ class StepEntropy(Metric):
         if where is None:
             where = torch.ones_like(entropy, dtype=torch.bool)
         check_mask("where", where, "(B, T)", like=tuple(entropy.shape))
-        entropy = entropy * where
+        entropy = entropy.masked_fill(~where, 0)
         self.sums += torch.stack([entropy.sum(0), (entropy**2).sum(0), where.sum(0).double()])
 
     def compute(self) -> EntropyCurve:

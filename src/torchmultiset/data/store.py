@@ -1,0 +1,345 @@
+"""A data set as a folder: arrays to be memory-mapped, and a manifest that says what they are.
+
+::
+
+    folder/
+      manifest.json       what it was made from, classes, counts, and the SHA-256 of each file
+      train/inputs.npy    a row for each example; beside it labels.npy, and boxes, areas and ids where known
+      ...
+
+The manifest is written last: a folder without it is not a data set. While one is being written, ``building.json``
+says which, and ``finished.jsonl`` names the chunks that are on disk, so that a run that was killed goes on where
+it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Shaped
+
+from torchmultiset._checks import check, check_one_of
+from torchmultiset.data._npy import allocate, open_rows, sha256_of, write_rows
+from torchmultiset.data.examples import Examples
+
+__all__ = ["Chunk", "Plan", "Row", "load", "read_manifest", "verify", "write"]
+
+FORMAT = 1
+MANIFEST, BUILDING, FINISHED = "manifest.json", "building.json", "finished.jsonl"
+
+
+class Row(NamedTuple):
+    """What an array holds for one example."""
+
+    dtype: str
+    """As NumPy writes it, byte order included: ``"|u1"``, ``"<f4"``, ``"<U20"``."""
+    shape: tuple[int, ...]
+
+
+class Chunk(NamedTuple):
+    """Examples start, ..., stop - 1 of a split."""
+
+    split: str
+    start: int
+    stop: int
+
+    @property
+    def examples(self) -> int:
+        """How many they are."""
+        return self.stop - self.start
+
+
+Make = Callable[[Chunk], Mapping[str, Shaped[np.ndarray, "n ..."]]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a folder holds, or will hold: all that its bytes depend on."""
+
+    source: Mapping[str, Any]
+    """What it is made from, to be read and to tell data sets apart: JSON values."""
+    classes: tuple[str, ...]
+    splits: Mapping[str, int]
+    """How many examples each split has."""
+    arrays: Mapping[str, Row]
+    """``inputs`` and ``labels``, and any of ``boxes``, ``areas`` and ``ids``; as in `Examples`."""
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "labels", *self.arrays):
+            check(name in self.arrays, "arrays", "given for inputs and labels", [*self.arrays])
+            check_one_of("each name in arrays", name, ("inputs", "labels", "boxes", "areas", "ids"))
+        for split, examples in self.splits.items():
+            check(split.isidentifier(), "the name of a split", "a plain word", split)
+            check(examples >= 0, f"splits[{split!r}]", "at least 0", examples)
+
+    def files(self, folder: Path) -> dict[Path, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Type and shape of the array in each file."""
+        return {
+            _file(folder, split, name): (np.dtype(row.dtype), (examples, *row.shape))
+            for split, examples in self.splits.items()
+            for name, row in self.arrays.items()
+        }
+
+
+def write(
+    folder: str | os.PathLike[str], plan: Plan, make: Make, *, chunk: int, workers: int = 1, progress: bool = False
+) -> dict[str, Examples]:
+    """Write a data set chunk by chunk, or finish one that was begun; if it is there already, just load it.
+
+    Args:
+        folder: Where to: a new or empty folder, or one in which this plan was begun.
+        plan: What will be there.
+        make: Makes the arrays of a chunk, by the names in the plan; called from several threads if `workers` > 1.
+        chunk: How many examples are made at a time.
+        workers: How many chunks are made at the same time, in threads: NumPy computes outside Python's lock.
+        progress: Show a progress bar.
+
+    Returns:
+        The splits, as `load` opens them.
+
+    Raises:
+        ValueError: If the folder holds something else, or `make` does not keep to the plan.
+        OSError: If the disk is too small.
+
+    Example:
+        >>> import tempfile
+        >>> rows = {"inputs": Row("<f4", (2,)), "labels": Row("<i8", (1,))}
+        >>> plan = Plan({"made": "by hand"}, ("cat", "dog"), {"train": 3}, rows)
+        >>> def make(chunk: Chunk) -> dict[str, np.ndarray]:
+        ...     n = chunk.examples
+        ...     return {"inputs": np.zeros((n, 2), np.float32), "labels": np.ones((n, 1), np.int64)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = write(folder, plan, make, chunk=2)
+        ...     load(folder)["train"].counts
+        array([[0, 1],
+               [0, 1],
+               [0, 1]])
+    """
+    check(chunk >= 1, "chunk", "at least 1", chunk)
+    check(workers >= 1, "workers", "at least 1", workers)
+    folder = Path(folder)
+    _refuse_other(folder, plan)
+    if not (folder / MANIFEST).exists():
+        _begin(folder, plan)
+        _fill(folder, plan, make, chunk, workers, progress)
+        _write_json(folder / MANIFEST, _to_json(plan) | {"sha256": _checksums(folder, plan, workers)})
+    for name in (FINISHED, BUILDING):
+        (folder / name).unlink(missing_ok=True)
+    return load(folder)
+
+
+def load(folder: str | os.PathLike[str]) -> dict[str, Examples]:
+    """Open the splits of a data set. Inputs are memory-mapped: none is read until a batch is.
+
+    Raises:
+        FileNotFoundError: If there is no data set, or only a part of one.
+        ValueError: If the manifest or an array is damaged.
+    """
+    folder = Path(folder)
+    plan = _from_json(read_manifest(folder), folder / MANIFEST)
+    # All but the inputs are small, and asked for again and again.
+    arrays = {
+        path: open_rows(path, *wanted, mapped=path.stem == "inputs") for path, wanted in plan.files(folder).items()
+    }
+    splits = {}
+    for split in plan.splits:
+        opened: dict[str, Any] = {name: arrays[_file(folder, split, name)] for name in plan.arrays}
+        if "ids" in opened:
+            opened["ids"] = opened["ids"].tolist()
+        splits[split] = Examples(classes=plan.classes, **opened)
+    return splits
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest of a data set: ``source``, ``classes``, ``splits``, ``arrays`` and ``sha256`` of each file.
+
+    Raises:
+        FileNotFoundError: If there is no data set, or only a part of one.
+        ValueError: If the manifest is damaged or of another version.
+    """
+    folder = Path(folder)
+    if (folder / MANIFEST).exists():
+        return _read_json(folder / MANIFEST)
+    if (folder / BUILDING).exists():
+        raise FileNotFoundError(
+            f"{folder} holds only a part of a data set, because its build has not ended: start the same build "
+            "again, and it goes on where it stopped"
+        )
+    raise FileNotFoundError(f"there is no data set in {folder}: it has no {MANIFEST}; build one there first")
+
+
+def verify(folder: str | os.PathLike[str]) -> None:
+    """Read every file of a data set and compare its checksum with the manifest's.
+
+    Raises:
+        ValueError: If any differs; all of them are named.
+    """
+    folder = Path(folder)
+    load(folder)
+    sums = read_manifest(folder)["sha256"]
+    damaged = [name for name, sha256 in sums.items() if sha256_of(folder / name) != sha256]
+    if damaged:
+        raise ValueError(
+            f"{', '.join(damaged)} in {folder} changed since the data set was built: delete the folder, build it again"
+        )
+
+
+def _refuse_other(folder: Path, plan: Plan) -> None:
+    """Raise if the folder holds anything but this data set, whole or begun."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, but a data set needs a folder")
+    for name in (MANIFEST, BUILDING):
+        if (folder / name).exists():
+            there = {key: value for key, value in _read_json(folder / name).items() if key != "sha256"}
+            differences = _differences(there, _to_json(plan))
+            if differences:
+                raise ValueError(
+                    f"{folder} holds a different data set ({'; '.join(differences)}): choose another folder, or "
+                    "delete that one first"
+                )
+            return
+    # A .part file alone is all that a run leaves that is killed as it begins.
+    if folder.is_dir() and any(path.suffix != ".part" for path in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty and holds no data set: choose a new or empty folder")
+
+
+def _begin(folder: Path, plan: Plan) -> None:
+    """Make the files, unless an earlier run did."""
+    missing = {
+        path: (dtype, shape)
+        for path, (dtype, shape) in plan.files(folder).items()
+        if not path.exists() or path.stat().st_size <= prod(shape) * dtype.itemsize
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    needed = sum(prod(shape) * dtype.itemsize for dtype, shape in missing.values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(f"{folder} needs {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free on its disk")
+    _write_json(folder / BUILDING, _to_json(plan))
+    if missing:
+        (folder / FINISHED).unlink(missing_ok=True)
+    for path, (dtype, shape) in missing.items():
+        allocate(path, dtype, shape)
+
+
+def _fill(folder: Path, plan: Plan, make: Make, size: int, workers: int, progress: bool) -> None:
+    """Make the chunks that are not finished."""
+    chunks = [
+        Chunk(split, start, min(start + size, examples))
+        for split, examples in plan.splits.items()
+        for start in range(0, examples, size)
+    ]
+    finished = _read_finished(folder / FINISHED)
+    todo = [chunk for chunk in chunks if chunk not in finished]
+
+    def work(chunk: Chunk) -> Chunk:
+        _put(folder, plan, chunk, make(chunk))
+        return chunk
+
+    executor = ThreadPoolExecutor(workers)
+    try:
+        with (folder / FINISHED).open("a") as journal, _bar(progress, sum(plan.splits.values())) as advance:
+            advance(sum(chunk.examples for chunk in chunks if chunk in finished))
+            # The line break first: a kill may have cut off the line before.
+            for future in as_completed([executor.submit(work, chunk) for chunk in todo]):
+                journal.write(f"\n{json.dumps(future.result())}\n")
+                journal.flush()
+                advance(future.result().examples)
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _put(folder: Path, plan: Plan, chunk: Chunk, made: Mapping[str, Shaped[np.ndarray, "n ..."]]) -> None:
+    """Write the rows of a chunk to their places."""
+    for name, row in plan.arrays.items():
+        rows = made[name]
+        wanted = (chunk.examples, *row.shape)
+        if rows.dtype.str != row.dtype or rows.shape != wanted:
+            raise ValueError(
+                f"make must return {name} of type {row.dtype} and shape {wanted}, as planned, "
+                f"but they have type {rows.dtype.str} and shape {rows.shape}"
+            )
+        write_rows(_file(folder, chunk.split, name), rows, before_end=plan.splits[chunk.split] - chunk.start)
+
+
+def _read_finished(path: Path) -> set[Chunk]:
+    finished = set()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        # What does not parse is the line that a kill cut off; its chunk is made again.
+        with suppress(ValueError, TypeError):
+            finished.add(Chunk(*json.loads(line)))
+    return finished
+
+
+def _checksums(folder: Path, plan: Plan, workers: int) -> dict[str, str]:
+    files = [*plan.files(folder)]
+    with ThreadPoolExecutor(workers) as executor:
+        sums = executor.map(sha256_of, files)
+        return {file.relative_to(folder).as_posix(): sha256 for file, sha256 in zip(files, sums, strict=True)}
+
+
+def _file(folder: Path, split: str, name: str) -> Path:
+    return folder / split / f"{name}.npy"
+
+
+def _to_json(plan: Plan) -> dict[str, Any]:
+    # Through JSON and back, so that it compares equal with what is read: lists for tuples.
+    told: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(plan)}))
+    return told
+
+
+def _from_json(told: Mapping[str, Any], path: Path) -> Plan:
+    try:
+        arrays = {name: Row(dtype, tuple(shape)) for name, (dtype, shape) in told["arrays"].items()}
+        return Plan(told["source"], tuple(told["classes"]), told["splits"], arrays)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is no manifest of a data set ({error!r})") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete the folder and build the data set again") from None
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} is not of format {FORMAT}, the one that this version of torchmultiset reads: build the data set "
+            "again in another folder, or use the version that wrote it"
+        )
+    return told
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n")
+    unfinished.replace(path)
+
+
+def _differences(there: Any, here: Any, name: str = "") -> list[str]:
+    """What is not the same in two JSON values, in words."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = dict.fromkeys([*there, *here])
+        return [line for key in keys for line in _differences(there.get(key), here.get(key), f"{name}.{key}")]
+    return [] if there == here else [f"{name.lstrip('.')} is {there!r} there and {here!r} here"]
+
+
+@contextmanager
+def _bar(shown: bool, total: int) -> Iterator[Callable[[int], None]]:
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.progress import Progress
+
+    with Progress() as bar:
+        task = bar.add_task("writing examples", total=total)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import to_counts
+from strategies import NUM_CLASSES, logits, multisets, problems
+
+from torchmultiset.losses import multiset_loss
+from torchmultiset.multiset import free_labels, from_labels
+from torchmultiset.oracle import oracle, oracle_entropy
+
+DIVERGENCES = ["kl", "js", "tv"]
+
+
+@pytest.mark.parametrize("end", [False, True], ids=["no END", "END"])
+@pytest.mark.parametrize("over_steps", ["sum", "mean"])
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+@given(data=st.data())
+def test_definition_3(divergence, over_steps, end, data):
+    problem = data.draw(problems(end=end))
+    found = multiset_loss(
+        problem.logits,
+        problem.labels,
+        problem.target,
+        divergence=divergence,
+        over_steps=over_steps,
+        end=end,
+        reduction="none",
+    )
+    wanted = [
+        reference.multiset_loss(rows, labels, target, divergence, over_steps, problem.num_classes if end else None)
+        for rows, labels, target in zip(problem.logits.tolist(), problem.trajectories, problem.multisets, strict=True)
+    ]
+    assert found.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+def test_by_hand():
+    """Target {a, a, b}; the policy says 1/2, 1/4, 1/4 and names a, c, a, b, b."""
+    log2 = math.log(2)
+    logits = torch.tensor([0.5, 0.25, 0.25]).log().expand(1, 5, 3)
+    loss = multiset_loss(logits, torch.tensor([[0, 2, 0, 1, 1]]), from_labels([[0, 0, 1]], 3))
+    # {a, a, b}, {a, b}, {a, b}, {b}, nothing
+    assert loss.item() == pytest.approx(
+        (2 * log2 + 2 * log2) / 3 + (log2 + 2 * log2) / 2 + (log2 + 2 * log2) / 2 + 2 * log2
+    )
+
+
+def test_kl_sum_without_end_is_the_default():
+    logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    labels, target = torch.tensor([[0, 1, 2, 0], [0, 0, 0, 0]]), torch.tensor([[1, 1, 0], [0, 0, 3]])
+    spelled = multiset_loss(logits, labels, target, divergence="kl", over_steps="sum", end=False, reduction="mean")
+    assert torch.equal(multiset_loss(logits, labels, target), spelled)
+
+
+@given(st.data())
+def test_kl_is_least_at_the_oracle_and_there_the_entropy_over_classes(data):
+    num_classes = data.draw(NUM_CLASSES)
+    target = to_counts([data.draw(multisets(num_classes, min_size=1))], num_classes)
+    labels = torch.zeros(1, 1, dtype=torch.int64)
+    best = oracle(target, dtype=torch.float64)[:, None].log()
+    least = multiset_loss(best, labels, target)
+    assert least.item() == pytest.approx(oracle_entropy(target, of="classes").item(), abs=1e-6)
+    other = data.draw(logits(1, 1, num_classes))
+    assert multiset_loss(other, labels, target) >= least - 1e-9
+
+
+@pytest.mark.parametrize(("divergence", "most"), [("js", math.log(2)), ("tv", 1.0)])
+@given(data=st.data())
+def test_the_other_divergences_are_bounded_and_0_at_the_oracle(divergence, most, data):
+    problem = data.draw(problems(min_size=1))
+    labels, target = problem.labels[:, :1], problem.target
+    found = multiset_loss(problem.logits[:, :1], labels, target, divergence=divergence, reduction="none")
+    assert (found >= -1e-12).all()
+    assert (found <= most + 1e-12).all()
+    best = oracle(target, dtype=torch.float64)[:, None].log()
+    at_oracle = multiset_loss(best, labels, target, divergence=divergence, reduction="none")
+    assert at_oracle.tolist() == pytest.approx([0.0] * len(target), abs=1e-12)
+
+
+@pytest.mark.parametrize(("divergence", "most"), [("js", math.log(2)), ("tv", 1.0)])
+def test_the_bounds_are_reached_by_a_policy_that_is_sure_and_wrong(divergence, most):
+    logits = torch.tensor([[[1e30, -1e30]]])
+    loss = multiset_loss(logits, torch.tensor([[0]]), torch.tensor([[0, 3]]), divergence=divergence)
+    assert loss.item() == pytest.approx(most)
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+def test_the_last_label_named_does_not_matter(divergence):
+    """Nothing follows it: the loss reads the prefixes only."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 3, 4, generator=generator)
+    target = torch.tensor([[1, 2, 0, 1]])
+    values = [
+        multiset_loss(logits, torch.tensor([[1, 0, last]]), target, divergence=divergence).item() for last in range(4)
+    ]
+    assert len(set(values)) == 1
+
+
+@pytest.mark.parametrize("over_steps", ["sum", "mean"])
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+def test_finished_steps_weigh_nothing(divergence, over_steps):
+    """The same loss and gradient as if the trajectory ended with the target, whatever the logits after it."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 5, 3, dtype=torch.float64, generator=generator)
+    logits[:, 3] *= 1e4
+    logits[:, 4] = -1e30
+    logits.requires_grad_()
+    labels, target = torch.tensor([[1, 0, 1, 2, 2]]), torch.tensor([[1, 1, 0]])  # complete after two
+    whole = multiset_loss(logits, labels, target, divergence=divergence, over_steps=over_steps)
+    (gradient,) = torch.autograd.grad(whole, logits)
+    cut = multiset_loss(logits[:, :2], labels[:, :2], target, divergence=divergence, over_steps=over_steps)
+    assert whole.item() == pytest.approx(cut.item(), rel=1e-12)
+    assert (gradient[:, 2:] == 0).all()
+    assert (gradient[:, :2] != 0).any()
+
+
+@given(problems())
+def test_the_gradient_of_each_step_is_policy_minus_oracle(problem):
+    scores = problem.logits.clone().requires_grad_()
+    multiset_loss(scores, problem.labels, problem.target, reduction="sum").backward()
+    free = free_labels(problem.target, problem.labels)
+    counted = (free.sum(-1, keepdim=True) > 0).double()
+    wanted = counted * problem.logits.softmax(-1) - oracle(free, dtype=torch.float64)
+    torch.testing.assert_close(scores.grad, wanted)
+
+
+@pytest.mark.parametrize("divergence", ["js", "tv"])
+def test_a_free_class_that_the_policy_excludes_costs_only_so_much(divergence):
+    logits = torch.tensor([[[-torch.inf, 1.0, 0.0]]], dtype=torch.float64)
+    found = multiset_loss(logits, torch.tensor([[0]]), torch.tensor([[1, 1, 0]]), divergence=divergence)
+    wanted = reference.multiset_loss(
+        logits[0].tolist(), [0], reference.to_counters(torch.tensor([[1, 1, 0]]))[0], divergence
+    )
+    assert found.item() == pytest.approx(wanted)

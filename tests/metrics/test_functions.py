@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import to_counts
+from strategies import NUM_CLASSES, logits, multisets
+
+from torchmultiset.metrics import class_f1, exact_match, f1, precision, recall, step_entropy
+from torchmultiset.multiset import from_labels
+
+PER_EXAMPLE = [exact_match, precision, recall, f1]
+
+
+@st.composite
+def predictions(draw: st.DrawFn) -> tuple[int, list[Counter[int]], list[Counter[int]]]:
+    """Number of classes, predicted multisets, true multisets; some predictions are right."""
+    num_classes = draw(NUM_CLASSES)
+    target = draw(st.lists(multisets(num_classes), min_size=1, max_size=5))
+    predicted = [draw(st.one_of(st.just(one), multisets(num_classes))) for one in target]
+    return num_classes, predicted, target
+
+
+@pytest.mark.parametrize("metric", PER_EXAMPLE, ids=lambda metric: metric.__name__)
+@given(drawn=predictions())
+def test_appendix_a(metric, drawn):
+    num_classes, predicted, target = drawn
+    found = metric(to_counts(predicted, num_classes), to_counts(target, num_classes))
+    assert found.shape == (len(target),)
+    assert found.is_floating_point()
+    by_definition = getattr(reference, metric.__name__)
+    wanted = [by_definition(a, b) for a, b in zip(predicted, target, strict=True)]
+    assert found.tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+@given(predictions())
+def test_the_two_forms_of_appendix_a_agree(drawn):
+    """By enumeration, as the reference has it, and by multiplicities."""
+    num_classes, predicted, target = drawn
+    for a, b in zip(predicted, target, strict=True):
+        if a and b:
+            extra = sum(max(a[c] - b[c], 0) for c in range(num_classes))
+            missing = sum(max(b[c] - a[c], 0) for c in range(num_classes))
+            assert reference.precision(a, b) == pytest.approx(1 - extra / a.total())
+            assert reference.recall(a, b) == pytest.approx(1 - missing / b.total())
+
+
+def test_the_example_of_appendix_a():
+    """{a, a, b} predicted for {a, b}: the second a is not in the target."""
+    counts, target = from_labels([[0, 0, 1]], 2), from_labels([[0, 1]], 2)
+    assert precision(counts, target).tolist() == pytest.approx([2 / 3])
+    assert recall(counts, target).tolist() == [1]
+    assert f1(counts, target).tolist() == pytest.approx([0.8])
+    assert exact_match(counts, target).tolist() == [0]
+
+
+@pytest.mark.parametrize("metric", PER_EXAMPLE, ids=lambda metric: metric.__name__)
+def test_empty_multisets(metric):
+    """Both empty: 1. One empty: 0."""
+    counts, target = from_labels([[], [], [0]], 2), from_labels([[], [1], []], 2)
+    assert metric(counts, target).tolist() == [1, 0, 0]
+
+
+@given(predictions())
+def test_f1_is_at_least_exact_match(drawn):
+    num_classes, predicted, target = drawn
+    counts, true = to_counts(predicted, num_classes), to_counts(target, num_classes)
+    assert (f1(counts, true) >= exact_match(counts, true)).all()
+    assert f1(counts, true).mean() >= exact_match(counts, true).mean()
+
+
+@given(predictions())
+def test_each_is_1_for_the_target_itself(drawn):
+    num_classes, _, target = drawn
+    counts = to_counts(target, num_classes)
+    assert all((metric(counts, counts) == 1).all() for metric in PER_EXAMPLE)
+
+
+@given(predictions())
+def test_precision_and_recall_change_places_with_prediction_and_target(drawn):
+    num_classes, predicted, target = drawn
+    a, b = to_counts(predicted, num_classes), to_counts(target, num_classes)
+    assert torch.equal(precision(a, b), recall(b, a))
+    assert f1(a, b).tolist() == pytest.approx(f1(b, a).tolist())
+
+
+@given(predictions())
+def test_class_f1(drawn):
+    num_classes, predicted, target = drawn
+    found = class_f1(to_counts(predicted, num_classes), to_counts(target, num_classes))
+    assert found.shape == ()
+    assert found.item() == pytest.approx(reference.class_f1(predicted, target), abs=1e-6, nan_ok=True)
+
+
+def test_class_f1_by_hand():
+    """Class 0: counts (2, 0) of (1, 1); class 1: (1, 1) of (1, 2); class 2 is predicted but never true."""
+    counts, target = torch.tensor([[2, 1, 3], [0, 1, 0]]), torch.tensor([[1, 1, 0], [1, 2, 0]])
+    p0, r0 = (1 / 2 + 0) / 2, (1 + 0) / 2
+    p1, r1 = 1.0, (1 + 1 / 2) / 2
+    wanted = (2 * p0 * r0 / (p0 + r0) + 2 * p1 * r1 / (p1 + r1)) / 2
+    assert class_f1(counts, target).item() == pytest.approx(wanted)
+
+
+def test_class_f1_without_any_label_is_not_a_number():
+    nothing = torch.zeros(2, 3, dtype=torch.int64)
+    assert class_f1(nothing, nothing).isnan()
+    assert class_f1(torch.ones_like(nothing), nothing).isnan()
+
+
+def test_class_f1_can_be_below_exact_match():
+    """Why it fits the paper's Table 3 (EM .221, F1 .085) and Appendix A does not: rare classes weigh as much."""
+    target = from_labels([[0]] * 8 + [[1], [2]], 3)
+    counts = from_labels([[0]] * 10, 3)
+    assert class_f1(counts, target) < exact_match(counts, target).mean()
+
+
+@given(st.data())
+def test_step_entropy(data):
+    batch, steps, num_classes = (data.draw(st.integers(1, n)) for n in (3, 4, 5))
+    scores = data.draw(logits(batch, steps, num_classes))
+    found = step_entropy(scores)
+    wanted = [[reference.entropy(reference.softmax(row)) for row in rows] for rows in scores.tolist()]
+    assert found.shape == (batch, steps)
+    torch.testing.assert_close(found.double(), torch.tensor(wanted, dtype=torch.float64), atol=1e-6, rtol=1e-6)
+
+
+def test_step_entropy_of_any_leading_shape():
+    assert step_entropy(torch.zeros(4)).item() == pytest.approx(math.log(4))
+    assert step_entropy(torch.zeros(2, 3, 5, 4)).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_step_entropy_of_extreme_logits(dtype):
+    scores = torch.tensor([[1e30, -1e30], [1e4, 1e4], [-torch.inf, 0.0]], dtype=dtype)
+    assert step_entropy(scores).tolist() == pytest.approx([0.0, math.log(2), 0.0], abs=1e-6)
