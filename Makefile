@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types imports pytest format bench clean
+.PHONY: help setup demo test lint types imports pytest format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	touch $@
+
+demo: $(INSTALLED) ## learn to read pictures of digits in a few minutes; writes runs/demo/
+	$(BIN)/python examples/mnist_multi.py
 
 test: lint types imports pytest ## run every check: format, lint, types, import contract, tests
 
@@ -32,7 +35,7 @@ imports: $(INSTALLED) ## check that imports go down only
 	$(BIN)/lint-imports
 
 pytest: $(INSTALLED) ## run the tests and the examples in the documentation
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff format .

@@ -120,9 +120,9 @@ def test_the_progress_bar_is_shown_when_asked_for(tmp_path, capsys):
     for progress in (False, True):
         folder = tmp_path / str(progress)
         cache_features(Halves(), make_images(10), folder, keys=names(10), progress=progress)
-        shown = capsys.readouterr().out
+        shown = capsys.readouterr().err
         assert ("halves features, 0.0 MB" in shown) == progress
-        assert ("100%" in shown) == progress
+        assert ("10/10" in shown) == progress
 
 
 # --- an epoch with and without ---

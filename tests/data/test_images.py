@@ -253,9 +253,9 @@ def test_image_sizes_are_width_and_height_as_stored(tmp_path):
 def test_progress_is_shown_only_on_request(tmp_path, capsys):
     Image.new("RGB", (7, 3)).save(tmp_path / "image.png")
     image_sizes([tmp_path / "image.png"])
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
     assert image_sizes([tmp_path / "image.png"], progress=True).tolist() == [[7, 3]]
-    assert "Reading image sizes" in capsys.readouterr().out
+    assert "Reading image sizes" in capsys.readouterr().err
 
 
 def test_a_size_below_one_is_refused():

@@ -13,6 +13,7 @@ from reference import to_counts
 from strategies import logits, masks, problems
 
 from torchmultiset.losses import reinforce_loss
+from torchmultiset.multiset import hits, unfinished
 from torchmultiset.rollout import forced, rollout
 
 
@@ -147,3 +148,14 @@ def test_the_expected_gradient_is_that_of_the_expected_return(
     torch.testing.assert_close(found, wanted)
     if target and num_classes > 1:
         assert (wanted.abs() > 1e-3).any(), "nothing to compare"
+
+
+@pytest.mark.parametrize("counts", [(2, 0, 1), (1, 1, 1), (0, 0, 2)])
+def test_the_return_is_largest_where_precision_and_recall_are_one(counts):
+    size = sum(counts)
+    trajectories = torch.tensor(list(itertools.product(range(3), repeat=size + 1)))
+    target = torch.tensor(counts).expand(len(trajectories), -1)
+    rewards = (2 * hits(target, trajectories).long() - 1) * unfinished(target, trajectories)
+    returns = rewards.sum(-1)
+    exact = [Counter(row[:size]) == +Counter(dict(enumerate(counts))) for row in trajectories.tolist()]
+    assert torch.equal(returns == returns.max(), torch.tensor(exact))

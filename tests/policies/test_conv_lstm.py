@@ -104,6 +104,15 @@ def test_the_papers_network_has_the_papers_shapes():
     assert policy.classifier.weight.shape == (10, 32)
 
 
+def test_the_papers_coco_network_has_the_papers_shapes():
+    policy = ConvLSTMPolicy(24, (512, 19, 19), hidden=512).to("meta")
+    assert policy.embedding.weight.shape == (25, 361)
+    memory = torch.rand(2, 512, 19, 19, device="meta")
+    step, _ = policy.step(policy.start(memory), None)
+    assert step.features.shape == (2, 512)
+    assert step.logits.shape == (2, 24)
+
+
 def test_a_memory_of_another_shape_is_refused(without_shape_hook):
     policy, _ = make(1)
     with pytest.raises(

@@ -71,7 +71,7 @@ class Examples:
     @property
     def counts(self) -> Int64[np.ndarray, "n c"]:
         """The multisets of all examples as counts."""
-        return from_labels(torch.as_tensor(self.labels, dtype=torch.int64), len(self.classes)).numpy()
+        return from_labels(torch.from_numpy(self.labels.astype(np.int64)), len(self.classes)).numpy()
 
     def batch(self, indices: Sequence[int] | Int[np.ndarray, " b"] | Int[Tensor, " b"]) -> Batch:
         """Read the examples at these positions."""

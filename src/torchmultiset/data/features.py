@@ -15,7 +15,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -26,6 +25,7 @@ from jaxtyping import Float16, Int, Int64, Shaped
 from torch import Tensor
 
 from torchmultiset._checks import check
+from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Inputs
 
 __all__ = ["FeatureCache", "FrozenBackbone", "cache_features"]
@@ -145,7 +145,7 @@ def cache_features(
                 store = _Store(folder, tuple(probe.shape[1:]))
             need = _check_disk(store, len(missing))
             _write_manifest(store, purpose)
-            with _bar(progress, f"{backbone.name} features, {_size(need)}", len(missing)) as advance:
+            with progress_bar(progress, f"{backbone.name} features, {_size(need)}", len(missing)) as advance:
                 computed = _compute(backbone, inputs, missing, _kind(first), batch_size)
                 _add(store, keys, computed, advance)
     rows = np.array([store.entries[key].row for key in keys], dtype=np.int64)
@@ -341,15 +341,3 @@ def _size(count: int) -> str:
 
 def _damaged(folder: Path, what: str) -> ValueError:
     return ValueError(f"the features in {folder} are damaged: {what}. Delete the folder to compute them again")
-
-
-@contextmanager
-def _bar(show: bool, title: str, total: int) -> Iterator[Callable[[int], None]]:
-    if not show:
-        yield lambda _: None
-        return
-    from rich.progress import Progress
-
-    with Progress() as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.advance(task, done)

@@ -12,6 +12,7 @@ from jaxtyping import Float, Float32, Int, Int64, UInt8
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from torchmultiset._checks import check
+from torchmultiset.data._progress import progress_bar
 
 __all__ = [
     "ImageFiles",
@@ -250,20 +251,14 @@ def _attempt(
     """Call for each item; keep the results, and the messages of those that could not be read."""
     results: list[object] = []
     problems: dict[int, str] = {}
-    for position, item in enumerate(_track(items, bar)):
-        try:
-            results.append(function(item))
-        except UnreadableImageError as error:
-            problems[position] = str(error)
+    with progress_bar(bar is not None, bar or "", len(items)) as advance:
+        for position, item in enumerate(items):
+            try:
+                results.append(function(item))
+            except UnreadableImageError as error:
+                problems[position] = str(error)
+            advance(1)
     return results, problems
-
-
-def _track(items: Sequence[_T], bar: str | None) -> Iterator[_T]:
-    if bar is None:
-        return iter(items)
-    from rich.progress import track
-
-    return iter(track(items, description=bar))
 
 
 def _refuse(problems: Mapping[int, str]) -> None:

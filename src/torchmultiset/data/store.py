@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -30,6 +30,7 @@ from jaxtyping import Shaped
 
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.data._npy import allocate, open_rows, sha256_of, write_rows
+from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 
 __all__ = ["Chunk", "Plan", "Row", "load", "read_manifest", "verify", "write"]
@@ -248,7 +249,10 @@ def _fill(folder: Path, plan: Plan, make: Make, size: int, workers: int, progres
 
     executor = ThreadPoolExecutor(workers)
     try:
-        with (folder / FINISHED).open("a") as journal, _bar(progress, sum(plan.splits.values())) as advance:
+        with (
+            (folder / FINISHED).open("a") as journal,
+            progress_bar(progress, "writing examples", sum(plan.splits.values())) as advance,
+        ):
             advance(sum(chunk.examples for chunk in chunks if chunk in finished))
             # The line break first: a kill may have cut off the line before.
             for future in as_completed([executor.submit(work, chunk) for chunk in todo]):
@@ -331,15 +335,3 @@ def _differences(there: Any, here: Any, name: str = "") -> list[str]:
         keys = dict.fromkeys([*there, *here])
         return [line for key in keys for line in _differences(there.get(key), here.get(key), f"{name}.{key}")]
     return [] if there == here else [f"{name.lstrip('.')} is {there!r} there and {here!r} here"]
-
-
-@contextmanager
-def _bar(shown: bool, total: int) -> Iterator[Callable[[int], None]]:
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.progress import Progress
-
-    with Progress() as bar:
-        task = bar.add_task("writing examples", total=total)
-        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,62 @@
+"""Arrays in .npy files as inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+__all__ = ["ArrayFiles", "read_array"]
+
+
+class ArrayFiles:
+    """The `Inputs` of .npy files of one shape, read by the batch.
+
+    Args:
+        paths: The files, one for each input. The first tells the shape.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+        first = read_array(self.paths[0])
+        self.shape, self.dtype = first.shape, first.dtype
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
+        batch = np.empty((len(indices), *self.shape), self.dtype)
+        for row, i in enumerate(indices):
+            array = read_array(self.paths[i])
+            if (array.shape, array.dtype) != (self.shape, self.dtype):
+                raise ValueError(
+                    f"{self.paths[i]} must be {self.dtype} of shape {self.shape} as {self.paths[0]} is, "
+                    f"but is {array.dtype} of shape {array.shape}"
+                )
+            batch[row] = array
+        return batch
+
+
+def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
+    """Read an array of numbers: uint8 as it is, any other type as float32.
+
+    Raises:
+        ValueError: The file is not an .npy file, holds something else than numbers (a pickle is never
+            opened), no dimension, or a number that is not finite.
+    """
+    try:
+        # Mapping checks the header against the length of the file before anything is allocated.
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # a damaged header makes NumPy raise nearly anything
+        raise ValueError(f"{path}: not an .npy file of numbers ({error})") from error
+    if array.dtype.kind not in "buif" or array.ndim == 0:
+        raise ValueError(f"{path}: must hold an array of numbers, but holds {array.dtype} of shape {array.shape}")
+    if array.dtype == np.uint8:
+        return np.array(array)
+    with np.errstate(over="ignore"):
+        numbers = array.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{path}: holds numbers that are not finite, or too large for float32")
+    return numbers

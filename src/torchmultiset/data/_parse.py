@@ -1,0 +1,280 @@
+"""From the text of a manifest to the fields of each line, with every problem written down.
+
+A CSV row becomes what the same line would be in JSONL, so that there is one set of rules after this.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+__all__ = ["Fields", "ManifestError", "Problems", "did_you_mean", "read_count", "read_fields", "show"]
+
+_COLUMNS = ("image", "array", "labels", "split", "id")
+_COUNT = "count:"
+# A count beyond this is a slip of the keyboard, and each label takes a place in memory.
+_MOST = 10_000
+_SHOWN = 20
+
+T = TypeVar("T")
+Fields = dict[str, Any]
+"""What one line says, by key."""
+
+
+class ManifestError(ValueError):
+    """All that is wrong with a manifest, line by line.
+
+    Attributes:
+        path: The manifest.
+        problems: Pairs of a line number (0 for the file as a whole) and what to fix. All of them; the message
+            shows the first 20.
+    """
+
+    def __init__(self, path: Path, problems: Sequence[tuple[int, str]]) -> None:
+        super().__init__(path, problems)
+        self.path = path
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        lines = [f"{count} problem{'s' if count > 1 else ''} in {self.path}:"]
+        lines += [f"line {line}: {what}" if line else what for line, what in self.problems[:_SHOWN]]
+        lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
+        return "\n  ".join(lines)
+
+
+@dataclass
+class Problems:
+    """What is wrong with one manifest, as it is found."""
+
+    path: Path
+    found: list[tuple[int, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def add(self, line: int, what: object) -> None:
+        """Write down one problem."""
+        self.found.append((line, str(what)))
+
+    def attempt(self, line: int, read: Callable[..., T], *args: Any) -> T | None:
+        """What `read` returns; if it raises a ValueError, None, and the problem is written down."""
+        try:
+            return read(*args)
+        except ValueError as error:
+            self.add(line, error)
+            return None
+
+    def stop(self) -> None:
+        """Raise a ManifestError if there are any."""
+        if self.found:
+            raise ManifestError(self.path, sorted(self.found, key=lambda problem: problem[0]))
+
+
+def show(value: object) -> str:
+    """A value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A hint for a name that is not known, or nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def read_count(value: Any, name: str) -> int:
+    """A whole number from 0 on. 2.0 is one: that is how many programs write 2."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value % 1 != 0 or not 0 <= value <= _MOST:
+        expected = f"a whole number from 0 to {_MOST}"
+        raise ValueError(f"the count of {name!r} must be {expected}, but is {show(value)}")
+    return int(value)
+
+
+def read_fields(path: Path, problems: Problems) -> Iterator[tuple[int, Fields]]:
+    """The lines of a .jsonl or .csv file that are not blank: number and fields."""
+    text = _decode(path.read_bytes(), problems)
+    return _csv_lines(text, problems) if path.suffix.lower() == ".csv" else _json_lines(text, problems)
+
+
+def _decode(data: bytes, problems: Problems) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        problems.add(0, "the file is UTF-16 text: save it as UTF-8 ('CSV UTF-8' in a spreadsheet)")
+        problems.stop()
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            byte = line[error.start : error.start + 1]
+            problems.add(number, f"the byte {byte!r} is not UTF-8 text: save the file as UTF-8")
+    problems.stop()
+    return data.decode("utf-8-sig")
+
+
+def _json_lines(text: str, problems: Problems) -> Iterator[tuple[int, Fields]]:
+    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
+        fields = problems.attempt(number, _json_object, line) if line.strip() else None
+        if fields is not None:
+            yield number, fields
+
+
+def _json_object(line: str) -> Fields:
+    try:
+        fields = json.loads(line, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("not JSON that can be read: too many brackets within brackets") from None
+    if not isinstance(fields, dict):
+        example = '{"image": "a.jpg", "labels": ["cat", "cat"]}'
+        raise ValueError(f"each line must be a JSON object such as {example}, but this is {show(fields)}")
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Fields:
+    fields: Fields = {}
+    for key, value in pairs:
+        if key in fields:
+            raise ValueError(f"the key {key!r} is there twice: keep one")
+        fields[key] = value
+    return fields
+
+
+def _csv_lines(text: str, problems: Problems) -> Iterator[tuple[int, Fields]]:
+    delimiter = _delimiter(text)
+    rows = _csv_rows(text, delimiter, problems)
+    number, header = next(rows, (0, []))
+    columns = [_column(cell) for cell in header]
+    before = len(problems)
+    _check_header(number, columns, problems)
+    if len(problems) > before:
+        return
+    inputs = [] if {"image", "array"} & set(columns) else [c for c in columns if _is_number_column(c)]
+    for number, row in rows:
+        if len(row) != len(columns):
+            fix = f"put quotes around a cell that holds {delimiter!r}"
+            problems.add(number, f"has {len(row)} cells, but the header has {len(columns)}: {fix}")
+            continue
+        before = len(problems)
+        cells = {column: cell.strip() for column, cell in zip(columns, row, strict=True)}
+        fields = _csv_fields(number, cells, inputs, problems)
+        if len(problems) == before:
+            yield number, fields
+
+
+def _delimiter(text: str) -> str:
+    # A spreadsheet puts between cells what its language does not use in numbers: the header tells.
+    header = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
+    return next((mark for mark in ",;\t" if mark in header), ",")
+
+
+def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the number of its first line."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            upto = f", read up to line {reader.line_num}" if reader.line_num > number else ""
+            problems.add(number, f'not CSV ({error}{upto}): is a quote (") not closed, or not doubled?')
+        else:
+            if any(cell.strip() for cell in row):
+                yield number, row
+
+
+def _column(cell: str) -> str:
+    name = cell.strip()
+    if name.casefold() in _COLUMNS:
+        return name.casefold()
+    if name.casefold().startswith(_COUNT):
+        return _COUNT + name[len(_COUNT) :].strip()
+    return name
+
+
+def _is_number_column(column: str) -> bool:
+    return column not in _COLUMNS and not column.startswith((_COUNT, "#"))
+
+
+def _check_header(number: int, columns: list[str], problems: Problems) -> None:
+    if not columns:
+        problems.add(0, "the file is empty: write a header such as image,labels and a line for each example")
+        return
+    for name, times in Counter(columns).items():
+        if not name or times > 1:
+            problems.add(number, f"the column {name!r} is there twice" if name else "a column has no name")
+    counted = any(name.startswith(_COUNT) for name in columns)
+    if counted == ("labels" in columns):
+        which = "not both" if counted else "but has neither"
+        expected = "a column 'labels' or columns of counts such as 'count:cat'"
+        problems.add(number, f"the header must have {expected}, {which}")
+    others = [name for name in columns if _is_number_column(name)]
+    if "image" in columns or "array" in columns:
+        for name in others:
+            hint = " (only JSONL can hold it)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
+            fix = "rename or remove it, or start its name with '#' to have it ignored"
+            problems.add(number, f"unknown column {name!r}{hint}: {fix}")
+    elif not others:
+        expected = "a column 'image' or 'array' (paths) or columns of numbers"
+        problems.add(number, f"the header must have an input, {expected}, but has none")
+
+
+def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems: Problems) -> Fields:
+    fields: Fields = {key: cells[key] for key in ("image", "array", "split", "id") if cells.get(key)}
+    if "labels" in cells:
+        fields["labels"] = problems.attempt(number, _split_labels, cells["labels"])
+    else:
+        fields["counts"] = {
+            column.removeprefix(_COUNT): problems.attempt(number, _count, cell or "0", column.removeprefix(_COUNT))
+            for column, cell in cells.items()
+            if column.startswith(_COUNT)
+        }
+    if inputs:
+        fields["features"] = [problems.attempt(number, _feature, cells[c], c) for c in inputs]
+    return fields
+
+
+def _split_labels(cell: str) -> list[str]:
+    """``cat;cat;dog`` or ``cat:2;dog``. A name with a count may hold any sign but ';'."""
+    labels: list[str] = []
+    for part in map(str.strip, cell.split(";") if cell else []):
+        name, colon, count = part.rpartition(":")
+        if not part:
+            raise ValueError("a label is empty: remove the ';' that is too many")
+        if colon:
+            try:
+                labels += [name] * _count(count, name)
+            except ValueError as error:
+                raise ValueError(f"{error}; if ':' belongs to the name, write '{part}:1'") from None
+        elif "," in part or "|" in part:
+            fix = f"put ';' between labels, or write '{part}:1' if it is one name"
+            raise ValueError(f"{part!r} looks like several labels: {fix}")
+        else:
+            labels.append(part)
+    return labels
+
+
+def _count(cell: str, name: str) -> int:
+    try:
+        number: object = float(cell)
+    except ValueError:
+        number = cell
+    return read_count(number, name)
+
+
+def _feature(cell: str, column: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        fix = "a column of paths must be called 'image' or 'array', one to be ignored must start with '#'"
+        raise ValueError(f"{column!r} must be a number such as 0.5, but is {cell!r}; {fix}") from None

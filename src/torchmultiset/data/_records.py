@@ -1,0 +1,185 @@
+"""From the fields of each line of a manifest to a checked `Record`, with every problem written down.
+
+A function that reads a field raises a ValueError that says what to fix; the line's number is added above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from torchmultiset.data._parse import Fields, Problems, did_you_mean, read_count, read_fields, show
+from torchmultiset.data._splits import SPLITS
+
+__all__ = ["Record", "read_records"]
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One line, checked as far as a line can be checked by itself."""
+
+    line: int
+    kind: str
+    """``"image"``, ``"array"`` or ``"features"``."""
+    path: str
+    """Path of the image or array as it is written; empty for features."""
+    features: Float32[np.ndarray, " d"]
+    """Empty for images and arrays."""
+    labels: tuple[str, ...]
+    id: str
+    split: str | None
+    boxes: tuple[tuple[float, ...], ...] | None
+    areas: tuple[float, ...] | None
+
+
+def read_records(path: Path, problems: Problems) -> list[Record]:
+    """The lines of a .jsonl or .csv file that are well formed; what is wrong with the others goes to problems."""
+    records = [_record(line, fields, problems) for line, fields in read_fields(path, problems)]
+    return [record for record in records if record is not None]
+
+
+def _record(line: int, fields: Fields, problems: Problems) -> Record | None:
+    fields = {key: value for key, value in fields.items() if value is not None and not key.startswith("#")}
+    before = len(problems)
+    problems.attempt(line, _check_keys, fields)
+    values: Fields = {name: problems.attempt(line, read, fields) for name, read in _READ.items()}
+    if len(problems) > before:
+        return None
+    values["id"] = values["id"] or values["path"] or f"line {line}"
+    return Record(line=line, **values)
+
+
+def _check_keys(fields: Fields) -> None:
+    known = (*_READ, "image", "array", "counts")
+    for key in fields:
+        if key not in known or key in ("kind", "path"):
+            fix = "rename or remove it, or start it with '#' to have it ignored"
+            raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}: {fix}")
+
+
+def _kind(fields: Fields) -> str:
+    kinds = [kind for kind in ("image", "array", "features") if kind in fields]
+    if len(kinds) != 1:
+        found = "there are " + " and ".join(kinds) if kinds else "there is none"
+        raise ValueError(f"there must be one input, 'image', 'array' or 'features', but {found}")
+    return kinds[0]
+
+
+def _path(fields: Fields) -> str:
+    key = "image" if "image" in fields else "array"
+    return PurePath(_text(fields[key], f"{key!r}")).as_posix() if key in fields else ""
+
+
+def _features(fields: Fields) -> Float32[np.ndarray, " d"]:
+    if "features" not in fields:
+        return np.empty(0, dtype=np.float32)
+    values = fields["features"]
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"'features' must be a list of numbers, but is {show(values)}")
+    return np.array([_real(value, "feature", i) for i, value in enumerate(values, start=1)], dtype=np.float32)
+
+
+def _labels(fields: Fields) -> tuple[str, ...]:
+    if ("labels" in fields) == ("counts" in fields):
+        found = "'labels' and 'counts' are both there: keep one"
+        raise ValueError(found if "labels" in fields else "no 'labels': for an empty multiset write []")
+    key = "labels" if "labels" in fields else "counts"
+    value = fields[key]
+    if isinstance(value, dict):
+        names = [label for name, count in value.items() for label in [name] * read_count(count, name)]
+    elif isinstance(value, list) and key == "labels":
+        names = value
+    else:
+        either = '["cat", "cat"] or {"cat": 2}' if key == "labels" else '{"cat": 2}'
+        raise ValueError(f"{key!r} must look like {either}, but is {show(value)}")
+    return tuple(_text(name, "a label") for name in names)
+
+
+def _id(fields: Fields) -> str | None:
+    return _text(fields["id"], "'id'") if "id" in fields else None
+
+
+def _split(fields: Fields) -> str | None:
+    if "split" not in fields:
+        return None
+    split = _text(fields["split"], "'split'").casefold()
+    split = "validation" if split == "val" else split
+    if split not in SPLITS:
+        raise ValueError(f"'split' must be one of {', '.join(SPLITS)}, but is {show(fields['split'])}")
+    return split
+
+
+def _boxes(fields: Fields) -> tuple[tuple[float, ...], ...] | None:
+    if "features" in fields and "boxes" in fields:
+        raise ValueError("'boxes' need an image or an array that they lie in, but the input is features")
+    boxes = _per_label(fields, "boxes")
+    return None if boxes is None else tuple(_box(box) for box in boxes)
+
+
+def _box(box: object) -> tuple[float, ...]:
+    if not isinstance(box, list) or len(box) != 4:
+        raise ValueError(f"a box must be [x, y, width, height], but is {show(box)}")
+    x, y, width, height = (_real(value, "a number of a box") for value in box)
+    if width < 0 or height < 0:
+        raise ValueError(f"width and height of a box must not be negative, but it is {show(box)}")
+    return x, y, width, height
+
+
+def _areas(fields: Fields) -> tuple[float, ...] | None:
+    areas = _per_label(fields, "areas")
+    if areas is None:
+        return None
+    numbers = tuple(_real(area, "an area") for area in areas)
+    if any(number < 0 for number in numbers):
+        raise ValueError(f"'areas' must not be negative, but are {show(areas)}")
+    return numbers
+
+
+def _per_label(fields: Fields, key: str) -> list[Any] | None:
+    values, labels = fields.get(key), fields.get("labels")
+    if values is None:
+        return None
+    if not isinstance(labels, list):
+        raise ValueError(f"{key!r} go one by one with the labels: write 'labels' as a list")
+    if not isinstance(values, list) or len(values) != len(labels):
+        raise ValueError(f"{key!r} must be a list of {len(labels)}, one for each label, but is {show(values)}")
+    return values
+
+
+def _text(value: object, what: str) -> str:
+    """A name without the spaces around it. A whole number is a name, too."""
+    if isinstance(value, float) and value % 1 == 0:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{what} must be a name, but is {show(value)}")
+    if any("\ud800" <= sign <= "\udfff" for sign in value):
+        raise ValueError(f"{what} must be text, but {show(value)} holds half a sign")
+    return value.strip()
+
+
+def _real(value: object, what: str, number: int | None = None) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+        return float(value)
+    which = what if number is None else f"{what} {number}"
+    raise ValueError(f"{which} must be a finite number that fits in float32, but is {show(value)}")
+
+
+_READ: dict[str, Callable[[Fields], Any]] = {
+    "kind": _kind,
+    "path": _path,
+    "features": _features,
+    "labels": _labels,
+    "id": _id,
+    "split": _split,
+    "boxes": _boxes,
+    "areas": _areas,
+}

@@ -1,0 +1,96 @@
+"""A data set built from COCO as a manifest: the JSONL file of `data.manifest`, beside images that stay where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from PIL import ExifTags, Image
+
+from torchmultiset._checks import check
+from torchmultiset.data.coco import Coco
+from torchmultiset.data.examples import Examples
+from torchmultiset.data.images import ImageFiles, image_sizes, letterbox
+
+__all__ = ["write_coco_manifest"]
+
+# How an EXIF orientation shows what is stored: mirrored from left to right, from top to bottom, then transposed.
+_TURNS = {
+    2: (True, False, False),
+    3: (True, True, False),
+    4: (False, True, False),
+    5: (False, False, True),
+    6: (False, True, True),
+    7: (True, True, True),
+    8: (True, False, True),
+}
+
+
+def write_coco_manifest(path: str | Path, coco: Coco) -> None:
+    """Write the three splits into one file that `read_manifest` reads.
+
+    Each line has the path of an image, from the folder of the file; its labels, split and id; and the box and area
+    of each label's object in pixels of the image as a viewer shows it. If the file is there already, it must say
+    the same.
+
+    Args:
+        path: A .jsonl file.
+        coco: What `coco.build` made.
+
+    Raises:
+        FileExistsError: There is such a file, and it says something else.
+    """
+    path = Path(path)
+    check(path.suffix == ".jsonl", "path", "a .jsonl file", str(path))
+    splits = {"train": coco.train, "validation": coco.validation, "test": coco.test}
+    ids = [name for examples in splits.values() for name in examples.ids or ()]
+    # Ids of train and test may be the same numbers where COCO did not give them: then the path tells images apart.
+    with_ids = len(set(ids)) == len(ids)
+    lines = [line for split, examples in splits.items() for line in _lines(path, split, examples, with_ids)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    if path.exists():
+        if path.read_text(encoding="utf-8") != text:
+            raise FileExistsError(f"{path} is there already and says something else: delete it, or choose another name")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterator[Mapping[str, object]]:
+    assert isinstance(examples.inputs, ImageFiles)
+    assert examples.boxes is not None
+    assert examples.areas is not None
+    paths = examples.inputs.paths
+    stored = image_sizes(paths)
+    resized, corner = letterbox(stored, examples.inputs.size)
+    scale = resized / stored
+    start = os.path.realpath(path.parent)
+    for row, image in enumerate(paths):
+        there = examples.labels[row] >= 0
+        boxes = examples.boxes[row, there].astype(np.float64)
+        boxes = np.concatenate([boxes[:, :2] - corner[row], boxes[:, 2:]], axis=1) / np.tile(scale[row], 2)
+        line = {
+            "image": Path(os.path.relpath(Path(os.path.realpath(image.parent), image.name), start)).as_posix(),
+            "labels": [examples.classes[label] for label in examples.labels[row, there]],
+            "split": split,
+            "boxes": _upright(boxes, stored[row], image).round(2).tolist(),
+            "areas": (examples.areas[row, there] / scale[row].prod()).round(2).tolist(),
+        }
+        yield line | ({"id": examples.ids[row]} if with_ids and examples.ids else {})
+
+
+def _upright(boxes: Float64[np.ndarray, "m 4"], size: Int64[np.ndarray, " 2"], image: Path) -> Float64[np.ndarray, "m 4"]:
+    """Boxes of the pixels as stored, moved to the image as its EXIF tag says to show it."""
+    with Image.open(image) as opened:
+        orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
+    *mirrored, transposed = _TURNS.get(orientation, (False, False, False))
+    corner, extent = boxes[:, :2], boxes[:, 2:]
+    corner = np.where(mirrored, size - corner - extent, corner)
+    order = [1, 0] if transposed else [0, 1]
+    return np.concatenate([corner[:, order], extent[:, order]], axis=1)

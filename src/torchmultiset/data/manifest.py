@@ -1,0 +1,283 @@
+"""Your own data: a JSONL or CSV file, or a folder of images with a labels file, becomes three `Examples`.
+
+`docs/own-data.md` shows the formats by example.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from torchmultiset._checks import check
+from torchmultiset.data._arrays import ArrayFiles, read_array
+from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, show
+from torchmultiset.data._records import Record, read_records
+from torchmultiset.data._splits import SPLITS, split_by_id
+from torchmultiset.data.examples import Examples, Inputs
+
+__all__ = ["ManifestError", "read_manifest"]
+
+
+def read_manifest(
+    path: str | Path,
+    *,
+    classes: Sequence[str] | None = None,
+    fractions: Sequence[int | float] = (0.7, 0.15, 0.15),
+    seed: int = 0,
+    image_size: int = 224,
+    exif: bool = True,
+    skip_unreadable: bool = False,
+    check_inputs: bool = True,
+    progress: bool = False,
+) -> dict[str, Examples]:
+    r"""Read a data set of your own.
+
+    Args:
+        path: A .jsonl file, a .csv file, or a folder that holds labels.jsonl or labels.csv. Paths in the file
+            start from the folder that it is in.
+        classes: Names of the classes, in the order of their indices; a label that is not among them is a
+            problem. If None, the labels that occur, sorted.
+        fractions: Shares of train, validation and test, if the lines do not name their split. The split of an
+            example follows from its id and the seed alone, so it stays when lines are added. Only in a file so
+            small that a split would be empty, an example is moved there.
+        seed: Another seed gives another split.
+        image_size: Side of the square that images are fitted into, in pixels.
+        exif: Turn images the way their EXIF tag says, as a viewer shows them. Boxes refer to the image as
+            shown; with False, image and boxes are as stored.
+        skip_unreadable: Leave out examples whose image or array cannot be read, with a warning that lists
+            them. A file that is missing is a problem all the same.
+        check_inputs: Read every image and array once now, so that no damaged file ends a training later.
+        progress: Show a progress bar while images are read.
+
+    Returns:
+        The splits ``"train"``, ``"validation"`` and ``"test"``. They share their classes. A split that no
+        line names is empty.
+
+    Raises:
+        ManifestError: With every problem of the file, each with its line number and what to fix.
+        FileNotFoundError: There is no such file, or no labels file in the folder.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "pets.csv")
+        ...     _ = file.write_text(
+        ...         "weight,legs,labels,split\n9.5,8,cat;dog,train\n3.5,8,cat;cat,train\n0,0,,test\n"
+        ...     )
+        ...     splits = read_manifest(file)
+        >>> splits["train"].classes
+        ('cat', 'dog')
+        >>> splits["train"].counts
+        array([[1, 1],
+               [2, 0]])
+        >>> {name: len(examples) for name, examples in splits.items()}
+        {'train': 2, 'validation': 0, 'test': 1}
+    """
+    _check_arguments(classes, fractions, image_size)
+    source = _labels_file(Path(path))
+    problems = Problems(source)
+    records = read_records(source, problems)
+    if not records and not problems.found:
+        problems.add(0, "there are no examples in the file: write a line for each")
+    names = _class_names(records, classes, problems)
+    _check_together(records, problems)
+    records = _readable(records, problems, skip_unreadable, check_inputs, progress)
+    splits = _splits(records, fractions, seed, problems)
+    problems.stop()
+
+    index = {name: i for i, name in enumerate(names)}
+    labels = _padded([[index[label] for label in record.labels] for record in records])
+    paths = [source.parent / record.path for record in records]
+    boxes = _boxes(records, labels, paths, image_size, exif)
+    examples = Examples(
+        _inputs(records, paths, image_size, exif),
+        labels,
+        names,
+        boxes=boxes,
+        areas=_areas(records, labels, boxes),
+        ids=[record.id for record in records],
+    )
+    return {name: examples.subset(np.flatnonzero(splits == i)) for i, name in enumerate(SPLITS)}
+
+
+def _check_arguments(classes: Sequence[str] | None, fractions: Sequence[int | float], image_size: int) -> None:
+    if classes is not None:
+        ok = not isinstance(classes, str) and all(isinstance(c, str) and c and c == c.strip() for c in classes)
+        check(ok and len(classes) >= 1, "classes", "a list of names without spaces around them", classes)
+        twice = [name for name, count in Counter(classes).items() if count > 1]
+        check(not twice, "classes", "a list in which no name is there twice", twice)
+    ok = len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
+    check(ok, "fractions", "three shares, of train, validation and test, that add up to 1", fractions)
+    check(image_size >= 1, "image_size", "at least 1 pixel", image_size)
+
+
+def _labels_file(path: Path) -> Path:
+    """The file itself, or the labels file of a folder."""
+    if path.is_dir():
+        found = [file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file()]
+        if not found:
+            raise FileNotFoundError(f"{path} must hold a file labels.csv or labels.jsonl that names its images")
+        check(len(found) == 1, str(path), "a folder with one labels file", [file.name for file in found])
+        return found[0]
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file or folder {path}")
+    check(path.suffix.lower() in (".jsonl", ".csv"), "path", "a .jsonl or .csv file, or a folder", str(path))
+    return path
+
+
+def _class_names(records: list[Record], given: Sequence[str] | None, problems: Problems) -> tuple[str, ...]:
+    lines = {label: record.line for record in reversed(records) for label in record.labels}
+    if given is None:
+        if records and not lines and not problems.found:
+            problems.add(0, "no line has a label: give the names of the classes (classes=[...])")
+        alike: dict[str, str] = {}
+        for name, line in sorted(lines.items(), key=lambda item: item[1]):
+            other = alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
+            if other != name:
+                fix = "write them alike, or give both in classes=[...] if both are meant"
+                problems.add(line, f"the labels {other!r} and {name!r} differ only in how they are written: {fix}")
+        return tuple(sorted(lines))
+    hints = {name: did_you_mean(name, given) for name in lines.keys() - set(given)}
+    for record in records:
+        for label in dict.fromkeys(record.labels):
+            if label in hints:
+                problems.add(record.line, f"the label {show(label)} is not one of the classes{hints[label]}")
+    return tuple(given)
+
+
+def _check_together(records: list[Record], problems: Problems) -> None:
+    """What one line alone cannot show: repeated ids, and lines that do not fit to the first."""
+    line_of: dict[str, int] = {}
+    parts = [part for part in ("split", "boxes", "areas") if any(getattr(r, part) is not None for r in records)]
+    for record in records:
+        first, line = records[0], record.line
+        if line_of.setdefault(record.id, line) != line:
+            fix = "remove one, or give each an id of its own"
+            problems.add(line, f"the id {show(record.id)} is already on line {line_of[record.id]}: {fix}")
+        if record.kind != first.kind:
+            fix = "use one kind of input in a file"
+            problems.add(line, f"the input is {record.kind}, but on line {first.line} it is {first.kind}: {fix}")
+        elif len(record.features) != len(first.features):
+            expected = f"line {first.line} has {len(first.features)}"
+            problems.add(line, f"there are {len(record.features)} features, but {expected}")
+        for part in parts:
+            if getattr(record, part) is None and (record.labels or part == "split"):
+                problems.add(line, f"no {part!r}, but other lines have it: all lines must, or none")
+
+
+def _readable(
+    records: list[Record], problems: Problems, skip: bool, check_inputs: bool, progress: bool
+) -> list[Record]:
+    """The records whose file can be read. The others are problems, or left out with a warning."""
+    folder = problems.path.parent
+    there: list[Record] = []
+    for record in records:
+        if not record.path or (folder / record.path).is_file():
+            there.append(record)
+        else:
+            hint = " (put / between folders)" if "\\" in record.path else ""
+            problems.add(record.line, f"there is no file {folder / record.path}{hint}")
+    broken: dict[int, str] = {}
+    if check_inputs:
+        broken |= _broken_images([r for r in there if r.kind == "image"], folder, progress)
+        broken |= _broken_arrays([r for r in there if r.kind == "array"], folder, problems)
+    if not skip:
+        problems.found += broken.items()
+    elif broken:
+        listed = ManifestError(problems.path, sorted(broken.items()))
+        warnings.warn(f"skipped {len(broken)} of {len(records)} examples: {listed}", stacklevel=3)
+        if len(broken) == len(records):
+            problems.add(0, "no example is left: none of the files can be read")
+    return [record for record in there if record.line not in broken]
+
+
+def _broken_images(records: list[Record], folder: Path, progress: bool) -> dict[int, str]:
+    if not records:
+        return {}
+    from torchmultiset.data.images import unreadable  # so that arrays and features need no Pillow
+
+    found = unreadable([folder / record.path for record in records], progress=progress)
+    return {records[i].line: what for i, what in found.items()}
+
+
+def _broken_arrays(records: list[Record], folder: Path, problems: Problems) -> dict[int, str]:
+    broken: dict[int, str] = {}
+    first: tuple[int, np.dtype, tuple[int, ...]] | None = None
+    for record in records:
+        try:
+            array = read_array(folder / record.path)
+        except ValueError as error:
+            broken[record.line] = str(error)
+            continue
+        line, dtype, shape = first = first or (record.line, array.dtype, array.shape)
+        if (array.dtype, array.shape) != (dtype, shape):
+            found = f"the array is {array.dtype} of shape {array.shape}"
+            problems.add(record.line, f"{found}, but the one of line {line} is {dtype} of shape {shape}")
+    return broken
+
+
+def _splits(
+    records: list[Record], fractions: Sequence[int | float], seed: int, problems: Problems
+) -> Int64[np.ndarray, " n"]:
+    """Which of `SPLITS` each record belongs to."""
+    if any(record.split for record in records):
+        return np.array([SPLITS.index(record.split or "train") for record in records], dtype=np.int64)
+    wanted = sum(share > 0 for share in fractions)
+    if len(records) < wanted and not problems.found:
+        fix = "add examples, name the split on each line, or give other fractions"
+        problems.add(0, f"{len(records)} examples cannot fill {wanted} splits: {fix}")
+    if problems.found:
+        return np.zeros(len(records), dtype=np.int64)
+    return split_by_id([record.id for record in records], fractions, seed)
+
+
+def _padded(rows: list[list[int]]) -> Int64[np.ndarray, "n m"]:
+    labels = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
+    for i, row in enumerate(rows):
+        labels[i, : len(row)] = row
+    return labels
+
+
+def _inputs(records: list[Record], paths: list[Path], image_size: int, exif: bool) -> Inputs:
+    if records[0].kind == "features":
+        return np.stack([record.features for record in records])
+    if records[0].kind == "array":
+        return ArrayFiles(paths)
+    from torchmultiset.data.images import ImageFiles
+
+    return ImageFiles(paths, image_size, exif=exif)
+
+
+def _boxes(
+    records: list[Record], labels: Int64[np.ndarray, "n m"], paths: list[Path], image_size: int, exif: bool
+) -> Float32[np.ndarray, "n m 4"] | None:
+    """The boxes in pixels of the inputs."""
+    if all(record.boxes is None for record in records):
+        return None
+    known = labels >= 0
+    placed = np.array([box for record in records for box in record.boxes or ()]).reshape(-1, 4)
+    if records[0].kind == "image":
+        from torchmultiset.data.images import image_sizes, place_boxes
+
+        sizes = image_sizes(paths, exif=exif)[known.nonzero()[0]]
+        placed = place_boxes(placed, sizes, sizes, image_size)
+    boxes = np.zeros((*labels.shape, 4), dtype=np.float32)
+    boxes[known] = placed
+    return boxes
+
+
+def _areas(
+    records: list[Record], labels: Int64[np.ndarray, "n m"], boxes: Float32[np.ndarray, "n m 4"] | None
+) -> Float32[np.ndarray, "n m"] | None:
+    """The areas as they are given, or else those of the boxes."""
+    if all(record.areas is None for record in records):
+        return None if boxes is None else boxes[..., 2:].prod(-1)
+    areas = np.zeros(labels.shape, dtype=np.float32)
+    areas[labels >= 0] = [area for record in records for area in record.areas or ()]
+    return areas

@@ -1,0 +1,37 @@
+"""What the documentation names is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def links(page):
+    """Targets of all links of a page, inline and by reference."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    yield from re.findall(r"\]\(([^)\s]+)\)", text)
+    yield from re.findall(r"^\[[^\]]+\]: (\S+)$", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_to_one(page):
+    targets = [link.split("#")[0] for link in links(page) if not link.startswith(("http", "#"))]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_name_in_the_paper_map_is_in_the_file_it_links_to():
+    page = ROOT / "docs" / "paper-map.md"
+    text = page.read_text()
+    files = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", text, flags=re.MULTILINE))
+    named = re.findall(r"\[`([A-Za-z_]\w+)`\]\[([^\]]+)\]", text)
+    assert len(named) > 200
+
+    def missing(name, reference):
+        target = page.parent / files[reference]
+        sources = target.glob("*.py") if target.is_dir() else [target]
+        return not any(re.search(rf"\b{name}\b", source.read_text()) for source in sources)
+
+    assert [pair for pair in named if missing(*pair)] == []
