@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
+from rich.console import Console
+from rich.table import Table
 
 from torchmultiset.data.digits import DigitPools, Digits, load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build, generate
@@ -122,22 +124,19 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # in bytes on macOS
 
 
-def main() -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def report(console: Console) -> dict[str, Any]:
+    """Measure, show a table, give the record."""
     result = measure()
-    table = Table("MNIST Multi", "plain loop, images/s", "generate, images/s", "ratio")
-    for name, row in result["speed"].items():
-        table.add_row(name, *(f"{value:,.1f}" for value in row.values()))
-    console = Console()
+    table = Table(title="MNIST Multi, images/s, one process")
+    for column in ("variant", "plain loop", "generate", "ratio"):
+        table.add_column(column, justify="right")
+    for name, (plain, ours, ratio) in ((name, row.values()) for name, row in result["speed"].items()):
+        table.add_row(name, f"{plain:,.0f}", f"{ours:,.0f}", f"{ratio:.1f}x")
     console.print(table)
     for name, value in result["build of 4"].items():
         console.print(f"build of 4: {name}: {value:,.1f}")
+    return result
 
 
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(_build(Path(sys.argv[1]))))
-    else:
-        main()
+if __name__ == "__main__":  # in a process of its own, for `_measure_build`
+    print(json.dumps(_build(Path(sys.argv[1]))))

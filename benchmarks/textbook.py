@@ -114,6 +114,8 @@ class PlainTower(nn.Module):
     def __init__(self, encoder: ConvEncoder) -> None:
         super().__init__()
         self.convs = deepcopy(encoder.convs)
+        for conv in self.convs:
+            conv.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> Tensor:
         for conv in self.convs:

@@ -53,6 +53,10 @@ class ConvEncoder(nn.Module):
             nn.Conv2d(a, b, kernel, bias=norm is None) for a, b in pairwise([in_channels, *channels])
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(b) if norm else nn.Identity() for b in channels)
+        # Channels last, pixels first: twice as fast here, and all that follows keeps the layout. It is set in the
+        # weights because images of one channel have no layout of their own.
+        for conv in self.convs:
+            conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Shaped[Tensor, "b channels height width"]) -> Float[Tensor, "b d h w"]:
         """A map (B, D, h, w) from images (B, channels, H, W), uint8 or float in [0, 1]."""
@@ -65,7 +69,6 @@ class ConvEncoder(nn.Module):
         self.memory_shape(x.shape[2], x.shape[3])
         if x.dtype == torch.uint8:
             x = x.to(torch.get_default_dtype()) / 255
-        x = x.contiguous(memory_format=torch.channels_last)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = relu(max_pool2d(norm(conv(x)), 2))
         return x

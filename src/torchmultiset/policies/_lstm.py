@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 __all__ = ["lstm_cell"]
@@ -18,8 +19,10 @@ def lstm_cell(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
         Hidden and cell state, (B, q, ...) each.
     """
     q = gates.shape[1] // 4
-    opened = gates[:, : 3 * q].sigmoid()
-    new = opened[:, :q] * gates[:, 3 * q :].tanh()
+    # Split and not slices: in the backward pass a split joins gradients, where each slice would fill a zero tensor.
+    opening, candidate = torch.split(gates, [3 * q, q], dim=1)
+    into, keep, out = opening.sigmoid().chunk(3, 1)
+    new = into * candidate.tanh()
     if cell is not None:
-        new = new + opened[:, q : 2 * q] * cell
-    return opened[:, 2 * q :] * new.tanh(), new
+        new = torch.addcmul(new, keep, cell)
+    return out * new.tanh(), new

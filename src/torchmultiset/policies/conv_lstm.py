@@ -23,6 +23,9 @@ class ConvLSTMState(NamedTuple):
     """The memory's share of the first layer's gates: the same at every step."""
     label_gates: Float[Tensor, "c+1 4*q h w"] | None
     """The share of each label that can have been named last, or None where convolving the chosen ones is cheaper."""
+    of_label: Float[Tensor, "4*q 1 k k"]
+    """The first layer's weights for the label map, and below for its hidden state: split once per rollout."""
+    of_hidden: Float[Tensor, "4*q q k k"]
     hidden: tuple[Float[Tensor, "b q h w"], ...]
     cell: tuple[Float[Tensor, "b q h w"], ...]
 
@@ -84,35 +87,29 @@ class ConvLSTMPolicy(nn.Module):
         """Convolve what will not change with the steps."""
         check_float("memory", memory, "(B, channels, height, width)", like=(None, *self.memory))
         first = self._layer(0)
-        channels = self.memory[0]
-        memory_gates = conv2d(memory, first.weight[:, :channels], first.bias, padding=first.padding)
+        of_memory, of_label, of_hidden = torch.split(first.weight, [self.memory[0], 1, self.hidden], dim=1)
+        memory_gates = conv2d(memory, of_memory, first.bias, padding=first.padding)
         label_gates = None
         if self.num_classes + 1 <= len(memory):
-            label_gates = self._label_gates(self.embedding.weight)
-        return ConvLSTMState(memory_gates, label_gates, (), ())
+            label_gates = self._label_gates(self.embedding.weight, of_label)
+        return ConvLSTMState(memory_gates, label_gates, of_label, of_hidden, (), ())
 
     def step(self, state: ConvLSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, ConvLSTMState]:
         """Take in the label named last and score the next."""
         if previous is None:
             previous = torch.full((len(state.memory_gates),), self.num_classes, device=state.memory_gates.device)
         if state.label_gates is None:
-            gates = state.memory_gates + self._label_gates(self.embedding(previous))
+            label_gates = self._label_gates(self.embedding(previous), state.of_label)
         else:
-            gates = state.memory_gates + state.label_gates[previous]
+            label_gates = state.label_gates.index_select(0, previous)
+        gates = state.memory_gates + label_gates
+        if state.hidden:  # at the first step the hidden state is 0 and has no share
+            gates = gates + conv2d(state.hidden[0], state.of_hidden, padding=self.kernel // 2)
         hidden: list[Tensor] = []
         cell: list[Tensor] = []
-        for i, _ in enumerate(self.layers):
-            layer = self._layer(i)
-            below = hidden[i - 1] if i else None
-            # At the first step the hidden state is 0 and has no share.
-            before = state.hidden[i] if state.hidden else None
-            if below is None:
-                if before is not None:
-                    gates = gates + conv2d(before, layer.weight[:, -self.hidden :], padding=layer.padding)
-            elif before is None:
-                gates = conv2d(below, layer.weight[:, : self.hidden], layer.bias, padding=layer.padding)
-            else:
-                gates = layer(torch.cat([below, before], 1))
+        for i in range(len(self.layers)):
+            if i > 0:
+                gates = self._deeper_gates(i, hidden[i - 1], state.hidden[i] if state.hidden else None)
             new_hidden, new_cell = lstm_cell(gates, state.cell[i] if state.cell else None)
             hidden.append(new_hidden)
             cell.append(new_cell)
@@ -122,11 +119,16 @@ class ConvLSTMPolicy(nn.Module):
         new = state._replace(hidden=tuple(hidden), cell=tuple(cell))
         return Step(self.classifier(features), features), new
 
-    def _label_gates(self, embedded: Float[Tensor, "n hw"]) -> Float[Tensor, "n gates h w"]:
-        first = self._layer(0)
-        channels, height, width = self.memory
-        maps = embedded.view(-1, 1, height, width)
-        return conv2d(maps, first.weight[:, channels : channels + 1], padding=first.padding)
+    def _label_gates(self, embedded: Float[Tensor, "n hw"], of_label: Tensor) -> Float[Tensor, "n gates h w"]:
+        _, height, width = self.memory
+        return conv2d(embedded.view(-1, 1, height, width), of_label, padding=self.kernel // 2)
+
+    def _deeper_gates(self, i: int, below: Tensor, hidden: Tensor | None) -> Float[Tensor, "b gates h w"]:
+        layer = self._layer(i)
+        if hidden is None:
+            return conv2d(below, layer.weight[:, : self.hidden], layer.bias, padding=layer.padding)
+        joint: Tensor = layer(torch.cat([below, hidden], 1))
+        return joint
 
     def _layer(self, i: int) -> nn.Conv2d:
         layer = self.layers[i]
