@@ -1,6 +1,8 @@
 """Encoders: what turns an input into a memory, a vector (B, D) or a map (B, D, h, w). Any `nn.Module` will do."""
 
+from torchmultiset.encoders.backbone import Backbone
 from torchmultiset.encoders.conv import ConvEncoder
 from torchmultiset.encoders.mlp import MLPEncoder
+from torchmultiset.encoders.pretrained import PretrainedEncoder, make_backbone
 
-__all__ = ["ConvEncoder", "MLPEncoder"]
+__all__ = ["Backbone", "ConvEncoder", "MLPEncoder", "PretrainedEncoder", "make_backbone"]

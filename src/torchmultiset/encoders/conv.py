@@ -11,11 +11,13 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
 
 __all__ = ["ConvEncoder"]
 
 
+@recorded
 class ConvEncoder(nn.Module):
     """Convolutions, each followed by 2x2 max-pooling and ReLU: 100x100 pixels become a 9x9 map of 32 features.
 

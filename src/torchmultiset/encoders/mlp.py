@@ -8,11 +8,13 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
 
 __all__ = ["MLPEncoder"]
 
 
+@recorded
 class MLPEncoder(nn.Module):
     """Linear layers with ReLU after each.
 

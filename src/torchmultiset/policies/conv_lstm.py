@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
@@ -30,6 +31,7 @@ class ConvLSTMState(NamedTuple):
     cell: tuple[Float[Tensor, "b q h w"], ...]
 
 
+@recorded
 class ConvLSTMPolicy(nn.Module):
     """Convolutional LSTM layers, spatially pooled, under a softmax classifier.
 

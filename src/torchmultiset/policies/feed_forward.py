@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
 from torchmultiset.policies._memory import places
 from torchmultiset.rollout import Step
@@ -24,6 +25,7 @@ class CountState(NamedTuple):
     named: Int64[Tensor, "b c"]
 
 
+@recorded
 class FeedForwardPolicy(nn.Module):
     """At each place of the memory, a small network of the memory there and of the counts so far; then the mean.
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
@@ -24,6 +25,7 @@ class LSTMState(NamedTuple):
     cell: tuple[Float[Tensor, "b q"], ...]
 
 
+@recorded
 class LSTMPolicy(nn.Module):
     """LSTM layers that read the memory and the label named last at every step, under a softmax classifier.
 

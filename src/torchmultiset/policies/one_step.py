@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
 from torchmultiset.policies._memory import places
 from torchmultiset.rollout import Step
@@ -13,6 +14,7 @@ from torchmultiset.rollout import Step
 __all__ = ["OneStep", "round_counts"]
 
 
+@recorded
 class OneStep(nn.Module):
     """Scores of all classes from the memory's mean over its places.
 

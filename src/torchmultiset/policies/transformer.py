@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
 from torchmultiset.policies._memory import places
 from torchmultiset.policies.feed_forward import CountState, count
@@ -39,6 +40,7 @@ class _Layer(nn.Module):
         return out
 
 
+@recorded
 class TransformerPolicy(nn.Module):
     """A transformer decoder whose only token holds the counts of the labels so far.
 

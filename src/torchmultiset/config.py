@@ -1,0 +1,109 @@
+"""What a training run is made of, as frozen dataclasses; the command line is generated from them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+__all__ = ["DataConfig", "ModelConfig", "ObjectiveConfig", "OptimConfig", "RunConfig", "to_dict"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the examples come from."""
+
+    data: str = ""
+    """A data set: a folder made by `multiset data build`, a manifest (JSONL or CSV), or a folder of images."""
+    mnist_multi: Literal["none", "4", "1-4", "10", "demo"] = "none"
+    """If the data folder is not there yet, build this variant of MNIST Multi in it first."""
+    mnist: str = ""
+    """Where the digits come from: a folder with MNIST's four files, `bundled` or `download`. Empty: as for `multiset
+    data build`."""
+    backbone: Literal["none", "resnet34", "efficientnet-lite0"] = "none"
+    """A frozen pretrained network whose features take the place of the images; computed once and cached."""
+    image_size: int = 224
+    """Pixels that the larger side of an image is resized to; for manifests and folders of images."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network."""
+
+    encoder: Literal["auto", "conv", "mlp"] = "auto"
+    """What reads the input: the paper's tower for images, linear layers for vectors; auto picks by the input."""
+    channels: tuple[int, ...] = (10, 10, 32)
+    """Features of each convolution of the tower."""
+    norm: Literal["none", "batch"] = "batch"
+    """Normalisation in the tower; the paper has none."""
+    units: tuple[int, ...] = (128, 128)
+    """Units of the linear layers for vectors; the last also of the projection of a backbone's features."""
+    policy: Literal["auto", "conv-lstm", "lstm", "feed-forward", "transformer"] = "auto"
+    """What names the labels: ConvLSTM for images and LSTM for vectors, unless said otherwise."""
+    hidden: int = 32
+    """Channels or units of the policy's layers."""
+    layers: int = 1
+    """Number of the policy's layers."""
+    stop: Literal["auto", "fixed", "policy", "end"] = "auto"
+    """How a multiset ends: at a fixed size, where a stop head says so, or with an END class. auto: fixed if all
+    multisets of the training data have the same size, else policy."""
+    max_size: int = 0
+    """The most labels of a multiset; 0: as many as the largest of the training data has."""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What is learned from."""
+
+    objective: Literal["multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"] = "multi"
+    """The loss, by the paper's names."""
+    strategy: Literal["greedy", "stochastic", "oracle"] = "greedy"
+    """For multi: how labels are named in training."""
+    rank: Literal["random", "random-per-batch", "area", "spatial"] = "random"
+    """For seq: the order in which the labels of a multiset are taught."""
+    divergence: Literal["kl", "js", "tv"] = "kl"
+    """For multi: from the oracle to the policy."""
+    entropy_weight: float = 0.01
+    """For rl: weight of the entropy bonus."""
+    value_weight: float = 0.5
+    """For rl: weight of the baseline's regression."""
+    size_weight: float = 1.0
+    """For one-step: weight of the size's regression."""
+    stop_weight: float = 1.0
+    """Weight of the stop loss."""
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """How it is learned."""
+
+    epochs: int = 8
+    """How often the training data is seen."""
+    batch_size: int = 64
+    """Examples of a step, over all devices together."""
+    lr: float = 3e-3
+    """Learning rate of Adam; its peak with the one-cycle schedule."""
+    schedule: Literal["one-cycle", "constant"] = "one-cycle"
+    """Rise for the first tenth and then fall (one-cycle), or stay (constant, as in the paper)."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0: not clipped, as in the paper."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    seed: int = 0
+    """Of the weights, of the order of the examples and of all sampling."""
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Nested dataclasses as one flat dictionary: every name occurs once."""
+    flat: dict[str, Any] = {}
+    for part in fields(config):
+        value = getattr(config, part.name)
+        flat |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {part.name: value}
+    return flat

@@ -1,0 +1,213 @@
+"""Objectives: how to roll in, and which loss; one row of the paper's Table 3 each.
+
+An objective takes a batch and gives a `Plan`: how labels are named in the rollout, and what is made of its output.
+
+    plan = objective(batch, generator)
+    loss = plan.loss(predictor(batch.x, plan.choose))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from torchmultiset._checks import check_one_of
+from torchmultiset.data import Batch
+from torchmultiset.data.ranks import area_rank, class_permutation, random_rank, spatial_rank
+from torchmultiset.losses import (
+    distribution_matching_loss,
+    multiset_loss,
+    one_step_loss,
+    reinforce_loss,
+    sequence_loss,
+    stop_loss,
+)
+from torchmultiset.predictor import Output
+from torchmultiset.rollout import Choose, follow_oracle, forced, greedy, sample
+from torchmultiset.termination import append_end
+
+__all__ = ["DistributionMatching", "Multi", "Objective", "OneStepMatching", "Plan", "Rank", "Reinforce", "Sequence"]
+
+Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
+Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
+
+
+class Plan(NamedTuple):
+    """What an objective does with one batch."""
+
+    choose: Choose
+    loss: Callable[[Output], Tensor]
+
+
+Objective: TypeAlias = Callable[[Batch, torch.Generator], Plan]
+
+
+@dataclass(frozen=True)
+class Multi:
+    """The multiset loss, along the policy's own labels, sampled ones, or the oracle's."""
+
+    strategy: Strategy = "greedy"
+    divergence: Literal["kl", "js", "tv"] = "kl"
+    end: bool = False
+    stop_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_one_of("strategy", self.strategy, ("greedy", "stochastic", "oracle"))
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+        """What to do with this batch."""
+        target = batch.target
+
+        def loss(output: Output) -> Tensor:
+            named = multiset_loss(output.logits, output.labels, target, divergence=self.divergence, end=self.end)
+            return named + _stop(output, target, self.stop_weight)
+
+        return Plan(_strategy(self.strategy, target, generator, end=self.end), loss)
+
+
+@dataclass(frozen=True)
+class Reinforce:
+    """REINFORCE along sampled labels, with a learned baseline if the predictor has one."""
+
+    entropy_weight: float = 0.01
+    value_weight: float = 0.5
+    end: bool = False
+    stop_weight: float = 1.0
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+        """What to do with this batch."""
+        target = batch.target
+
+        def loss(output: Output) -> Tensor:
+            named = reinforce_loss(
+                output.logits,
+                output.labels,
+                target,
+                output.value,
+                entropy_weight=self.entropy_weight,
+                value_weight=self.value_weight,
+                end=self.end,
+            )
+            return named + _stop(output, target, self.stop_weight)
+
+        return Plan(sample(generator), loss)
+
+
+@dataclass(frozen=True)
+class DistributionMatching:
+    """Aggregated distribution matching along sampled labels, or any other strategy."""
+
+    divergence: Literal["kl", "l1"] | float = "kl"
+    strategy: Strategy = "stochastic"
+    stop_weight: float = 1.0
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+        """What to do with this batch."""
+        target = batch.target
+
+        def loss(output: Output) -> Tensor:
+            matched = distribution_matching_loss(output.logits, target, divergence=self.divergence)
+            return matched + _stop(output, target, self.stop_weight)
+
+        return Plan(_strategy(self.strategy, target, generator), loss)
+
+
+class Sequence:
+    """The sequence loss along the target in the order of a rank function.
+
+    Args:
+        num_classes: C.
+        rank: ``"random"`` is one permutation of the classes, drawn from `seed` and kept.
+        seed: For ``"random"``.
+        bands: For ``"spatial"``: in how many bands a picture is read.
+        height: For ``"spatial"``: height of the pictures in pixels.
+        end: Whether END comes after the last label.
+        stop_weight: Of the stop loss, if the predictor has a stop head.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        rank: Rank = "random",
+        seed: int = 0,
+        bands: int = 4,
+        height: float | None = None,
+        end: bool = False,
+        stop_weight: float = 1.0,
+    ) -> None:
+        check_one_of("rank", rank, ("random", "random-per-batch", "area", "spatial"))
+        self.num_classes = num_classes
+        self.rank = rank
+        self.bands = bands
+        self.height = height
+        self.end = end
+        self.stop_weight = stop_weight
+        self.permutation = class_permutation(num_classes, torch.Generator().manual_seed(seed))
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+        """What to do with this batch."""
+        sequence = self.order(batch, generator)
+        if self.end:
+            sequence = append_end(sequence, self.num_classes)
+
+        def loss(output: Output) -> Tensor:
+            named = sequence_loss(output.logits, _fit(sequence, output.logits.shape[1]))
+            return named + _stop(output, batch.target, self.stop_weight)
+
+        def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:
+            return forced(_fit(sequence, t + 1))(t, logits, named)
+
+        return Plan(choose, loss)
+
+    def order(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """The target's labels (B, M) in the order of the rank function, padded with -1."""
+        if self.rank == "random":
+            return random_rank(batch.labels, self.permutation)
+        if self.rank == "random-per-batch":
+            return random_rank(batch.labels, class_permutation(self.num_classes, generator))
+        if self.rank == "area":
+            if batch.areas is None:
+                raise ValueError("rank 'area' needs areas, which this data has not; use 'random'")
+            return area_rank(batch.labels, batch.areas)
+        if batch.boxes is None:
+            raise ValueError("rank 'spatial' needs boxes, which this data has not; use 'random'")
+        height = batch.x.shape[-2] if self.height is None else self.height
+        return spatial_rank(batch.labels, batch.boxes, bands=self.bands, height=float(height))
+
+
+@dataclass(frozen=True)
+class OneStepMatching:
+    """One-step distribution matching: no rollout at all."""
+
+    size_weight: float = 1.0
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:  # noqa: ARG002
+        """What to do with this batch."""
+        target = batch.target
+
+        def loss(output: Output) -> Tensor:
+            if output.size is None:
+                raise ValueError("one-step matching needs a one-step model, but this one names labels one at a time")
+            return one_step_loss(output.logits[:, 0], output.size, target, size_weight=self.size_weight)
+
+        return Plan(greedy, loss)
+
+
+def _strategy(name: Strategy, target: Tensor, generator: torch.Generator, *, end: bool = False) -> Choose:
+    if name == "oracle":
+        return follow_oracle(target, generator, end=end)
+    return sample(generator) if name == "stochastic" else greedy
+
+
+def _stop(output: Output, target: Tensor, weight: float) -> Tensor | float:
+    return 0.0 if output.stop is None else weight * stop_loss(output.stop, target)
+
+
+def _fit(sequence: Tensor, steps: int) -> Tensor:
+    """Cut or padded to so many labels."""
+    return torch.nn.functional.pad(sequence[:, :steps], (0, max(steps - sequence.shape[1], 0)), value=-1)

@@ -1,0 +1,321 @@
+"""The whole model: encoder, policy, heads and the way to stop, in one module that predicts, saves and loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import safetensors.torch
+import torch
+from jaxtyping import Float, Int64, Shaped
+from torch import Tensor, nn
+
+from torchmultiset._checks import check, check_one_of
+from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
+from torchmultiset.heads import SizeHead, StopHead, ValueHead
+from torchmultiset.multiset import from_labels, to_labels
+from torchmultiset.policies import (
+    ConvLSTMPolicy,
+    FeedForwardPolicy,
+    LSTMPolicy,
+    OneStep,
+    TransformerPolicy,
+    round_counts,
+)
+from torchmultiset.rollout import Choose, Step, greedy, rollout
+from torchmultiset.termination import until_end, until_size, until_stop
+
+__all__ = ["Output", "Prediction", "Predictor", "Stop", "read_description"]
+
+Stop: TypeAlias = Literal["fixed", "policy", "end"]
+
+FORMAT = 1
+WEIGHTS, DESCRIPTION = "weights.safetensors", "predictor.json"
+ENCODERS: Mapping[str, type[nn.Module]] = {c.__name__: c for c in (ConvEncoder, MLPEncoder, PretrainedEncoder)}
+POLICIES: Mapping[str, type[nn.Module]] = {
+    c.__name__: c for c in (ConvLSTMPolicy, LSTMPolicy, FeedForwardPolicy, TransformerPolicy, OneStep)
+}
+
+
+class Output(NamedTuple):
+    """Everything that a loss may need; B examples, T steps, C classes (C + 1 with END), D features."""
+
+    logits: Float[Tensor, "b t c"]
+    """Scores, each before its label was named; for a one-step model T is 1."""
+    features: Float[Tensor, "b t d"]
+    labels: Int64[Tensor, "b t"]
+    """Labels that were named; for a one-step model, which names none, the most probable one."""
+    stop: Float[Tensor, "b t"] | None = None
+    """Scores of stopping, with ``stop="policy"``."""
+    value: Float[Tensor, "b t"] | None = None
+    """Expected reward-to-go, if the predictor has a baseline."""
+    size: Float[Tensor, " b"] | None = None
+    """Expected size, of a one-step model."""
+
+
+class Prediction(NamedTuple):
+    """Predicted multisets, and how they came about."""
+
+    counts: Int64[Tensor, "b c"]
+    sequence: Int64[Tensor, "b t"]
+    """Labels in the order in which they were named, -1 after the last; for a one-step model, in ascending order."""
+    confidence: Float[Tensor, " b"]
+    """Product of the probabilities of all choices made, stopping included: how sure the policy was of this sequence.
+    NaN for a one-step model."""
+    probabilities: Float[Tensor, "b t c"]
+    """Distribution over the labels at each step."""
+
+
+class Predictor(nn.Module):
+    """Maps inputs to multisets of class labels.
+
+    Args:
+        encoder: Maps inputs to a memory; any module.
+        policy: A policy for that memory, or a `OneStep`. With ``stop="end"`` it has one class more than `classes`.
+        classes: Names of the classes, C of them.
+        max_size: Size of the largest multiset.
+        stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head says when to stop.
+            ``"end"``: the policy names END. A `OneStep` predicts the size itself and has no use for it.
+        baseline: Whether there is a value head, for REINFORCE.
+
+    Example:
+        >>> from torchmultiset.encoders import MLPEncoder
+        >>> from torchmultiset.policies import LSTMPolicy
+        >>> _ = torch.manual_seed(0)
+        >>> predictor = Predictor(MLPEncoder(7), LSTMPolicy(2, memory=128), classes=["cat", "dog"], max_size=3)
+        >>> predictor.predict(torch.rand(4, 7)).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        policy: nn.Module,
+        classes: Sequence[str],
+        *,
+        max_size: int,
+        stop: Stop = "policy",
+        baseline: bool = False,
+    ) -> None:
+        super().__init__()
+        check_one_of("stop", stop, ("fixed", "policy", "end"))
+        check(max_size >= 1, "max_size", "at least 1", max_size)
+        check(len(set(classes)) == len(classes) >= 1, "classes", "different names, at least one", list(classes))
+        wanted = len(classes) + (stop == "end")
+        check(bool(policy.num_classes == wanted), "policy", f"one of {wanted} classes", policy.num_classes)
+        self.encoder = encoder
+        self.policy = policy
+        self.classes = tuple(classes)
+        self.max_size = max_size
+        self.stop = stop
+        width = policy.features
+        assert isinstance(width, int)
+        self.one_step = isinstance(policy, OneStep)
+        self.stop_head = StopHead(width) if stop == "policy" and not self.one_step else None
+        self.value_head = ValueHead(width) if baseline else None
+        self.size_head = SizeHead(width) if self.one_step else None
+        self.record: dict[str, Any] = {}
+        """What was saved with it."""
+
+    @property
+    def steps(self) -> int:
+        """How many labels a rollout names: one more than the largest multiset has, unless all have as many."""
+        return self.max_size if self.stop == "fixed" else self.max_size + 1
+
+    def forward(
+        self, x: Shaped[Tensor, "b ..."], choose: Choose = greedy, *, steps: int | None = None, early: bool = False
+    ) -> Output:
+        """Encode, roll out, and read the heads.
+
+        Args:
+            x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
+            choose: How to name a label from the scores.
+            steps: Name so many labels at most; `self.steps` if None.
+            early: Whether the rollout may end as soon as all examples have stopped.
+        """
+        memory = self.encoder(x)
+        if self.size_head is not None:
+            logits, features = self.policy(memory)
+            return Output(
+                logits[:, None], features[:, None], logits.argmax(-1, keepdim=True), size=self.size_head(features)
+            )
+        until = self._finished if early and self.stop != "fixed" else None
+        logits, features, labels = rollout(self.policy, memory, choose, steps or self.steps, until=until)  # type: ignore[arg-type]
+        return Output(
+            logits,
+            features,
+            labels,
+            stop=None if self.stop_head is None else self.stop_head(features),
+            value=None if self.value_head is None else self.value_head(features),
+        )
+
+    @torch.inference_mode()
+    def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
+        """Predicted counts (B, C), decoded greedily."""
+        return self.read(self._evaluate(x))
+
+    @torch.inference_mode()
+    def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
+        """Predicted multisets as lists of class names, in the order of the classes."""
+        rows = to_labels(self.predict(x)).tolist()
+        return [[self.classes[label] for label in row if label >= 0] for row in rows]
+
+    @torch.inference_mode()
+    def explain(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
+        """Predicted multisets with the sequence in which labels were named, confidence and distributions."""
+        output = self._evaluate(x)
+        counts = self.read(output)
+        probabilities = output.logits.softmax(-1)
+        if self.one_step:
+            unknown = torch.full((len(counts),), torch.nan, device=counts.device)
+            return Prediction(counts, to_labels(counts), unknown, probabilities)
+        kept = self.kept(output)
+        chosen = probabilities.gather(2, output.labels[..., None]).squeeze(-1)
+        confidence = torch.where(kept, chosen, 1.0).prod(-1)
+        if output.stop is not None:
+            ends = output.stop.sigmoid()
+            confidence = confidence * torch.where(kept, 1 - ends, 1.0).prod(-1)
+        else:
+            ends = probabilities[..., -1]  # of END, where there is one
+        if self.stop != "fixed":
+            slot = kept.sum(-1, keepdim=True)
+            # The last slot always ends, whatever anyone thinks of it.
+            confidence = confidence * torch.where(slot < self.max_size, ends.gather(1, slot), 1.0).squeeze(-1)
+        return Prediction(counts, output.labels.masked_fill(~kept, -1), confidence, probabilities)
+
+    def kept(self, output: Output) -> Shaped[Tensor, "b t"]:
+        """Mask (B, T) of the labels that belong to the prediction."""
+        if output.stop is not None:
+            return until_stop(self._full(output.stop, fill=1.0))[:, : output.labels.shape[1]]
+        if self.stop == "end":
+            end = len(self.classes)
+            return until_end(self._full(output.labels, fill=end), end)[:, : output.labels.shape[1]]
+        size = torch.full((len(output.labels),), self.max_size, device=output.labels.device)
+        return until_size(size, output.labels.shape[1])
+
+    def read(self, output: Output) -> Int64[Tensor, "b c"]:
+        """The counts (B, C) that an output means."""
+        if output.size is not None:
+            return round_counts(output.logits[:, 0].softmax(-1) * output.size[:, None])
+        return from_labels(output.labels, len(self.classes), where=self.kept(output))
+
+    def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
+        """Write the predictor to a folder: `weights.safetensors`, and `predictor.json` with all the rest.
+
+        Args:
+            folder: Made if need be; a predictor that is there is replaced.
+            record: What else to keep, such as how it was trained and how good it is; anything that JSON can hold.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = safetensors.torch.save({name: value.contiguous() for name, value in self.state_dict().items()})
+        description = {
+            "format": FORMAT,
+            "torchmultiset": version("torchmultiset"),
+            "classes": self.classes,
+            "max_size": self.max_size,
+            "stop": self.stop,
+            "baseline": self.value_head is not None,
+            "encoder": _describe(self.encoder, ENCODERS),
+            "policy": _describe(self.policy, POLICIES),
+            "weights_sha256": hashlib.sha256(weights).hexdigest(),
+            "record": dict(record or {}),
+        }
+        # First the weights, then what vouches for them: a predictor that was cut short is found out when loading.
+        _replace(folder / WEIGHTS, weights)
+        _replace(folder / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: str | Path, *, encoder: nn.Module | None = None) -> Predictor:
+        """Read a predictor that `save` wrote; nothing in it is executed.
+
+        Args:
+            folder: Where it is.
+            encoder: Needed if the predictor was saved with an encoder of one's own: one of the same make, whose
+                weights are then loaded.
+        """
+        folder = Path(folder)
+        description = read_description(folder)
+        weights = (folder / WEIGHTS).read_bytes() if (folder / WEIGHTS).exists() else b""
+        if hashlib.sha256(weights).hexdigest() != description["weights_sha256"]:
+            raise ValueError(f"{folder / WEIGHTS} does not belong to {DESCRIPTION} beside it: save the predictor again")
+        predictor = cls(
+            encoder or _make(description["encoder"], ENCODERS, "encoder", folder),
+            _make(description["policy"], POLICIES, "policy", folder),
+            description["classes"],
+            max_size=description["max_size"],
+            stop=description["stop"],
+            baseline=description["baseline"],
+        )
+        state = safetensors.torch.load(weights)
+        try:
+            predictor.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(f"the weights in {folder} do not fit this encoder: {error}") from error
+        predictor.record = description["record"]
+        return predictor.eval()
+
+    def _evaluate(self, x: Tensor) -> Output:
+        training = self.training
+        self.eval()
+        try:
+            output: Output = self.forward(x, early=True)
+        finally:
+            self.train(training)
+        return output
+
+    def _finished(self, step: Step, labels: Tensor) -> Tensor:
+        if self.stop_head is None:
+            return labels == len(self.classes)
+        done: Tensor = self.stop_head(step.features) > 0
+        return done
+
+    def _full(self, slots: Tensor, fill: float) -> Tensor:
+        # A rollout that ended early has all its stops: what is missing could only stop again.
+        return nn.functional.pad(slots, (0, self.steps - slots.shape[1]), value=fill)
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """What `predictor.json` says, checked for its format."""
+    path = folder / DESCRIPTION
+    if not path.exists():
+        raise FileNotFoundError(f"there is no predictor in {folder}: {DESCRIPTION} is missing")
+    try:
+        description = json.loads(path.read_text())
+        found = description["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged, or not the description of a predictor") from error
+    if found != FORMAT:
+        raise ValueError(f"{path} has format {found}, but this version of torchmultiset reads format {FORMAT}")
+    described: dict[str, Any] = description
+    return described
+
+
+def _describe(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[str, Any] | None:
+    name = type(module).__name__
+    if known.get(name) is not type(module):
+        return None  # one of the user's own
+    return {"class": name, "arguments": module.arguments}
+
+
+def _make(
+    described: Mapping[str, Any] | None, known: Mapping[str, type[nn.Module]], what: str, folder: Path
+) -> nn.Module:
+    if described is None:
+        raise ValueError(
+            f"the predictor in {folder} was saved with an {what} that is not part of torchmultiset:"
+            f" give one of the same make, load(folder, {what}=...)"
+        )
+    if described["class"] not in known:
+        raise ValueError(f"the predictor in {folder} has an unknown {what}, {described['class']!r}")
+    return known[described["class"]](**described["arguments"])
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_bytes(data)
+    temporary.replace(path)
