@@ -10,14 +10,18 @@ The parts, from the ground up:
 - `termination`: where a multiset ends
 - `metrics`: exact match, precision, recall, F1, entropy
 - `data`: data sets
+- `Predictor`: encoder, policy, heads and the way to stop in one module; `objectives` and `training` teach it
 """
 
-from torchmultiset import encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
+from torchmultiset import data, encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
+from torchmultiset.predictor import Predictor
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Predictor",
     "__version__",
+    "data",
     "encoders",
     "heads",
     "losses",

@@ -32,5 +32,5 @@ def recorded(cls: type[T]) -> type[T]:
         bound.apply_defaults()
         self.arguments = dict(list(bound.arguments.items())[1:])
 
-    cls.__init__ = __init__  # type: ignore[method-assign, assignment]
+    cls.__init__ = __init__  # type: ignore[method-assign]
     return cls
