@@ -13,8 +13,12 @@ The parts, from the ground up:
 - `Predictor`: encoder, policy, heads and the way to stop in one module; `objectives` and `training` teach it
 """
 
-from torchmultiset import data, encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
-from torchmultiset.predictor import Predictor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchmultiset import data, encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
+    from torchmultiset.predictor import Predictor
 
 __version__ = "0.1.0"
 
@@ -32,3 +36,16 @@ __all__ = [
     "rollout",
     "termination",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: `multiset --help` need not wait for PyTorch.
+    if name == "Predictor":
+        return import_module("torchmultiset.predictor").Predictor
+    if name in __all__:
+        return import_module(f"torchmultiset.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,7 +5,6 @@ What the stages of the filter are is written in `CocoRules` and in docs/coco.md.
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from torchmultiset.data._coco_rules import CocoRules, Stage, count, object_areas
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.images import ImageFiles, check_files, image_sizes, letterbox, place_boxes
 
-__all__ = ["PAPER", "VARIANTS", "Coco", "CocoRules", "PaperCounts", "Stage", "as_markdown", "as_text", "build"]
+__all__ = ["PAPER", "VARIANTS", "Coco", "CocoRules", "PaperCounts", "Stage", "as_markdown", "build"]
 
 VARIANTS = {"coco-easy": CocoRules(sizes=(2, 2)), "coco-medium": CocoRules(sizes=(1, 4))}
 """The paper's two variants by name."""
@@ -207,24 +206,8 @@ def _examples(
     )
 
 
-def as_text(coco: Coco, paper: PaperCounts | None = None) -> str:
-    """The table of the stages for a terminal; `paper`, one of `PAPER`, puts the paper's numbers beside."""
-    from rich.console import Console
-    from rich.table import Table
-
-    header, *rows = _table(coco, paper)
-    table = Table()
-    for column, name in enumerate(header):
-        table.add_column(name, justify="right" if column else "left")
-    for row in rows:
-        table.add_row(*row)
-    text = io.StringIO()
-    Console(file=text, width=120).print(table)
-    return text.getvalue()
-
-
 def as_markdown(coco: Coco, paper: PaperCounts | None = None) -> str:
-    """The same table in Markdown."""
+    """The table of the stages in Markdown; `paper`, one of `PAPER`, puts the paper's numbers beside."""
     header, *rows = _table(coco, paper)
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])

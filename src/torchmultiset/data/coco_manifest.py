@@ -1,4 +1,4 @@
-"""A data set built from COCO as a manifest: the JSONL file of `data.manifest`, beside images that stay where they are."""
+"""A data set built from COCO as a manifest, the JSONL file that `data.manifest` reads."""
 
 from __future__ import annotations
 
@@ -79,13 +79,15 @@ def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterat
             "image": Path(os.path.relpath(Path(os.path.realpath(image.parent), image.name), start)).as_posix(),
             "labels": [examples.classes[label] for label in examples.labels[row, there]],
             "split": split,
-            "boxes": _upright(boxes, stored[row], image).round(2).tolist(),
-            "areas": (examples.areas[row, there] / scale[row].prod()).round(2).tolist(),
+            "boxes": _short(_upright(boxes, stored[row], image)),
+            "areas": _short(examples.areas[row, there].astype(np.float64) / scale[row].prod()),
         }
         yield line | ({"id": examples.ids[row]} if with_ids and examples.ids else {})
 
 
-def _upright(boxes: Float64[np.ndarray, "m 4"], size: Int64[np.ndarray, " 2"], image: Path) -> Float64[np.ndarray, "m 4"]:
+def _upright(
+    boxes: Float64[np.ndarray, "m 4"], size: Int64[np.ndarray, " 2"], image: Path
+) -> Float64[np.ndarray, "m 4"]:
     """Boxes of the pixels as stored, moved to the image as its EXIF tag says to show it."""
     with Image.open(image) as opened:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
@@ -94,3 +96,8 @@ def _upright(boxes: Float64[np.ndarray, "m 4"], size: Int64[np.ndarray, " 2"], i
     corner = np.where(mirrored, size - corner - extent, corner)
     order = [1, 0] if transposed else [0, 1]
     return np.concatenate([corner[:, order], extent[:, order]], axis=1)
+
+
+def _short(numbers: Float64[np.ndarray, "m ..."]) -> object:
+    """With two decimals, as COCO writes them; the sum makes 0.0 of -0.0."""
+    return (numbers.round(2) + 0.0).tolist()

@@ -62,10 +62,13 @@ class MnistMulti:
     repeats: bool = True
     """Whether a class may occur more than once in an image."""
     train: int = 63_000
-    """How many examples are stored for training; so too the next two."""
+    """How many examples are stored for training."""
     validation: int = 7_000
+    """How many examples are stored for validation."""
     test: int = 10_000
+    """How many examples are stored for testing."""
     seed: int = 0
+    """Another seed, other images."""
 
     def __post_init__(self) -> None:
         (least, most), (small, large) = self.sizes, self.digit_px

@@ -1,0 +1,8 @@
+"""``python -m torchmultiset`` is the command ``multiset``."""
+
+import sys
+
+from torchmultiset.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

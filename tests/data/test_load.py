@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from manifests import draw, multisets, write
+
+from torchmultiset.data import store
+from torchmultiset.data.images import UnreadableImageError
+from torchmultiset.data.load import is_store, load_data
+from torchmultiset.data.manifest import ManifestError
+
+
+@pytest.fixture
+def built(tmp_path):
+    """A store of four examples of one number each."""
+    rows = {"inputs": store.Row("<f4", (1,)), "labels": store.Row("<i8", (2,))}
+    plan = store.Plan({"name": "made by hand"}, ("cat", "dog"), {"train": 3, "test": 1}, rows)
+
+    def make(chunk):
+        n = chunk.examples
+        return {"inputs": np.ones((n, 1), np.float32), "labels": np.tile(np.array([1, -1]), (n, 1))}
+
+    store.write(tmp_path / "built", plan, make, chunk=2)
+    return tmp_path / "built"
+
+
+def test_what_was_built_is_opened_with_its_own_splits(built):
+    assert is_store(built)
+    splits = load_data(built, check_inputs=True)
+    assert {name: len(examples) for name, examples in splits.items()} == {"train": 3, "test": 1}
+    assert splits["test"].counts.tolist() == [[0, 1]]
+
+
+def test_a_store_that_changed_is_found_only_by_looking_at_every_input(built):
+    with (built / "train" / "inputs.npy").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    load_data(built)
+    with pytest.raises(ValueError, match=r"train/inputs\.npy"):
+        load_data(built, check_inputs=True)
+
+
+def test_a_begun_build_is_not_taken_for_a_folder_of_images(tmp_path):
+    (tmp_path / "building.json").write_text("{}")
+    assert is_store(tmp_path)
+    with pytest.raises(FileNotFoundError, match="only a part of a data set"):
+        load_data(tmp_path)
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_own_data_is_opened_by_its_file_or_its_folder(tmp_path, as_folder):
+    draw(tmp_path / "a.png")
+    file = write(tmp_path, "labels.jsonl", {"image": "a.png", "labels": ["cat", "cat"], "split": "test"})
+    assert not is_store(tmp_path)
+    test = load_data(tmp_path if as_folder else file, image_size=16)["test"]
+    assert multisets(test) == [{"cat": 2}]
+    assert test.batch([0]).x.shape == (1, 3, 16, 16)
+
+
+def test_a_damaged_image_is_found_when_it_is_read_or_when_all_are_looked_at(tmp_path):
+    (tmp_path / "a.png").write_text("no image")
+    file = write(tmp_path, "labels.jsonl", {"image": "a.png", "labels": ["cat"], "split": "train"})
+    train = load_data(file)["train"]
+    with pytest.raises(UnreadableImageError, match=r"a\.png"):
+        train.batch([0])
+    with pytest.raises(ManifestError, match=r"line 1: .*a\.png"):
+        load_data(file, check_inputs=True)
+
+
+def test_a_folder_of_something_else_is_refused_with_what_it_could_be(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json.*labels\.csv or labels\.jsonl"):
+        load_data(tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no file or folder"):
+        load_data(tmp_path / "nothing")
