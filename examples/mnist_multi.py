@@ -121,7 +121,7 @@ def draw(examples: Examples, counts: Tensor, target: Tensor, path: Path) -> None
     right = multiset.equal(counts, target)
     chosen = torch.cat([right.nonzero()[:18, 0], (~right).nonzero()[:6, 0]]).tolist()
     figure, axes = plt.subplots(3, 8, figsize=(12, 5.6), layout="constrained")
-    pixels = examples.batch(chosen).x[:, 0]
+    pixels = examples.batch(chosen).x[:, 0].numpy()
 
     def text(row: Tensor) -> str:
         return " ".join(str(label) for label in multiset.to_labels(row[None])[0].tolist()) or "none"
