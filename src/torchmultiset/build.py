@@ -65,7 +65,9 @@ def build_predictor(
     return Predictor(encoder, policy, classes, max_size=max_size, stop=stop, baseline=baseline)
 
 
-def build_objective(objective: ObjectiveConfig, *, num_classes: int, stop: Stop, seed: int) -> Objective:
+def build_objective(
+    objective: ObjectiveConfig, *, num_classes: int, stop: Stop, seed: int, height: int | float | None = None
+) -> Objective:
     """The objective of that name.
 
     Args:
@@ -73,6 +75,7 @@ def build_objective(objective: ObjectiveConfig, *, num_classes: int, stop: Stop,
         num_classes: C, END not counted.
         stop: How a multiset ends.
         seed: For the random rank function.
+        height: Of the pictures in pixels, for the spatial rank function; needed if the inputs are their features.
     """
     _refuse_end(objective, stop)
     end, weight = stop == "end", objective.stop_weight
@@ -83,7 +86,9 @@ def build_objective(objective: ObjectiveConfig, *, num_classes: int, stop: Stop,
     if name == "rl":
         return Reinforce(objective.entropy_weight, objective.value_weight, end=end, stop_weight=weight)
     if name == "seq":
-        return SequenceObjective(num_classes, rank=objective.rank, seed=seed, end=end, stop_weight=weight)
+        return SequenceObjective(
+            num_classes, rank=objective.rank, seed=seed, height=height, end=end, stop_weight=weight
+        )
     if name == "one-step":
         return OneStepMatching(objective.size_weight)
     return DistributionMatching("l1" if name == "dm-l1" else "kl", stop_weight=weight)
@@ -106,7 +111,10 @@ def _encoder(
         check(isinstance(memory, tuple), "encoder", "a module whose attribute `memory` is the shape of its output", own)
         assert isinstance(memory, tuple)
         return own, memory
+    check_one_of("encoder", model.encoder, ("auto", "conv", "mlp"))
+    check_one_of("norm", model.norm, ("none", "batch"))
     if backbone is not None:
+        check(len(shape) == 3, "shape", "(channels, h, w), of the backbone's features", shape)
         return PretrainedEncoder(backbone, shape[0], width=model.units[-1]), (model.units[-1], *shape[1:])
     kind = model.encoder if model.encoder != "auto" else "conv" if len(shape) == 3 else "mlp"
     if kind == "mlp":
@@ -118,6 +126,7 @@ def _encoder(
 
 
 def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn.Module:
+    check_one_of("policy", model.policy, ("auto", "conv-lstm", "lstm", "feed-forward", "transformer"))
     spatial = len(memory) == 3
     kind = model.policy if model.policy != "auto" else "conv-lstm" if spatial else "lstm"
     if kind == "conv-lstm":

@@ -105,6 +105,9 @@ class DistributionMatching:
     strategy: Strategy = "stochastic"
     stop_weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_one_of("strategy", self.strategy, ("greedy", "stochastic", "oracle"))
+
     def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
         target = batch.target
@@ -124,7 +127,8 @@ class Sequence:
         rank: ``"random"`` is one permutation of the classes, drawn from `seed` and kept.
         seed: For ``"random"``.
         bands: For ``"spatial"``: in how many bands a picture is read.
-        height: For ``"spatial"``: height of the pictures in pixels.
+        height: For ``"spatial"``: height of the pictures in pixels; None if the inputs are those pictures. A
+            backbone's features are not: their boxes are still those of the pictures.
         end: Whether END comes after the last label.
         stop_weight: Of the stop loss, if the predictor has a stop head.
     """
@@ -136,7 +140,7 @@ class Sequence:
         rank: Rank = "random",
         seed: int = 0,
         bands: int = 4,
-        height: float | None = None,
+        height: int | float | None = None,
         end: bool = False,
         stop_weight: float = 1.0,
     ) -> None:
@@ -159,23 +163,28 @@ class Sequence:
             named = sequence_loss(output.logits, _fit(sequence, output.logits.shape[1]))
             return named + _stop(output, batch.target, self.stop_weight)
 
+        teacher = forced(sequence)
+
         def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:
-            return forced(_fit(sequence, t + 1))(t, logits, named)
+            # After the last label any will do: no loss counts it.
+            return teacher(t, logits, named) if t < sequence.shape[1] else torch.zeros_like(named[:, 0])
 
         return Plan(choose, loss)
 
     def order(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """The target's labels (B, M) in the order of the rank function, padded with -1."""
-        if self.rank == "random":
-            return random_rank(batch.labels, self.permutation)
-        if self.rank == "random-per-batch":
-            return random_rank(batch.labels, class_permutation(self.num_classes, generator))
+        if self.rank in ("random", "random-per-batch"):
+            once = self.rank == "random"
+            permutation = self.permutation if once else class_permutation(self.num_classes, generator)
+            return random_rank(batch.labels, permutation.to(batch.labels.device))
         if self.rank == "area":
             if batch.areas is None:
                 raise ValueError("rank 'area' needs areas, which this data has not; use 'random'")
             return area_rank(batch.labels, batch.areas)
         if batch.boxes is None:
             raise ValueError("rank 'spatial' needs boxes, which this data has not; use 'random'")
+        if self.height is None and batch.x.ndim != 4:
+            raise ValueError("rank 'spatial' needs the height of the pictures if the inputs are none: give `height`")
         height = batch.x.shape[-2] if self.height is None else self.height
         return spatial_rank(batch.labels, batch.boxes, bands=self.bands, height=float(height))
 

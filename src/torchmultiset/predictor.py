@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import safetensors.torch
 import torch
 from jaxtyping import Float, Int64, Shaped
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from torchmultiset._checks import check, check_one_of
@@ -106,7 +106,8 @@ class Predictor(nn.Module):
         check(max_size >= 1, "max_size", "at least 1", max_size)
         check(len(set(classes)) == len(classes) >= 1, "classes", "different names, at least one", list(classes))
         wanted = len(classes) + (stop == "end")
-        check(bool(policy.num_classes == wanted), "policy", f"one of {wanted} classes", policy.num_classes)
+        what = f"one of {wanted} classes{', END included' if stop == 'end' else ''}"
+        check(bool(policy.num_classes == wanted), "policy", what, policy.num_classes)
         self.encoder = encoder
         self.policy = policy
         self.classes = tuple(classes)
@@ -126,15 +127,12 @@ class Predictor(nn.Module):
         """How many labels a rollout names: one more than the largest multiset has, unless all have as many."""
         return self.max_size if self.stop == "fixed" else self.max_size + 1
 
-    def forward(
-        self, x: Shaped[Tensor, "b ..."], choose: Choose = greedy, *, steps: int | None = None, early: bool = False
-    ) -> Output:
+    def forward(self, x: Shaped[Tensor, "b ..."], choose: Choose = greedy, *, early: bool = False) -> Output:
         """Encode, roll out, and read the heads.
 
         Args:
             x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
             choose: How to name a label from the scores.
-            steps: Name so many labels at most; `self.steps` if None.
             early: Whether the rollout may end as soon as all examples have stopped.
         """
         memory = self.encoder(x)
@@ -144,7 +142,7 @@ class Predictor(nn.Module):
                 logits[:, None], features[:, None], logits.argmax(-1, keepdim=True), size=self.size_head(features)
             )
         until = self._finished if early and self.stop != "fixed" else None
-        logits, features, labels = rollout(self.policy, memory, choose, steps or self.steps, until=until)  # type: ignore[arg-type]
+        logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
         return Output(
             logits,
             features,
@@ -153,18 +151,18 @@ class Predictor(nn.Module):
             value=None if self.value_head is None else self.value_head(features),
         )
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
         """Predicted counts (B, C), decoded greedily."""
         return self.read(self._evaluate(x))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
         """Predicted multisets as lists of class names, in the order of the classes."""
         rows = to_labels(self.predict(x)).tolist()
         return [[self.classes[label] for label in row if label >= 0] for row in rows]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def explain(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
         """Predicted multisets with the sequence in which labels were named, confidence and distributions."""
         output = self._evaluate(x)
@@ -189,11 +187,11 @@ class Predictor(nn.Module):
 
     def kept(self, output: Output) -> Shaped[Tensor, "b t"]:
         """Mask (B, T) of the labels that belong to the prediction."""
+        # The last slot ends; in a rollout that ended early it does so because all examples had stopped by then.
         if output.stop is not None:
-            return until_stop(self._full(output.stop, fill=1.0))[:, : output.labels.shape[1]]
+            return until_stop(output.stop)
         if self.stop == "end":
-            end = len(self.classes)
-            return until_end(self._full(output.labels, fill=end), end)[:, : output.labels.shape[1]]
+            return until_end(output.labels, len(self.classes))
         size = torch.full((len(output.labels),), self.max_size, device=output.labels.device)
         return until_size(size, output.labels.shape[1])
 
@@ -209,13 +207,16 @@ class Predictor(nn.Module):
         Args:
             folder: Made if need be; a predictor that is there is replaced.
             record: What else to keep, such as how it was trained and how good it is; anything that JSON can hold.
+                None: what it was loaded with.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = safetensors.torch.save({name: value.contiguous() for name, value in self.state_dict().items()})
+        from torchmultiset import __version__  # the package imports this module
+
+        # Copies, because safetensors refuses tensors that share memory, such as tied weights.
+        state = {name: value.clone(memory_format=torch.contiguous_format) for name, value in self.state_dict().items()}
+        weights = safetensors.torch.save(state)
         description = {
             "format": FORMAT,
-            "torchmultiset": version("torchmultiset"),
+            "torchmultiset": __version__,
             "classes": self.classes,
             "max_size": self.max_size,
             "stop": self.stop,
@@ -223,60 +224,80 @@ class Predictor(nn.Module):
             "encoder": _describe(self.encoder, ENCODERS),
             "policy": _describe(self.policy, POLICIES),
             "weights_sha256": hashlib.sha256(weights).hexdigest(),
-            "record": dict(record or {}),
+            "record": dict(self.record if record is None else record),
         }
+        try:
+            text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"record must be something that JSON can hold, which NaN is not: {error}") from error
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         # First the weights, then what vouches for them: a predictor that was cut short is found out when loading.
         _replace(folder / WEIGHTS, weights)
-        _replace(folder / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
+        _replace(folder / DESCRIPTION, text.encode())
 
     @classmethod
-    def load(cls, folder: str | Path, *, encoder: nn.Module | None = None) -> Predictor:
+    def load(
+        cls, folder: str | Path, *, encoder: nn.Module | None = None, policy: nn.Module | None = None
+    ) -> Predictor:
         """Read a predictor that `save` wrote; nothing in it is executed.
 
         Args:
             folder: Where it is.
             encoder: Needed if the predictor was saved with an encoder of one's own: one of the same make, whose
                 weights are then loaded.
+            policy: The same for a policy of one's own.
         """
         folder = Path(folder)
         description = read_description(folder)
-        weights = (folder / WEIGHTS).read_bytes() if (folder / WEIGHTS).exists() else b""
-        if hashlib.sha256(weights).hexdigest() != description["weights_sha256"]:
-            raise ValueError(f"{folder / WEIGHTS} does not belong to {DESCRIPTION} beside it: save the predictor again")
-        predictor = cls(
-            encoder or _make(description["encoder"], ENCODERS, "encoder", folder),
-            _make(description["policy"], POLICIES, "policy", folder),
-            description["classes"],
-            max_size=description["max_size"],
-            stop=description["stop"],
-            baseline=description["baseline"],
-        )
-        state = safetensors.torch.load(weights)
+        if not (folder / WEIGHTS).exists():
+            raise FileNotFoundError(f"there is no predictor in {folder}: {WEIGHTS} is missing")
+        weights = (folder / WEIGHTS).read_bytes()
+        try:
+            if hashlib.sha256(weights).hexdigest() != description["weights_sha256"]:
+                raise ValueError(
+                    f"{folder / WEIGHTS} is damaged, or does not belong to {DESCRIPTION} beside it: save the predictor"
+                    " again"
+                )
+            predictor = cls(
+                _make(description["encoder"], ENCODERS, "encoder", folder) if encoder is None else encoder,
+                _make(description["policy"], POLICIES, "policy", folder) if policy is None else policy,
+                description["classes"],
+                max_size=description["max_size"],
+                stop=description["stop"],
+                baseline=description["baseline"],
+            )
+            predictor.record = description["record"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
+        try:
+            state = safetensors.torch.load(weights)
+        except SafetensorError as error:
+            raise ValueError(f"{folder / WEIGHTS} is not a safetensors file: {error}") from error
+        types = {value.dtype for value in state.values() if value.is_floating_point()}
+        if len(types) == 1:  # it may have been saved in another precision than modules are made in
+            predictor.to(types.pop())
         try:
             predictor.load_state_dict(state)
         except RuntimeError as error:
-            raise ValueError(f"the weights in {folder} do not fit this encoder: {error}") from error
-        predictor.record = description["record"]
+            raise ValueError(f"the weights in {folder} do not fit this encoder and policy: {error}") from error
         return predictor.eval()
 
     def _evaluate(self, x: Tensor) -> Output:
-        training = self.training
+        # Module by module: some may be in evaluation mode for good, such as an encoder that is frozen.
+        training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            output: Output = self.forward(x, early=True)
+            return self.forward(x, early=True)
         finally:
-            self.train(training)
-        return output
+            for module in training:
+                module.training = True
 
     def _finished(self, step: Step, labels: Tensor) -> Tensor:
         if self.stop_head is None:
             return labels == len(self.classes)
         done: Tensor = self.stop_head(step.features) > 0
         return done
-
-    def _full(self, slots: Tensor, fill: float) -> Tensor:
-        # A rollout that ended early has all its stops: what is missing could only stop again.
-        return nn.functional.pad(slots, (0, self.steps - slots.shape[1]), value=fill)
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -307,12 +328,14 @@ def _make(
 ) -> nn.Module:
     if described is None:
         raise ValueError(
-            f"the predictor in {folder} was saved with an {what} that is not part of torchmultiset:"
-            f" give one of the same make, load(folder, {what}=...)"
+            f"the {what} of the predictor in {folder} is not part of torchmultiset: give one of the same make,"
+            f" load(folder, {what}=...)"
         )
     if described["class"] not in known:
         raise ValueError(f"the predictor in {folder} has an unknown {what}, {described['class']!r}")
-    return known[described["class"]](**described["arguments"])
+    # JSON has no tuples, and no argument of ours is a list.
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in dict(described["arguments"]).items()}
+    return known[described["class"]](**arguments)
 
 
 def _replace(path: Path, data: bytes) -> None:

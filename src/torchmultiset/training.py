@@ -2,6 +2,10 @@
 
 Every random choice is drawn from (seed, epoch, step, process), and a checkpoint holds all the rest. So a run that was
 killed and resumed ends with the same weights, to the bit, as one that was not.
+
+With several processes each takes its part of every batch, and gradients are averaged so that the step is that of the
+whole batch. Batch normalisation is the exception: each process normalises over its own part, and the running averages
+that are kept are those of process 0.
 """
 
 from __future__ import annotations
@@ -9,19 +13,25 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
-from torchmultiset._checks import check
+from torchmultiset._checks import check, check_one_of
 from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch, Examples
+from torchmultiset.metrics import exact_match, f1
 from torchmultiset.objectives import Objective
 from torchmultiset.predictor import Predictor
 
@@ -34,7 +44,7 @@ CHECKPOINT, EPOCHS, BEST, BAD_BATCH = "checkpoint.pt", "epochs.jsonl", "best", "
 
 
 class NotFiniteError(ValueError):
-    """The loss became infinite or NaN."""
+    """The loss or its gradient became infinite or NaN."""
 
 
 class Evaluation(NamedTuple):
@@ -49,12 +59,15 @@ class Progress:
     """Where a run is; what a checkpoint keeps apart from weights and optimiser."""
 
     epoch: int = 0
+    """Epochs done."""
     step: int = 0
     """Steps done in this epoch."""
     loss: float = math.nan
     """Of the last step."""
     loss_sum: float = 0.0
     """Of this epoch's steps."""
+    seconds: float = 0.0
+    """That this epoch's steps took."""
     best_em: float = -1.0
     """Best exact match on the validation data so far."""
     history: list[dict[str, float]] = field(default_factory=list)
@@ -84,59 +97,64 @@ def fit(
 ) -> Progress:
     """Train a predictor; the weights that were best on the validation data are saved in ``folder/best``.
 
+    Ctrl-C ends it after the step at hand, with a checkpoint (and a `KeyboardInterrupt`); a second one ends it at once.
+
     Args:
         predictor: What is trained, in place; at the end it has the last weights, not the best.
         objective: How to roll in, and which loss.
         train: Examples to learn from.
-        validation: Examples whose exact match, after each epoch, chooses the best weights.
+        validation: Examples whose exact match, after each epoch, chooses the best weights; the first of equals stays.
         optim: How long, how fast.
-        folder: For checkpoint, best weights and `epochs.jsonl`.
-        seed: Of the order of the examples and of all sampling.
-        resume: Go on from the checkpoint in the folder, if there is one.
+        folder: For checkpoint, best weights and `epochs.jsonl`; written by process 0.
+        seed: Of the order of the examples and of all sampling. PyTorch's own generator is set from it at each step.
+        resume: Go on from the checkpoint in the folder, if there is one. All else must be as it was.
         fabric: Devices, precision and processes; launched by the caller. One process if None.
         save_every: Steps between checkpoints; there is always one after an epoch.
-        watch: Called after each step and each epoch.
+        watch: Called after each step and each epoch, in each process.
 
     Returns:
         Where the run is at its end.
-    """
-    check(len(train) >= 1, "train", "at least one example", len(train))
-    check(len(validation) >= 1, "validation", "at least one example", len(validation))
-    fabric = fabric or local_fabric()
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    per_epoch = _steps(len(train), optim.batch_size, fabric.world_size)
-    adam = torch.optim.Adam(predictor.parameters(), lr=optim.lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
-    model, optimiser = fabric.setup(predictor, adam)
-    schedule = _schedule(adam, optim, per_epoch * optim.epochs)
-    progress = Progress()
-    if resume and (folder / CHECKPOINT).exists():
-        progress = _load(folder, fabric, predictor, adam, schedule)
 
-    while progress.epoch < optim.epochs:
-        model.train()
-        batches = _batches(train, optim.batch_size, seed, progress.epoch, progress.step, per_epoch, fabric)
-        for batch, share in batches:
-            generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
-            plan = objective(batch, generator)
-            loss = plan.loss(model(batch.x, plan.choose)) * share
-            progress.loss = loss.item()
-            if not math.isfinite(progress.loss):
-                raise _not_finite(folder, batch, progress)
-            optimiser.zero_grad()
-            fabric.backward(loss)
-            if optim.clip:
-                fabric.clip_gradients(model, optimiser, max_norm=optim.clip, error_if_nonfinite=False)
-            optimiser.step()
-            schedule.step()
-            progress.step += 1
-            progress.loss_sum += progress.loss
-            if progress.step % save_every == 0 and progress.step < per_epoch:
-                _save(folder, fabric, predictor, adam, schedule, progress)
+    Raises:
+        NotFiniteError: The loss or its gradient became infinite or NaN. The batch is in the folder.
+    """
+    _check_arguments(predictor, train, validation, optim, seed, save_every)
+    fabric = fabric or local_fabric()
+    fused = not _has_scaler(fabric)
+    adam = torch.optim.Adam(predictor.parameters(), lr=optim.lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
+    model, optimiser = fabric.setup(predictor, adam)
+    schedule = _schedule(adam, optim, optim.epochs * math.ceil(len(train) / optim.batch_size))
+    settings = {"seed": seed, "examples": len(train), **asdict(optim)}
+    checkpoint = _Checkpoint(Path(folder), fabric, predictor, adam, schedule, settings)
+    progress = checkpoint.load(resume=resume)
+
+    with _patience() as interruption:
+        while progress.epoch < optim.epochs:
+            model.train()
+            began = time.perf_counter() - progress.seconds
+            for batch, share in _batches(train, optim.batch_size, seed, progress, fabric):
+                plan = objective(batch, _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank))
+                loss = plan.loss(model(batch.x, plan.choose)) * share
+                optimiser.zero_grad()
+                fabric.backward(loss)
+                norm = _clip(fabric, model, optimiser, optim.clip)
+                progress.loss = float(_over_processes(fabric, loss, "mean"))
+                if not math.isfinite(progress.loss + norm):
+                    raise _not_finite(checkpoint, batch, progress)
+                optimiser.step()
+                schedule.step()
+                progress.step += 1
+                progress.loss_sum += progress.loss
+                progress.seconds = time.perf_counter() - began
+                watch(progress)
+                if progress.step % save_every == 0 or interruption.waits:
+                    checkpoint.save(progress)
+                    interruption.obey()
+            _end_epoch(checkpoint, validation, progress, len(train))
+            checkpoint.save(progress)
             watch(progress)
-        _end_epoch(folder, fabric, predictor, validation, progress, per_epoch)
-        _save(folder, fabric, predictor, adam, schedule, progress)
-        watch(progress)
+            interruption.obey()
+    fabric.barrier()
     return progress
 
 
@@ -150,136 +168,215 @@ def evaluate(
     """Predict a whole split, greedily.
 
     Args:
-        predictor: What predicts.
+        predictor: What predicts, on the device where it is.
         examples: The split.
         batch_size: Examples at a time.
         watch: Called with the number of examples after each batch.
+
+    Returns:
+        Predicted and true counts (N, C), on the CPU.
     """
+    check(batch_size >= 1, "batch_size", "at least 1", batch_size)
     device = next(predictor.parameters()).device
-    counts, target = [], []
+    counts = torch.zeros(len(examples), len(predictor.classes), dtype=torch.int64)
     for start in range(0, len(examples), batch_size):
-        batch = examples.batch(np.arange(start, min(start + batch_size, len(examples))))
-        counts.append(predictor.predict(batch.x.to(device)).cpu())
-        target.append(batch.target)
+        chosen = slice(start, min(start + batch_size, len(examples)))
+        batch = examples.batch(np.arange(chosen.start, chosen.stop))
+        counts[chosen] = predictor.predict(batch.x.to(device)).cpu()
         watch(len(batch.target))
-    return Evaluation(torch.cat(counts), torch.cat(target))
+    return Evaluation(counts, torch.from_numpy(examples.counts))
 
 
-def _steps(examples: int, batch_size: int, processes: int) -> int:
-    """Steps of an epoch: a last batch that has not an example for each process is left out."""
-    whole, rest = divmod(examples, batch_size)
-    check(batch_size >= processes, "batch_size", f"at least {processes}, one example for each process", batch_size)
-    steps = whole + (rest >= processes)
-    check(steps >= 1, "train", f"at least {processes} examples, one for each process", examples)
-    return steps
+def _check_arguments(
+    predictor: Predictor, train: Examples, validation: Examples, optim: OptimConfig, seed: int, save_every: int
+) -> None:
+    for name, examples in {"train": train, "validation": validation}.items():
+        check(len(examples) >= 1, name, "at least one example", len(examples))
+        check(examples.classes == predictor.classes, name, f"of the classes {predictor.classes}", examples.classes)
+    for name, value in {"epochs": optim.epochs, "batch_size": optim.batch_size, "save_every": save_every}.items():
+        check(value >= 1, name, "at least 1", value)
+    check(optim.lr > 0, "lr", "above 0", optim.lr)
+    check(optim.clip >= 0, "clip", "at least 0", optim.clip)
+    check_one_of("schedule", optim.schedule, ("one-cycle", "constant"))
+    check(seed >= 0, "seed", "at least 0", seed)
 
 
 def _batches(
-    train: Examples, size: int, seed: int, epoch: int, done: int, steps: int, fabric: Fabric
+    train: Examples, size: int, seed: int, progress: Progress, fabric: Fabric
 ) -> Iterator[tuple[Batch, float]]:
-    """This process's part of each batch of the epoch, and what its mean loss weighs in the mean over processes."""
-    order = np.random.default_rng([seed, epoch]).permutation(len(train))
-    for step in range(done, steps):
-        together = order[step * size : (step + 1) * size]
+    """This process's part of each batch left in the epoch, and what its mean weighs in the mean over processes."""
+    order = np.random.default_rng([seed, progress.epoch]).permutation(len(train))
+    for start in range(progress.step * size, len(train), size):
+        together = order[start : start + size]
         mine = together[fabric.global_rank :: fabric.world_size]
-        batch: Batch = fabric.to_device(train.batch(mine))
+        # Nothing left for this process: it takes part all the same, since the others wait for it, but weighs nothing.
+        batch: Batch = fabric.to_device(train.batch(mine if len(mine) else together[:1]))
         yield batch, len(mine) * fabric.world_size / len(together)
 
 
-def _generator(fabric: Fabric, *seeds: int) -> torch.Generator:
-    drawn = int(np.random.SeedSequence(seeds).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    return torch.Generator(fabric.device).manual_seed(drawn)
+def _generator(fabric: Fabric, *place: int) -> torch.Generator:
+    """A generator for the step at this place; PyTorch's own, which dropout uses, is set for it too."""
+    own, ours = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
+    torch.manual_seed(int(own))
+    return torch.Generator(fabric.device).manual_seed(int(ours))
 
 
-def _schedule(adam: torch.optim.Adam, optim: OptimConfig, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+def _schedule(adam: torch.optim.Adam, optim: OptimConfig, steps: int) -> LRScheduler:
     if optim.schedule == "constant":
-        return torch.optim.lr_scheduler.ConstantLR(adam, factor=1.0)
-    # Momentum stays: cycling it, as is the default, gains nothing here.
-    return torch.optim.lr_scheduler.OneCycleLR(
-        adam, max_lr=optim.lr, total_steps=max(steps, 2), pct_start=0.1, cycle_momentum=False
-    )
+        return ConstantLR(adam, factor=1.0)
+    # Momentum stays: cycling it, as is the default, gains nothing here. A tenth of ten steps is no rise (and a division
+    # by zero), so a cycle has eleven at least.
+    return OneCycleLR(adam, max_lr=optim.lr, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
 
 
-def _end_epoch(
-    folder: Path, fabric: Fabric, predictor: Predictor, validation: Examples, progress: Progress, steps: int
-) -> None:
-    from torchmultiset.metrics import F1, ExactMatch
+def _has_scaler(fabric: Fabric) -> bool:
+    """Whether steps are scaled, for half precision: a fused Adam would not let the gradients be seen before."""
+    return getattr(fabric.strategy.precision, "scaler", None) is not None
 
-    em, f1 = ExactMatch().to(fabric.device), F1().to(fabric.device)
-    mine = np.arange(fabric.global_rank, len(validation), fabric.world_size)
-    for start in range(0, len(mine), 256):
-        batch = validation.batch(mine[start : start + 256])
-        target = fabric.to_device(batch.target)
-        counts = predictor.predict(fabric.to_device(batch.x))
-        em.update(counts, target)
-        f1.update(counts, target)
+
+def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
+    """Clip the gradient (0: do not), and give its norm; 0 with a scaler, which skips infinite ones by itself."""
+    norm = fabric.clip_gradients(model, optimiser, max_norm=largest or math.inf, error_if_nonfinite=False)
+    assert norm is not None
+    return 0.0 if _has_scaler(fabric) else norm.item()
+
+
+def _end_epoch(checkpoint: _Checkpoint, validation: Examples, progress: Progress, examples: int) -> None:
+    """Validate, write the epoch's line, keep the weights if they are the best."""
+    em, mean_f1 = _validate(checkpoint.predictor, validation, checkpoint.fabric)
     progress.epoch += 1
-    line = {
-        "epoch": progress.epoch,
-        "loss": progress.loss_sum / steps,
-        "validation_em": float(em.compute()),
-        "validation_f1": float(f1.compute()),
-    }
-    progress.history.append(line)
-    progress.step, progress.loss_sum = 0, 0.0
-    if line["validation_em"] > progress.best_em:
-        progress.best_em = line["validation_em"]
-        if fabric.is_global_zero:
-            predictor.save(folder / BEST, record={"epoch": progress.epoch, "validation_em": progress.best_em})
-
-
-def _save(
-    folder: Path,
-    fabric: Fabric,
-    predictor: Predictor,
-    adam: torch.optim.Adam,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    progress: Progress,
-) -> None:
-    """Write the checkpoint beside, then put it in place at once: a kill leaves the old one or the new one."""
-    if fabric.is_global_zero:
-        _write_epochs(folder, progress)
-        state = {
-            "predictor": predictor.state_dict(),
-            "adam": adam.state_dict(),
-            "schedule": schedule.state_dict(),
-            "random": torch.get_rng_state(),
-            "progress": vars(progress),
+    progress.history.append(
+        {
+            "epoch": progress.epoch,
+            "loss": progress.loss_sum / progress.step,
+            "validation_em": em,
+            "validation_f1": mean_f1,
+            "seconds": round(progress.seconds, 3),
+            "images_per_second": round(examples / progress.seconds, 1),
         }
-        temporary = folder / (CHECKPOINT + ".partial")
-        with temporary.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / CHECKPOINT)
-    fabric.barrier()
+    )
+    progress.step, progress.loss_sum, progress.seconds = 0, 0.0, 0.0
+    if em > progress.best_em:
+        progress.best_em = em
+        if checkpoint.fabric.is_global_zero:
+            record = {"epoch": progress.epoch, "validation_em": em}
+            checkpoint.predictor.save(checkpoint.folder / BEST, record=record)
 
 
-def _load(
-    folder: Path,
-    fabric: Fabric,
-    predictor: Predictor,
-    adam: torch.optim.Adam,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-) -> Progress:
-    state: Mapping[str, Any] = torch.load(folder / CHECKPOINT, map_location=fabric.device, weights_only=True)
-    predictor.load_state_dict(state["predictor"])
-    adam.load_state_dict(state["adam"])
-    schedule.load_state_dict(state["schedule"])
-    torch.set_rng_state(state["random"].cpu())
-    return Progress(**state["progress"])
+def _validate(predictor: Predictor, validation: Examples, fabric: Fabric) -> tuple[float, float]:
+    """Mean exact match and F1 over all processes, each of which predicts its part."""
+    for buffer in predictor.buffers():
+        buffer.copy_(fabric.broadcast(buffer.cpu()))  # all validate what process 0 would save
+    part = validation.subset(np.arange(fabric.global_rank, len(validation), fabric.world_size))
+    counts, target = evaluate(predictor, part)
+    sums = torch.stack([exact_match(counts, target).sum(), f1(counts, target).sum()])
+    em, mean_f1 = (total / len(validation) for total in _over_processes(fabric, sums, "sum").tolist())
+    return em, mean_f1
 
 
-def _write_epochs(folder: Path, progress: Progress) -> None:
-    """A line for each epoch; those that a checkpoint does not know will be made again."""
-    temporary = folder / (EPOCHS + ".partial")
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in progress.history))
-    temporary.replace(folder / EPOCHS)
+def _over_processes(fabric: Fabric, values: Tensor, how: Literal["mean", "sum"]) -> Tensor:
+    reduced = fabric.all_reduce(fabric.to_device(values.detach().clone()), reduce_op=how)  # in place
+    assert isinstance(reduced, Tensor)
+    return reduced
 
 
-def _not_finite(folder: Path, batch: Batch, progress: Progress) -> NotFiniteError:
-    torch.save(batch._asdict(), folder / BAD_BATCH)
+@dataclass
+class _Checkpoint:
+    """All that a run needs to go on."""
+
+    folder: Path
+    fabric: Fabric
+    predictor: Predictor
+    adam: torch.optim.Adam
+    schedule: LRScheduler
+    settings: dict[str, Any]
+    """What has to be the same when it goes on."""
+
+    def save(self, progress: Progress) -> None:
+        """Write the checkpoint and, first, the epochs it knows of."""
+        if not self.fabric.is_global_zero:
+            return
+        lines = "".join(json.dumps(line) + "\n" for line in progress.history)
+        _replace(self.folder / EPOCHS, lambda file: file.write(lines.encode()))
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        state |= {"progress": vars(progress), "settings": self.settings}
+        _replace(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
+
+    def load(self, *, resume: bool) -> Progress:
+        """Where the run was, with everything set to how it was there; or a new one's start."""
+        path = self.folder / CHECKPOINT
+        state = None
+        if self.fabric.is_global_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            state = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+        state = self.fabric.broadcast(state)
+        if state is None:
+            return Progress()
+        if not resume:
+            raise FileExistsError(f"there is a run in {self.folder} already: resume it, or take another folder")
+        for name, value in self.settings.items():
+            was = state["settings"][name]
+            check(value == was, name, f"{was!r}, as in the run in {self.folder} that is to be resumed", value)
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        return Progress(**state["progress"])
+
+    def _parts(self) -> dict[str, Any]:
+        precision = self.fabric.strategy.precision
+        return {"predictor": self.predictor, "adam": self.adam, "schedule": self.schedule, "precision": precision}
+
+
+class _Interruption:
+    """Ctrl-C, once it came."""
+
+    waits = False
+
+    def obey(self) -> None:
+        """Go where it wanted to go."""
+        if self.waits:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _patience() -> Iterator[_Interruption]:
+    """Let Ctrl-C wait until it is obeyed; a second one does not wait."""
+    interruption = _Interruption()
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interruption.waits = True
+        signal.signal(signal.SIGINT, before)
+
+    # Only Python's own handler is replaced, and only the main thread may do so.
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interruption
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _replace(path: Path, write: Callable[[Any], object]) -> None:
+    """Write beside, then put it in place at once: a kill leaves the old file or the new one."""
+    temporary = path.with_name(path.name + ".partial")
+    with temporary.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _not_finite(checkpoint: _Checkpoint, batch: Batch, progress: Progress) -> NotFiniteError:
+    """Save the batch, of which each process has a part, and say what happened."""
+    fabric, path = checkpoint.fabric, checkpoint.folder / BAD_BATCH
+    if fabric.world_size > 1:
+        path = path.with_stem(f"{path.stem}-{fabric.global_rank}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, lambda file: torch.save(batch._asdict(), file))
+    what = f"the loss became {progress.loss}" if not math.isfinite(progress.loss) else "the gradient became infinite"
     return NotFiniteError(
-        f"the loss became {progress.loss} in epoch {progress.epoch + 1} at step {progress.step + 1}; the batch is in"
-        f" {folder / BAD_BATCH}. Try a lower learning rate (lr), or clip the gradient (clip)"
+        f"{what} in epoch {progress.epoch + 1} at step {progress.step + 1}; the batch is in {path}."
+        " Try a lower learning rate (lr), or clip the gradient (clip)"
     )

@@ -25,13 +25,26 @@ app = App(
     name="multiset",
     help="Multiset prediction: from an input to an unordered collection of labels in which labels repeat.",
     help_epilogue=(
-        "Start with: `multiset data --help`\n\n"
+        "Start with: `multiset train --preset demo`, `multiset data --help`\n\n"
         f"Exit codes: 0 all right, 1 something in the data or on the disk is wrong, 2 the command is wrong, "
         f"130 stopped by Ctrl-C. {DEBUG}=1 shows where an error came from."
     ),
     version=f"torchmultiset {__version__}",
 )
 app.command("torchmultiset.cli.data:app", name="data", help="Build, describe and look at data sets.")
+app.command(
+    "torchmultiset.cli.train:app",
+    name="train",
+    help="Learn a model from a data set, and test it.\n\nAfter each epoch the validation data shows how good the model"
+    " is; the best one is kept, and tested once at the end. All that is made lies in one folder, with all that is"
+    " needed to make it again.",
+)
+app.command("torchmultiset.cli.models:evaluate", name="evaluate", help="Test a model on a data set.")
+app.command(
+    "torchmultiset.cli.models:predict",
+    name="predict",
+    help="Predict multisets of images or arrays: which labels, how many of each, and how sure the model is.",
+)
 
 
 def main(tokens: Sequence[str] | None = None) -> int:

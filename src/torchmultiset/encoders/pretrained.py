@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check_one_of
+from torchmultiset._checks import check, check_one_of
 from torchmultiset.encoders.backbone import Backbone
 
 __all__ = ["BackboneName", "PretrainedEncoder", "make_backbone"]
@@ -49,6 +49,7 @@ class PretrainedEncoder(nn.Module):
 
     def __init__(self, backbone: BackboneName, channels: int, *, width: int = 128) -> None:
         super().__init__()
+        check_one_of("backbone", backbone, ("resnet34", "efficientnet-lite0"))
         self.name = backbone
         self.channels = channels
         self.project = nn.Conv2d(channels, width, 1)
@@ -56,9 +57,16 @@ class PretrainedEncoder(nn.Module):
 
     def forward(self, x: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:
         """A map (B, width, h, w), from features (B, channels, h, w) or from images (B, 3, H, W)."""
+        check(
+            x.ndim == 4 and x.shape[1] in (1, 3, self.channels),
+            "x",
+            f"features of shape (B, {self.channels}, h, w) or images of shape (B, 3, H, W)",
+            x,
+        )
         if x.shape[1] != self.channels:
             if not self._backbone:
-                self._backbone.append(make_backbone(self.name).to(self.project.weight.device))
-            x = self._backbone[0](x)
+                self._backbone.append(make_backbone(self.name))
+            # Being no submodule, it does not move with this one.
+            x = self._backbone[0].to(self.project.weight.device)(x)
         x = x.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)
         return relu(self.project(x))

@@ -1,0 +1,233 @@
+"""``multiset train``: learn a model from a data set, and test it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from cyclopts import App, ArgumentCollection, Parameter
+from cyclopts.config import Dict
+from cyclopts.validators import Number
+from rich.console import Console
+
+from torchmultiset.build import build_objective
+from torchmultiset.cli.progress import TrainingProgress
+from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
+from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
+from torchmultiset.record import read_config
+from torchmultiset.report.evaluation import tables
+from torchmultiset.run import CURVE, PREDICTIONS, Precision, Result, Watch
+from torchmultiset.run import train as run
+from torchmultiset.task import Task, check_config
+
+__all__ = ["app"]
+
+
+def _default(value: object) -> str | None:
+    """How the help shows a default: as one writes it; nothing is not shown."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else None if value in (None, "") else str(value)
+
+
+def _check(_: type, value: Any) -> None:
+    check_config(value)
+
+
+# Each field of a dataclass becomes a flag, and its values follow one another: --channels 10 10 32.
+_Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default, validator=_check)
+
+
+def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Flags that are not given are what the file says, then the recipe, then the preset."""
+    file = _given(arguments, "--config")
+    if file is not None:
+        _below_flags(read_config(file), file, app, commands, arguments)
+    for argument in arguments:
+        for token in argument.tokens:
+            # Such numbers would be rounded without a word.
+            if argument.hint is int and not token.value.lstrip("+-").isdigit() and _is_number(token.value):
+                raise ValueError(f"{argument.name} must be a whole number, but is {token.value}")
+    preset, recipe = _given(arguments, "--preset"), _given(arguments, "--recipe") or "fast"
+    # Names that are not known are refused later, with the nearest right one.
+    if preset in (None, *get_args(PresetName)) and recipe in get_args(RecipeName):
+        values = values_of(preset, recipe)  # type: ignore[arg-type]
+        _below_flags(values, f"recipe {recipe}", app, commands, arguments)
+        if not _given(arguments, "--data"):
+            raise ValueError(_no_data(preset))
+
+
+def _check_together(**given: Any) -> None:
+    """Refuse what does not go together before anything is read or written."""
+    if "model" in given and given["model"].stop == "end":
+        build_objective(given.get("objective", ObjectiveConfig()), num_classes=1, stop="end", seed=0)
+
+
+def _below_flags(
+    values: Mapping[str, Any], source: str, app: App, commands: tuple[str, ...], arguments: ArgumentCollection
+) -> None:
+    # Under the name of this command: at the top, `data` would be taken for the command of that name, and left out.
+    nested = dict(values)
+    for command in reversed(commands):
+        nested = {command: nested}
+    Dict(nested, source=source)(app, commands, arguments)
+
+
+def _given(arguments: ArgumentCollection, name: str) -> str | None:
+    values = [token.value for argument in arguments if argument.name == name for token in argument.tokens]
+    return values[-1] if values else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+app = App(
+    name="train",
+    config=_fill_in,
+    validator=_check_together,
+    help_epilogue=f"""\
+Presets:
+
+{chr(10).join(f"- `{name}`: {preset.about}" for name, preset in PRESETS.items())}
+
+Recipes:
+
+- `paper`: Adam at 1e-3 throughout, no clipping, no normalisation, 2 policy layers, 200 epochs (350 for 10 digits)
+- `fast`: the learning rate rises and falls (one-cycle) to a higher peak, gradients are clipped, BatchNorm in the
+  tower, and far fewer epochs
+
+A value is taken from the flag; if there is none, from the file; then from the recipe; then from the preset.
+
+Examples:
+
+- `multiset train --preset demo`
+- `multiset train --preset mnist-multi-4 --objective seq --rank area --out runs/seq-area`
+- `multiset train --data pets.csv --epochs 30`
+- `multiset train --config runs/demo/config.toml --out runs/again`
+""",
+)
+
+
+@app.default
+def train(
+    *,
+    preset: PresetName | None = None,
+    recipe: RecipeName = "fast",
+    config: Path | None = None,  # noqa: ARG001  (read by _fill_in)
+    out: Path | None = None,
+    resume: Annotated[bool, Parameter(negative=())] = False,
+    devices: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    nodes: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    precision: Precision = "32-true",
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    data: Annotated[DataConfig, _Flags, Parameter(group="Data")] = DataConfig(),  # noqa: B008  (frozen)
+    model: Annotated[ModelConfig, _Flags, Parameter(group="Model")] = ModelConfig(),  # noqa: B008
+    objective: Annotated[ObjectiveConfig, _Flags, Parameter(group="Objective")] = ObjectiveConfig(),  # noqa: B008
+    optim: Annotated[OptimConfig, _Flags, Parameter(group="Optimisation")] = OptimConfig(),  # noqa: B008
+) -> None:
+    """Learn a model from a data set, and test it.
+
+    Args:
+        preset: A task with a name; see below.
+        recipe: How it is learned; see below.
+        config: File of values, TOML or YAML: the names of the flags below, with _ for -. A run folder has one.
+        out: Folder for all that is made. If not given, runs/ and the name of the preset or of the data.
+        resume: Go on with the run in the folder, if there is one.
+        devices: Processes on each machine, one for each GPU if there are any.
+        nodes: Machines.
+        precision: Of the arithmetic.
+        seed: Of the weights, of the order of the examples and of all sampling.
+        data: Where the examples come from.
+        model: The network.
+        objective: What is learned from.
+        optim: How it is learned.
+    """
+    out = out or Path("runs") / (preset or Path(data.data).stem)
+    console = Console(stderr=True)
+    whole = RunConfig(data, model, objective, optim, seed)
+    shown = TrainingProgress(console)
+
+    def start(task: Task) -> Watch:
+        if recipe == "fast":
+            _say(textwrap.fill(_unlike_the_paper(whole, preset), 80, subsequent_indent="  "))
+        return shown.start(task)
+
+    try:
+        result = run(
+            whole,
+            out,
+            resume=resume,
+            devices=devices,
+            nodes=nodes,
+            precision=precision,
+            command=["multiset", *sys.argv[1:]],
+            progress=console.is_terminal,
+            say=_say,
+            watch=start,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"start the same command with --resume, and the run in {out} goes on where it was"
+        ) from None
+    finally:
+        shown.stop()
+    _print_result(out, data.data, result)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # in a log, before what comes later on standard error
+
+
+def _no_data(preset: str | None) -> str:
+    if preset is not None and preset.startswith("coco"):
+        return f"{preset} needs --data, the file that `multiset data build {preset}` writes; see its --help"
+    return "no data is given: name a data set (--data FILE or FOLDER), or a preset that makes one (--preset demo)"
+
+
+def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
+    """What a run does not do as the paper did."""
+    values = to_dict(config)
+    pairs = [
+        f"{name} {_default(values[name])} ({_default(value)})"
+        for name, value in values_of(preset, "paper").items()
+        if values[name] != value and name not in ("data", "mnist_multi")
+    ]
+    return f"Unlike the paper (--recipe paper): {', '.join(pairs) or 'nothing'}."
+
+
+def _print_result(out: Path, data: str, result: Result) -> None:
+    record = result.record
+    if not record.get("finished"):  # another process has the results
+        return
+    if result.report is None:
+        print(f"The run in {out} is finished; nothing is left to do.")
+    else:
+        console = Console()
+        for table in tables(result.report):
+            console.print()
+            console.print(table)
+        best, minutes = record["best_epoch"], record["minutes"]
+        print(f"\nTrained in {minutes:.1f} minutes. Tested: epoch {best}, the best on the validation data.")
+    where, what = shlex.quote(str(out)), shlex.quote(data)
+    made = {
+        "model": "the model",
+        CURVE: "how it learned",
+        PREDICTIONS: "some predictions, right and wrong ones",
+        "config.toml": "every setting; multiset train --config does it again",
+        "run.json": "results, versions, machine",
+    }
+    print(f"\nIn {out}:\n")
+    for name, about in made.items():
+        if (out / name).exists():
+            print(f"  {name:<16} {about}")
+    print(
+        f"\nTry next:\n\n  multiset predict {where} {what} --split test --number 12 --figure predicted.png\n"
+        f"  multiset evaluate {where} {what} --split validation\n  multiset train --help"
+    )

@@ -1,0 +1,299 @@
+"""One training run in one folder, from a config to a model that was tested once: what `multiset train` does.
+
+::
+
+    folder/
+      config.toml      every value of the config; `multiset train --config folder/config.toml` does it again
+      run.json         command, commit, versions, machine, data, what "auto" became, minutes, results
+      epochs.jsonl     a line for each epoch
+      checkpoint.pt    all that `resume` needs
+      best/            the weights of the best epoch
+      model/           the same with all that is known about them: what `multiset evaluate` and `predict` read
+      curve.png, predictions.png, tensorboard/    where matplotlib and tensorboard are installed
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from torchmultiset._checks import check
+from torchmultiset.build import build_objective, build_predictor
+from torchmultiset.config import RunConfig, to_dict
+from torchmultiset.data.load import is_store
+from torchmultiset.inference import MODEL, InputKind
+from torchmultiset.predictor import Predictor
+from torchmultiset.record import (
+    CONFIG,
+    differences,
+    environment,
+    portable_command,
+    read_config,
+    read_record,
+    write_config,
+    write_record,
+)
+from torchmultiset.report.evaluation import Report, best_constant, report
+from torchmultiset.task import Task, prepare
+from torchmultiset.training import BEST, Evaluation, Progress, evaluate, fit
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["CURVE", "PREDICTIONS", "Precision", "Result", "Watch", "train"]
+
+CURVE, PREDICTIONS = "curve.png", "predictions.png"
+
+Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
+Watch: TypeAlias = Callable[[Progress], None]
+
+
+class Result(NamedTuple):
+    """What came out."""
+
+    record: dict[str, Any]
+    """What ``run.json`` says."""
+    report: Report | None
+    """Of the best weights on the test data; None if the run had been finished before."""
+
+
+def train(
+    config: RunConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    devices: int = 1,
+    nodes: int = 1,
+    precision: Precision = "32-true",
+    command: Sequence[str] = (),
+    progress: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+    watch: Callable[[Task], Watch] = lambda _: lambda _: None,
+) -> Result:
+    """Train, choose the best epoch, test it once, and leave a folder that says how.
+
+    Args:
+        config: What is to be run.
+        folder: The run folder.
+        resume: Go on with the run in the folder, if there is one.
+        devices: Processes on each machine. More than one starts this program again for each of the others, so only a
+            command does that.
+        nodes: Machines.
+        precision: Of the arithmetic, as Lightning Fabric names it.
+        command: What was typed, for the record.
+        progress: Show progress bars while data is made or read.
+        say: Told what was picked, and how it goes; by one process only.
+        watch: Given the task, gives what is called after each step; in one process only.
+
+    Raises:
+        FileExistsError: The folder holds a run, and `resume` is not set.
+        ValueError: The config or the data is wrong, or another than that of the run to be resumed.
+    """
+    folder = Path(folder)
+    task = prepare(config, progress=progress)
+    # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
+    before = _look(folder, task, resume, {"devices": devices, "nodes": nodes, "precision": precision})
+    if before.get("finished"):
+        return Result(before, None)
+    fabric = _launch(devices, nodes, precision)
+    torch.manual_seed(task.config.seed)
+    predictor = _build(task)
+    record = _begin(task, predictor, fabric, command, precision, before, (devices, nodes))
+    if fabric.is_global_zero:
+        _tell(task, record, say)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, task.config)
+        write_record(folder, record)
+    diary = _Diary(folder, record, watch(task)) if fabric.is_global_zero else None
+    objective = build_objective(
+        task.config.objective,
+        num_classes=len(predictor.classes),
+        stop=predictor.stop,
+        seed=task.config.seed,
+    )
+    fitted = fit(
+        predictor,
+        objective,
+        task.splits["train"],
+        task.splits["validation"],
+        task.config.optim,
+        folder,
+        seed=task.config.seed,
+        resume=resume,
+        fabric=fabric,
+        watch=diary or (lambda _: None),
+    )
+    result = _finish(folder, task, fitted, diary, fabric) if diary else Result(record, None)
+    fabric.barrier()
+    return result
+
+
+def _build(task: Task) -> Predictor:
+    config, stop = task.config, task.config.model.stop
+    assert stop != "auto"
+    return build_predictor(
+        config.model,
+        config.objective,
+        shape=task.shape,
+        classes=task.splits["train"].classes,
+        max_size=config.model.max_size,
+        stop=stop,
+        backbone=None if config.data.backbone == "none" else config.data.backbone,
+    )
+
+
+def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of the run in the folder, if it may go on; empty if there is none."""
+    record = read_record(folder)
+    if not record or not (folder / CONFIG).exists():
+        return {}
+    state = "is finished" if record.get("finished") else "has begun"
+    if not resume:
+        raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
+    differ = differences(read_config(folder / CONFIG), to_dict(task.config))
+    differ += differences({name: record.get(name) for name in launched}, launched)
+    differ += [
+        f"the data was {record['data'][key]} and is now {task.data[key]}"
+        for key in ("sha256",)
+        if record["data"][key] != task.data[key]
+    ]
+    if differ:
+        raise ValueError(f"the run in {folder} is another one: {'; '.join(differ)}. Choose another folder (--out)")
+    return record
+
+
+def _launch(devices: int, nodes: int, precision: Precision) -> Fabric:
+    from lightning_fabric import Fabric
+
+    check(devices >= 1, "devices", "at least 1", devices)
+    check(nodes >= 1, "nodes", "at least 1", nodes)
+    several = devices * nodes > 1
+    fabric = Fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
+    if several:
+        fabric.launch()
+    if fabric.world_size != devices * nodes:
+        raise RuntimeError(f"{devices * nodes} processes were asked for, but {fabric.world_size} are there")
+    return fabric
+
+
+def _begin(
+    task: Task,
+    predictor: Predictor,
+    fabric: Fabric,
+    command: Sequence[str],
+    precision: Precision,
+    before: Mapping[str, Any],
+    launched: tuple[int, int],
+) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "finished": False,
+        "command": shlex.join(portable_command(command)),
+        "seed": task.config.seed,
+        "devices": launched[0],
+        "nodes": launched[1],
+        "processes": fabric.world_size,
+        "device": fabric.device.type,
+        "precision": precision,
+        **environment(),
+        "data": task.data,
+        "examples": {name: len(examples) for name, examples in task.splits.items()},
+        "picked": [pick._asdict() for pick in task.picks],
+        "parameters": sum(p.numel() for p in predictor.parameters()),
+        "minutes": before.get("minutes", 0.0),
+    }
+
+
+def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    numbers = ", ".join(f"{count:,} {name}" for name, count in record["examples"].items())
+    say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
+    for pick in task.picks:
+        say(f"Picked {pick.what} {pick.value}: {pick.reason}.")
+    objective, optim = task.config.objective, task.config.optim
+    say(
+        f"Training {record['parameters']:,} parameters with {objective.objective} for {optim.epochs}"
+        f" epoch{'s' * (optim.epochs > 1)} on {record['processes']} x {record['device']}."
+    )
+
+
+class _Diary:
+    """Keeps the record of a run up to date, and passes on what happens."""
+
+    def __init__(self, folder: Path, record: dict[str, Any], watch: Watch) -> None:
+        self.folder, self.record, self.watch = folder, record, watch
+        self.minutes, self.start, self.epochs = record["minutes"], time.monotonic(), -1
+
+    def __call__(self, progress: Progress) -> None:
+        if self.epochs < 0:
+            self.epochs = len(progress.history)
+        if len(progress.history) > self.epochs:
+            self.update()
+            _tensorboard(self.folder, progress.history[self.epochs :])
+            self.epochs = len(progress.history)
+        self.watch(progress)
+
+    def update(self, **more: Any) -> None:
+        """Write what is known now."""
+        self.record |= {"minutes": round(self.minutes + (time.monotonic() - self.start) / 60, 3), **more}
+        write_record(self.folder, self.record)
+
+
+def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: Fabric) -> Result:
+    """Test the best weights, once, and write down all that is known about them."""
+    diary.update()  # testing is no training
+    best = Predictor.load(folder / BEST).to(fabric.device)
+    # Someone's own data may have no test examples: then the validation data has to do, and the report says so.
+    split = "test" if len(task.splits.get("test", ())) else "validation"
+    evaluation = evaluate(best, task.splits[split])
+    constant = best_constant(torch.from_numpy(task.splits["train"].counts))
+    told = report(*evaluation, best.classes, split=split, constant=constant)
+    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], split: told.to_json()}
+    first = task.pictures["train"].inputs[np.array([0])]
+    about = {
+        "input": asdict(InputKind(first.shape[1:], str(first.dtype), exif=not is_store(task.config.data.data))),
+        "constant": constant.tolist(),
+        "data": task.data,
+        "config": to_dict(task.config) | {"data": task.data["name"], "mnist": ""},
+        "git": diary.record["git"],
+        "minutes": diary.record["minutes"],
+        "metrics": results,
+    }
+    best.cpu().save(folder / MODEL, record=about)
+    _draw(folder, task, fitted, best, evaluation, split)
+    diary.record |= {"finished": True, **results}
+    write_record(folder, diary.record)
+    return Result(diary.record, told)
+
+
+def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:
+    """Learning curve and predictions, where matplotlib is installed and there is something to be seen."""
+    if find_spec("matplotlib") is None:
+        return
+    from torchmultiset.report.figures import choose, panels, save_curve, save_predictions
+
+    save_curve(fitted.history, folder / CURVE)
+    counts, target = evaluation
+    chosen = choose((counts == target).all(1))
+    pictures = task.pictures[split].inputs[np.array(chosen)]
+    if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
+        explained = best.explain(task.splits[split].batch(chosen).x)
+        save_predictions(panels([*pictures], explained, target[chosen]), best.classes, folder / PREDICTIONS)
+
+
+def _tensorboard(folder: Path, lines: Sequence[Mapping[str, int | float]]) -> None:
+    if find_spec("tensorboard") is None:
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        for line in lines:
+            for name in line.keys() - {"epoch"}:
+                writer.add_scalar(name, line[name], int(line["epoch"]))

@@ -1,0 +1,139 @@
+"""A frozen backbone under a layer that learns: from images and from cached features, the same."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
+from torchmultiset.encoders import pretrained as module
+
+
+@pytest.fixture
+def made(monkeypatch) -> list[Backbone]:
+    """Put a small backbone of 6 channels in the place of the large ones; lists those that were made."""
+    backbones: list[Backbone] = []
+
+    def make(name: str) -> Backbone:
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            trunk = nn.Sequential(nn.Conv2d(3, 6, 3, stride=4), nn.BatchNorm2d(6), nn.ReLU())
+        backbones.append(Backbone(trunk, name=name, channels=6, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)))
+        return backbones[-1]
+
+    monkeypatch.setattr(module, "make_backbone", make)
+    return backbones
+
+
+def encoder() -> PretrainedEncoder:
+    torch.manual_seed(0)
+    return PretrainedEncoder("resnet34", channels=6, width=4)
+
+
+def test_images_and_their_features_give_the_same(made):
+    encode, images = encoder(), torch.randint(256, (5, 3, 19, 23), dtype=torch.uint8)
+    from_images = encode(images)
+    assert from_images.shape == (5, 4, 5, 6)
+    features = made[0](images)
+    torch.testing.assert_close(encode(features), from_images, rtol=0, atol=0)
+    torch.testing.assert_close(encode(images.float() / 255), from_images)
+
+
+def test_it_is_a_rectified_linear_map_at_each_place(made):
+    encode, features = encoder(), torch.randn(2, 6, 3, 5)
+    weight, bias = encode.project.weight[:, :, 0, 0], encode.project.bias
+    expected = (torch.einsum("oc,bchw->bohw", weight, features) + bias[:, None, None]).clamp(min=0)
+    torch.testing.assert_close(encode(features), expected)
+    assert (expected == 0).any()
+    assert (expected > 0).any()
+
+
+def test_features_as_a_cache_keeps_them_need_no_backbone(made):
+    features = torch.randn(3, 6, 2, 2)
+    torch.testing.assert_close(encoder()(features.half()), encoder()(features.half().float()), rtol=0, atol=0)
+    assert not made
+
+
+def test_the_backbone_is_made_once_and_of_the_right_name(made):
+    encode = PretrainedEncoder("efficientnet-lite0", channels=6)
+    for _ in range(2):
+        assert encode(torch.rand(1, 3, 9, 9)).shape[1] == 128
+    assert [backbone.name for backbone in made] == ["efficientnet-lite0"]
+
+
+def test_grey_images_are_images_too(made):
+    grey = torch.rand(2, 1, 9, 9)
+    torch.testing.assert_close(encoder()(grey), encoder()(grey.expand(-1, 3, -1, -1)))
+
+
+def test_the_backbone_is_no_part_of_state_and_parameters(made):
+    encode = encoder()
+    before = list(encode.state_dict())
+    encode(torch.rand(1, 3, 9, 9))
+    assert list(encode.state_dict()) == before == ["project.weight", "project.bias"]
+    assert [name for name, _ in encode.named_parameters()] == before
+    other = PretrainedEncoder("resnet34", channels=6, width=4)
+    other.load_state_dict(encode.state_dict())
+    images = torch.rand(2, 3, 9, 9)
+    torch.testing.assert_close(other(images), encode(images), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("first", [torch.no_grad, torch.inference_mode])
+def test_only_the_layer_learns_even_if_the_first_images_came_while_predicting(made, first):
+    encode, images = encoder().train(), torch.rand(4, 3, 9, 9)
+    with first():
+        encode(images)
+    before, layer = copy.deepcopy(made[0].trunk.state_dict()), encode.project.weight.detach().clone()
+    optimiser = torch.optim.SGD(encode.parameters(), lr=0.1)
+    for _ in range(2):
+        optimiser.zero_grad()
+        F.mse_loss(encode(images), torch.ones(4, 4, 2, 2)).backward()
+        optimiser.step()
+    assert not torch.equal(encode.project.weight, layer)
+    assert all(torch.equal(value, before[name]) for name, value in made[0].trunk.state_dict().items())
+    assert not any(module.training for module in made[0].modules())
+
+
+def test_the_backbone_follows_to_another_device(made):
+    encode, images = encoder(), torch.rand(2, 3, 9, 9)
+    shape = encode(images).shape
+    encode.to("meta")  # the one other device that every machine has
+    out = encode(images)
+    assert (out.shape, out.device.type) == (shape, "meta")
+
+
+def test_another_precision_than_the_backbones(made):
+    assert encoder().double()(torch.rand(2, 3, 9, 9)).dtype == torch.float64
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("shape", [(2, 512, 3, 3), (2, 6), (2, 4, 9, 9), (3, 9, 9)])
+def test_what_is_neither_image_nor_feature_is_refused_before_a_backbone_is_made(made, shape):
+    with pytest.raises(ValueError, match=r"x must be features of shape \(B, 6, h, w\) or images of shape"):
+        encoder()(torch.rand(shape))
+    assert not made
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_an_unknown_backbone_is_refused_at_once():
+    with pytest.raises(ValueError, match="backbone must be one of 'resnet34', 'efficientnet-lite0', but is 'vgg'"):
+        PretrainedEncoder("vgg", channels=6)
+    with pytest.raises(ValueError, match="name must be one of"):
+        make_backbone("vgg")
+
+
+def test_what_it_was_made_with_is_remembered():
+    arguments = {"backbone": "resnet34", "channels": 6, "width": 4}
+    assert PretrainedEncoder("resnet34", channels=6, width=4).arguments == arguments
+
+
+def test_the_real_small_backbone_has_the_channels_that_its_name_promises():
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' is not installed")
+    images = torch.rand(1, 3, 64, 64)
+    backbone = make_backbone("efficientnet-lite0")
+    encode = PretrainedEncoder("efficientnet-lite0", channels=backbone.channels, width=4)
+    torch.testing.assert_close(encode(images), encode(backbone(images)), rtol=0, atol=0)

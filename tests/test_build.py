@@ -1,0 +1,282 @@
+"""From names to things: what is picked, what is refused, and that every combination that is allowed works."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import product
+from typing import get_args, get_type_hints
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchmultiset import objectives
+from torchmultiset.build import build_objective, build_predictor
+from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
+from torchmultiset.data import Batch
+from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
+
+IMAGE, VECTOR = (1, 44, 44), (7,)
+SMALL = {"channels": (3, 4, 5), "units": (9, 6), "hidden": 8}
+OBJECTIVES = get_args(get_type_hints(ObjectiveConfig)["objective"])
+WITHOUT_END = ("dm-l1", "dm-kl", "one-step")
+
+
+def build(shape=VECTOR, stop="policy", backbone=None, own=None, objective="multi", max_size=3, **model):
+    return build_predictor(
+        ModelConfig(**{**SMALL, **model}),
+        ObjectiveConfig(objective=objective),
+        shape=shape,
+        classes=("ant", "bee", "cat"),
+        max_size=max_size,
+        stop=stop,
+        backbone=backbone,
+        encoder=own,
+    )
+
+
+def make_objective(name, stop="policy", **changes):
+    return build_objective(ObjectiveConfig(objective=name, **changes), num_classes=3, stop=stop, seed=0)
+
+
+# --- what is picked ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "encoder", "policy"),
+    [
+        ({"shape": IMAGE}, ConvEncoder, ConvLSTMPolicy),
+        ({"shape": VECTOR}, MLPEncoder, LSTMPolicy),
+        ({"shape": (512, 3, 3), "backbone": "resnet34"}, PretrainedEncoder, ConvLSTMPolicy),
+        ({"shape": IMAGE, "policy": "feed-forward"}, ConvEncoder, FeedForwardPolicy),
+        ({"shape": VECTOR, "policy": "transformer"}, MLPEncoder, TransformerPolicy),
+        ({"shape": IMAGE, "objective": "one-step"}, ConvEncoder, OneStep),
+        ({"shape": VECTOR, "objective": "one-step", "policy": "lstm"}, MLPEncoder, OneStep),
+    ],
+)
+def test_parts_are_picked_by_the_shape_of_the_input(arguments, encoder, policy):
+    predictor = build(**arguments)
+    assert type(predictor.encoder) is encoder
+    assert type(predictor.policy) is policy
+
+
+def test_sizes_are_those_of_the_config():
+    predictor = build(IMAGE, hidden=6, layers=2, norm="none")
+    assert [conv.out_channels for conv in predictor.encoder.convs] == [3, 4, 5]
+    assert isinstance(predictor.encoder.norms[0], nn.Identity)
+    assert isinstance(build(IMAGE).encoder.norms[0], nn.BatchNorm2d)
+    assert (predictor.policy.hidden, len(predictor.policy.layers)) == (6, 2)
+    assert predictor.policy.memory == predictor.encoder.memory_shape(44, 44)
+    assert build(VECTOR).encoder(torch.rand(1, 7)).shape == (1, 6)
+    pretrained = build((512, 3, 5), backbone="resnet34")
+    assert pretrained.policy.memory == (6, 3, 5)
+    assert pretrained.encoder.name == "resnet34"
+
+
+@pytest.mark.parametrize(("stop", "steps", "policy_classes"), [("fixed", 3, 3), ("policy", 4, 3), ("end", 4, 4)])
+def test_the_way_to_stop(stop, steps, policy_classes):
+    predictor = build(stop=stop)
+    assert (predictor.steps, predictor.policy.num_classes) == (steps, policy_classes)
+    assert (predictor.stop_head is not None) == (stop == "policy")
+    assert predictor.classes == ("ant", "bee", "cat")
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_only_reinforce_has_a_baseline(name):
+    assert (build(objective=name).value_head is not None) == (name == "rl")
+
+
+def test_the_defaults_build_the_papers_network_for_its_images():
+    predictor = build_predictor(
+        ModelConfig(), ObjectiveConfig(), shape=(1, 100, 100), classes=list("0123456789"), max_size=4, stop="fixed"
+    )
+    assert [conv.out_channels for conv in predictor.encoder.convs] == [10, 10, 32]
+    assert predictor.policy.memory == (32, 9, 9)
+    assert predictor.predict(torch.zeros(1, 1, 100, 100, dtype=torch.uint8)).sum() == 4
+
+
+# --- everything that is allowed works ---
+
+
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    [(n, s) for n in OBJECTIVES for s in ("fixed", "policy", "end") if s != "end" or n not in WITHOUT_END],
+)
+@pytest.mark.parametrize(
+    ("shape", "backbone", "policies"),
+    [
+        (IMAGE, None, ("conv-lstm", "feed-forward", "transformer")),
+        (VECTOR, None, ("lstm", "feed-forward", "transformer")),
+        ((512, 2, 3), "resnet34", ("conv-lstm",)),
+    ],
+)
+def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbone, policies):
+    torch.manual_seed(0)
+    labels = torch.tensor([[0, 0, 2], [1, -1, -1], [-1, -1, -1]])
+    if stop == "fixed":
+        labels = labels.clamp(min=0)
+    target = torch.stack([(labels == c).sum(-1) for c in range(3)], -1)
+    batch = Batch(torch.rand(3, *shape), target, labels)
+    for policy in policies:
+        predictor = build(shape, stop, backbone, objective=name, policy=policy)
+        plan = make_objective(name, stop)(batch, torch.Generator().manual_seed(0))
+        loss = plan.loss(predictor(batch.x, plan.choose))
+        assert loss.shape == ()
+        loss.backward()
+        for key, parameter in predictor.named_parameters():
+            assert parameter.grad is not None, f"{key} gets no gradient"
+            assert parameter.grad.isfinite().all(), key
+        assert predictor.predict(batch.x).shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("multi", objectives.Multi),
+        ("rl", objectives.Reinforce),
+        ("seq", objectives.Sequence),
+        ("dm-l1", objectives.DistributionMatching),
+        ("dm-kl", objectives.DistributionMatching),
+        ("one-step", objectives.OneStepMatching),
+    ],
+)
+def test_objectives_go_by_the_papers_names(name, kind):
+    assert type(make_objective(name)) is kind
+
+
+def test_an_objective_has_what_the_config_says():
+    multi = make_objective("multi", strategy="oracle", divergence="js", stop_weight=0.5)
+    assert multi == objectives.Multi("oracle", "js", end=False, stop_weight=0.5)
+    assert make_objective("multi", "end").end
+    assert make_objective("rl", "end", entropy_weight=0.2, value_weight=0.3, stop_weight=0.4) == objectives.Reinforce(
+        0.2, 0.3, end=True, stop_weight=0.4
+    )
+    assert make_objective("dm-l1", stop_weight=2.0) == objectives.DistributionMatching("l1", stop_weight=2.0)
+    assert make_objective("dm-kl") == objectives.DistributionMatching("kl")
+    assert make_objective("one-step", size_weight=3.0) == objectives.OneStepMatching(3.0)
+    seq = build_objective(
+        ObjectiveConfig(objective="seq", rank="spatial", stop_weight=0.1), num_classes=3, stop="end", seed=4, height=60
+    )
+    assert (seq.rank, seq.end, seq.height, seq.stop_weight) == ("spatial", True, 60, 0.1)
+
+
+def test_the_random_rank_is_the_seeds():
+    config = ObjectiveConfig(objective="seq")
+    drawn = [build_objective(config, num_classes=40, stop="policy", seed=s).permutation for s in (0, 0, 1)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize("name", WITHOUT_END)
+def test_end_is_refused_where_the_paper_sees_no_meaning_in_it(name):
+    reason = rf"stop 'end' does not go with objective '{name}'.*unclear.*section 5\.2.*Use stop 'policy'"
+    with pytest.raises(ValueError, match=reason):
+        build(stop="end", objective=name)
+    with pytest.raises(ValueError, match=reason):
+        make_objective(name, "end")
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shape": VECTOR, "policy": "conv-lstm"}, "policy must be 'lstm', 'feed-forward' or 'transformer'"),
+        ({"shape": IMAGE, "policy": "lstm"}, "policy must be 'conv-lstm', 'feed-forward' or 'transformer'"),
+        ({"shape": VECTOR, "encoder": "conv"}, r"encoder must be 'mlp' for inputs of shape \(7,\)"),
+        ({"shape": IMAGE, "encoder": "mlp"}, r"encoder must be 'conv' for inputs of shape \(1, 44, 44\)"),
+        ({"shape": (3, 4)}, r"encoder must be"),
+        ({"shape": (512,), "backbone": "resnet34"}, r"shape must be \(channels, h, w\)"),
+        ({"shape": (512, 2, 2), "backbone": "vgg"}, "backbone must be one of"),
+        ({"policy": "gru"}, "policy must be one of 'auto', 'conv-lstm', 'lstm', 'feed-forward', 'transformer'"),
+        ({"encoder": "vit"}, "encoder must be one of 'auto', 'conv', 'mlp'"),
+        ({"shape": IMAGE, "norm": "layer"}, "norm must be one of 'none', 'batch'"),
+        ({"stop": "auto"}, "stop must be one of"),
+        ({"max_size": 0}, "max_size must be at least 1"),
+        ({"shape": (1, 8, 8)}, "images larger than 8x8"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build(**arguments)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("multi-task", {}, "objective must be one of 'multi', 'rl', 'dm-l1', 'dm-kl', 'seq', 'one-step'"),
+        ("multi", {"strategy": "beam"}, "strategy must be one of"),
+        ("seq", {"rank": "alphabetical"}, "rank must be one of"),
+    ],
+)
+def test_unknown_names_are_refused(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_objective(name, **changes)
+
+
+# --- an encoder of one's own ---
+
+
+class Own(nn.Module):
+    """Says what its memory looks like."""
+
+    def __init__(self, memory: tuple[int, ...]) -> None:
+        super().__init__()
+        self.memory = memory
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x.expand(len(x), *self.memory)
+
+
+@pytest.mark.parametrize(("memory", "policy"), [((6,), LSTMPolicy), ((6, 2, 2), ConvLSTMPolicy)])
+def test_an_encoder_of_ones_own_says_what_memory_it_makes(memory, policy):
+    encoder = Own(memory)
+    predictor = build(own=encoder)
+    assert predictor.encoder is encoder
+    assert type(predictor.policy) is policy
+    assert predictor.predict(torch.rand(4, *[1] * len(memory))).shape == (4, 3)
+
+
+def test_an_encoder_that_does_not_say_is_refused():
+    with pytest.raises(ValueError, match="encoder must be a module whose attribute `memory` is the shape"):
+        build(own=nn.Linear(7, 6))
+
+
+# --- the config itself ---
+
+
+def test_no_name_occurs_twice_in_a_config():
+    parts = (DataConfig, ModelConfig, ObjectiveConfig, OptimConfig)
+    names = [field.name for part in parts for field in fields(part)] + ["seed"]
+    assert len(names) == len(set(names)) == len(to_dict(RunConfig()))
+
+
+def test_a_flat_config_makes_the_same_config_again():
+    config = RunConfig(model=ModelConfig(channels=(1, 2), stop="end"), objective=ObjectiveConfig(rank="area"), seed=5)
+    flat = to_dict(config)
+    parts = {"data": DataConfig, "model": ModelConfig, "objective": ObjectiveConfig, "optim": OptimConfig}
+    again = {name: part(**{f.name: flat[f.name] for f in fields(part)}) for name, part in parts.items()}
+    assert RunConfig(**again, seed=flat["seed"]) == config
+
+
+def test_every_choice_of_a_config_can_be_built():
+    hints = get_type_hints(ModelConfig)
+    tried = 0
+    for encoder, policy, norm, shape in product(
+        get_args(hints["encoder"]), get_args(hints["policy"]), get_args(hints["norm"]), (IMAGE, VECTOR)
+    ):
+        spatial = shape == IMAGE
+        if encoder == ("mlp" if spatial else "conv") or policy == ("lstm" if spatial else "conv-lstm"):
+            continue
+        config = ModelConfig(**{**SMALL, "encoder": encoder, "policy": policy, "norm": norm})
+        predictor = build_predictor(
+            config, ObjectiveConfig(), shape=shape, classes=("a", "b"), max_size=2, stop="fixed"
+        )
+        assert predictor.predict(torch.rand(2, *shape)).sum(-1).tolist() == [2, 2]
+        tried += 1
+    assert tried == 2 * 4 * 2 * 2

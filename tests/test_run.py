@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import socket
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from torchmultiset import presets
+from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.load import load_data
+from torchmultiset.data.mnist_multi import MnistMulti, build
+from torchmultiset.metrics import exact_match
+from torchmultiset.predictor import Predictor
+from torchmultiset.record import differences, portable, portable_command, read_config, read_record
+from torchmultiset.run import train
+from torchmultiset.task import check_config, prepare
+
+TINY = MnistMulti(
+    sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
+)
+MODEL = ModelConfig(channels=(6, 6), hidden=8)
+OPTIM = OptimConfig(epochs=2, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    build(folder, TINY, load_digits("bundled"))
+    return folder
+
+
+@pytest.fixture
+def config(digits):
+    return RunConfig(DataConfig(data=str(digits)), MODEL, ObjectiveConfig(), OPTIM, seed=3)
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """Images in which a colour means a class, all of them two pets."""
+    folder = tmp_path / "pets"
+    folder.mkdir()
+    lines = ["image,labels,split"]
+    for i in range(12):
+        Image.new("RGB", (40, 30), [(200, 30, 30), (30, 30, 200)][i % 2]).save(folder / f"{i}.png")
+        lines.append(f"{i}.png,{['cat:2', 'dog:2'][i % 2]},{['train', 'train', 'validation'][i // 4]}")
+    (folder / "labels.csv").write_text("\n".join(lines))
+    return folder
+
+
+# What is picked
+
+
+def test_auto_is_settled_by_the_training_data(config, pets):
+    task = prepare(config)
+    assert [pick[:2] for pick in task.picks] == [
+        ("encoder", "conv"),
+        ("policy", "conv-lstm"),
+        ("max_size", "2"),
+        ("stop", "policy"),
+    ]
+    assert task.picks[-1].reason == "training multisets have 1 to 2 labels"
+    assert (task.config.model.stop, task.config.model.max_size) == ("policy", 2)
+    assert prepare(task.config).picks == ()
+
+    same = prepare(replace(config, data=DataConfig(data=str(pets), image_size=32)))
+    assert ("stop", "fixed", "all training multisets have 2 labels") in same.picks
+    assert same.shape == (3, 32, 32)
+
+
+def test_vectors_get_linear_layers_and_an_lstm(tmp_path, config):
+    (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
+    task = prepare(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))))
+    assert {pick.what: pick.value for pick in task.picks}.items() >= {"encoder": "mlp", "policy": "lstm"}.items()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": ModelConfig(max_size=1)}, "max_size must be at least 2"),
+        ({"model": ModelConfig(stop="fixed")}, "stop 'fixed' needs multisets of one size"),
+        ({"optim": OptimConfig(epochs=0)}, "epochs must be at least 1"),
+        ({"optim": OptimConfig(lr=0.0)}, "lr must be more than 0"),
+        ({"optim": OptimConfig(lr=math.nan)}, "lr must be more than 0"),
+        ({"optim": OptimConfig(clip=math.inf)}, "clip must be at least 0"),
+        ({"model": ModelConfig(channels=())}, "channels must be at least one number"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"data": DataConfig()}, "no data is given"),
+    ],
+)
+def test_what_cannot_be_is_refused(config, change, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(replace(config, **change))
+
+
+def test_a_part_of_a_config_can_be_checked_alone():
+    with pytest.raises(ValueError, match="hidden must be at least 1"):
+        check_config(ModelConfig(hidden=0))
+
+
+def test_data_without_validation_examples_is_refused(config, tmp_path):
+    (tmp_path / "t.csv").write_text("a,labels,split\n1,x,train\n3,x;y,test\n")
+    with pytest.raises(ValueError, match="no validation examples to choose the best epoch by"):
+        prepare(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))))
+
+
+def test_mnist_multi_is_built_where_it_is_not_there_yet(config, tmp_path, monkeypatch, digits):
+    monkeypatch.setattr("torchmultiset.task.MNIST_MULTI", {**presets.MNIST_MULTI, "demo": TINY})
+    wanted = replace(config, data=DataConfig(data=str(tmp_path / "new" / "demo"), mnist_multi="demo", mnist="bundled"))
+    task = prepare(wanted)
+    assert {name: len(examples) for name, examples in task.splits.items()} == {
+        "train": 48,
+        "validation": 16,
+        "test": 20,
+    }
+    assert task.data["sha256"] == prepare(config).data["sha256"]
+    before = (tmp_path / "new" / "demo" / "manifest.json").stat().st_mtime_ns
+    prepare(wanted)
+    assert (tmp_path / "new" / "demo" / "manifest.json").stat().st_mtime_ns == before
+
+
+# A whole run
+
+
+@pytest.fixture(scope="module")
+def finished(digits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    config = RunConfig(DataConfig(data=str(digits)), MODEL, ObjectiveConfig(), OPTIM, seed=3)
+    said: list[str] = []
+    command = ["multiset", "train", "--data", str(digits), f"--out={folder}"]
+    result = train(config, folder, command=command, say=said.append)
+    return config, folder, result, said
+
+
+def test_the_folder_holds_a_whole_run(finished):
+    _, folder, result, said = finished
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml", "run.json", "epochs.jsonl", "checkpoint.pt", "best", "model", "curve.png", "predictions.png",
+    }  # fmt: skip
+    assert [json.loads(line)["epoch"] for line in (folder / "epochs.jsonl").read_text().splitlines()] == [1, 2]
+    record = read_record(folder)
+    assert record == json.loads(json.dumps(result.record))
+    assert record["finished"]
+    assert record["seed"] == 3
+    assert record["threads"] == torch.get_num_threads()
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["machine"]["cores"] == os.cpu_count()
+    assert record["examples"] == {"train": 48, "validation": 16, "test": 20}
+    assert record["git"] is None or re.fullmatch(r"[0-9a-f]{40}(\+changes)?", record["git"])
+    assert record["data"]["name"] == "digits"
+    assert record["minutes"] > 0
+    assert any(line.startswith("Picked stop policy: ") for line in said)
+
+
+def test_nothing_in_it_names_a_place(finished, digits):
+    _, folder, _, _ = finished
+    for file in ("config.toml", "run.json", "model/predictor.json", "best/predictor.json"):
+        text = (folder / file).read_text()
+        assert str(digits.parent) not in text
+        assert str(Path.home()) + "/" not in text
+        assert socket.gethostname() not in text
+    assert read_record(folder)["command"] == "multiset train --data digits --out=first"
+    assert read_config(folder / "config.toml")["data"] == "digits"
+
+
+def test_the_model_is_the_best_one_and_was_tested(finished, digits):
+    _, folder, result, _ = finished
+    model = Predictor.load(folder / "model")
+    best = Predictor.load(folder / "best")
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), best.state_dict().values(), strict=True))
+    history = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    assert result.record["validation_em"] == max(line["validation_em"] for line in history)
+    splits = load_data(digits)
+    batch = splits["test"].batch(np.arange(20))
+    em = float(exact_match(model.predict(batch.x), batch.target).mean())
+    assert result.report.overall.exact_match == pytest.approx(em)
+    assert model.record["metrics"]["test"]["overall"]["exact_match"] == pytest.approx(em)
+    assert model.record["input"] == {"shape": [1, 28, 28], "dtype": "uint8", "exif": False}
+    rows = [tuple(row) for row in splits["train"].counts.tolist()]
+    assert rows.count(tuple(model.record["constant"])) == max(map(rows.count, rows))
+
+
+def test_it_can_be_run_again_from_its_config(finished, tmp_path):
+    config, folder, result, _ = finished
+    saved = read_config(folder / "config.toml")
+    resolved = to_dict(prepare(config).config)
+    assert differences(saved, resolved) == []
+    assert saved.keys() == resolved.keys()
+    again = train(prepare(config).config, tmp_path / "again")
+    assert again.report == result.report
+    weights = [Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "again")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
+    config, folder, _, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(FileExistsError, match="holds a run that is finished"):
+        train(config, folder)
+    result = train(config, folder, resume=True)
+    assert (result.record["finished"], result.report) == (True, None)
+    other = replace(config, optim=replace(OPTIM, epochs=5, lr=0.1), seed=4)
+    with pytest.raises(ValueError, match=r"epochs was 2 and is now 5; lr was 0\.003 and is now 0\.1; seed was 3"):
+        train(other, folder, resume=True)
+    with pytest.raises(ValueError, match="precision was 32-true and is now bf16-mixed"):
+        train(config, folder, resume=True, precision="bf16-mixed")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
+    config, folder, result, _ = finished
+
+    class Stop(Exception):
+        pass
+
+    def stop_after_an_epoch(progress):
+        if progress.epoch == 1 and progress.step == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(config, tmp_path / "run", watch=lambda _: stop_after_an_epoch)
+    assert not read_record(tmp_path / "run")["finished"]
+    minutes = read_record(tmp_path / "run")["minutes"]
+    with pytest.raises(FileExistsError, match="holds a run that has begun"):
+        train(config, tmp_path / "run")
+    resumed = train(config, tmp_path / "run", resume=True)
+    assert resumed.report == result.report
+    assert resumed.record["minutes"] >= minutes > 0
+    weights = [Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "run")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_another_data_set_of_the_same_name_is_not_resumed(config, digits, tmp_path):
+    build(tmp_path / "digits", replace(TINY, seed=1), load_digits("bundled"))
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", watch=lambda _: stop)
+    with pytest.raises(ValueError, match=r"the data was .* and is now"):
+        train(replace(config, data=DataConfig(data=str(tmp_path / "digits"))), tmp_path / "run", resume=True)
+
+
+def test_own_images_without_test_examples_are_tested_on_validation(config, pets, tmp_path):
+    own = replace(config, data=DataConfig(data=str(pets), image_size=32))
+    result = train(own, tmp_path / "run")
+    assert result.report.split == "validation"
+    assert "validation" in result.record
+    assert Predictor.load(tmp_path / "run" / "model").record["input"]["exif"]
+
+
+def test_vectors_have_no_picture(config, tmp_path):
+    rows = [f"{i},{i % 3},{'x' * (i % 2) or 'y'},{['train', 'validation', 'test'][i % 3]}" for i in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,labels,split", *rows]))
+    result = train(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))), tmp_path / "run")
+    assert result.report.overall.examples == 4
+    assert (tmp_path / "run" / "curve.png").exists()
+    assert not (tmp_path / "run" / "predictions.png").exists()
+
+
+def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
+    own = replace(config, data=data, model=ModelConfig(hidden=8, units=(8,)))
+    result = train(own, tmp_path / "run")
+    assert (pets / "labels-efficientnet-lite0-64" / "features.f16").exists()
+    model = Predictor.load(tmp_path / "run" / "model")
+    assert model.record["input"]["shape"] == [3, 64, 64]
+    assert model.encoder.channels == 1280
+    assert result.report.overall.examples == 4
+    assert (tmp_path / "run" / "predictions.png").exists()
+
+
+def test_every_objective_runs(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmultiset.run.find_spec", lambda _: None)  # pictures take longer than all the rest
+    for name in ("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"):
+        short = replace(config, objective=ObjectiveConfig(objective=name), optim=replace(OPTIM, epochs=1))
+        assert train(short, tmp_path / name).record["finished"]
+
+
+def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def add_scalar(self, name, value, step):
+            written.append((Path(self.folder).name, name, value, step))
+
+    fake = types.ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    monkeypatch.setattr("torchmultiset.run.find_spec", lambda name: name in ("tensorboard", "matplotlib") or None)
+    train(config, tmp_path / "run")
+    history = [json.loads(line) for line in (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()]
+    ems = [
+        (value, step) for folder, name, value, step in written if name == "validation_em" and folder == "tensorboard"
+    ]
+    assert ems == [(line["validation_em"], line["epoch"]) for line in history]
+
+
+def test_without_matplotlib_there_are_no_pictures(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmultiset.run.find_spec", lambda _: None)
+    assert train(config, tmp_path / "run").record["finished"]
+    assert not list((tmp_path / "run").glob("*.png"))
+
+
+# Records
+
+
+def test_places_are_left_out():
+    assert portable("../data/x") == "../data/x"
+    assert portable("~/digits") == "digits"
+    assert portable("") == ""
+    assert portable_command(["--data=" + str(Path.cwd() / "a" / "b.csv"), "--lr=1"]) == ["--data=a/b.csv", "--lr=1"]
+
+
+def test_config_files(tmp_path):
+    (tmp_path / "a.yaml").write_text("epochs: 3\nchannels: [4, 5]\n")
+    assert read_config(tmp_path / "a.yaml") == {"epochs": 3, "channels": [4, 5]}
+    (tmp_path / "b.yml").write_text("")
+    assert read_config(tmp_path / "b.yml") == {}
+    for name, text, message in [
+        ("c.toml", "epochs = ", "c.toml is not TOML"),
+        ("d.yaml", "a: [", "d.yaml is not YAML"),
+        ("e.yaml", "- 1", "must hold names with values"),
+        ("f.json", "{}", "must end in .toml, .yaml or .yml"),
+    ]:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_config(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="there is no config file"):
+        read_config(tmp_path / "no.toml")
+
+
+def test_a_damaged_record_is_told(tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run\.json is damaged"):
+        read_record(tmp_path)
