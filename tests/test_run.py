@@ -243,13 +243,21 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
 def test_another_data_set_of_the_same_name_is_not_resumed(config, digits, tmp_path):
     build(tmp_path / "digits", replace(TINY, seed=1), load_digits("bundled"))
 
-    def stop(_):
-        raise KeyboardInterrupt
+    def stop(progress):
+        if progress.epoch == 1:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run", watch=lambda _: stop)
     with pytest.raises(ValueError, match=r"the data was .* and is now"):
         train(replace(config, data=DataConfig(data=str(tmp_path / "digits"))), tmp_path / "run", resume=True)
+
+
+def test_a_run_that_failed_before_it_learned_anything_is_not_in_the_way(config, pets, tmp_path):
+    own = replace(config, data=DataConfig(data=str(pets), image_size=32))
+    with pytest.raises(ValueError, match="rank 'area' needs areas"):
+        train(replace(own, objective=ObjectiveConfig(objective="seq", rank="area")), tmp_path / "run")
+    assert train(own, tmp_path / "run").record["finished"]
 
 
 def test_own_images_without_test_examples_are_tested_on_validation(config, pets, tmp_path):
@@ -280,6 +288,23 @@ def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path)
     assert model.encoder.channels == 1280
     assert result.report.overall.examples == 4
     assert (tmp_path / "run" / "predictions.png").exists()
+
+
+def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(config, pets, tmp_path, monkeypatch):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    heights = []
+
+    def stop_here(*_, height, **__):
+        heights.append(height)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchmultiset.run.build_objective", stop_here)
+    data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(config, data=data, model=ModelConfig(hidden=8, units=(8,))), tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run")
+    assert heights == [64, 28]
 
 
 def test_every_objective_runs(config, tmp_path, monkeypatch):

@@ -20,6 +20,10 @@ from torchmultiset.predictor import Predictor
 from torchmultiset.training import NotFiniteError, evaluate, fit, local_fabric
 
 
+class Enough(Exception):
+    pass
+
+
 def cpu(**options) -> Fabric:
     return Fabric(accelerator="cpu", devices=1, **options)
 
@@ -115,7 +119,7 @@ def test_a_batch_may_be_larger_than_the_data(tmp_path):
     assert [len(batch.x) for batch in batches] == [5, 5, 5]
 
 
-@pytest.mark.parametrize("epochs", range(1, 13))
+@pytest.mark.parametrize("epochs", [1, 2, 9, 10, 11])
 def test_one_cycle_of_few_steps(epochs, tmp_path):
     ours = with_optim(task("plain", count=8, epochs=epochs), schedule="one-cycle")
     fit(*ours, tmp_path, fabric=cpu())
@@ -168,9 +172,6 @@ def test_a_line_for_each_epoch(tmp_path):
 
 
 def test_time_before_an_interruption_counts(tmp_path):
-    class Enough(Exception):
-        pass
-
     def watch(progress):
         if progress.step == 6:
             raise Enough
@@ -299,10 +300,8 @@ def test_fit_in_a_thread(tmp_path):
     assert len((tmp_path / "epochs.jsonl").read_text().splitlines()) == 1
 
 
-class Infinite(Exception):
-    pass
-
-
+# The scaler skips steps until it has found its scale, and PyTorch wonders at a first one.
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_mixed_precision_resumes(precision, tmp_path):
     def fabric():
@@ -317,9 +316,9 @@ def test_mixed_precision_resumes(precision, tmp_path):
 
     def watch(progress):
         if (progress.epoch, progress.step) == (0, 7):
-            raise Infinite
+            raise Enough
 
-    with pytest.raises(Infinite):
+    with pytest.raises(Enough):
         fit(*task("plain", epochs=2), tmp_path / "run", fabric=fabric(), save_every=5, watch=watch)
     fit(*task("plain", epochs=2), tmp_path / "run", fabric=fabric(), save_every=5, resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")

@@ -43,7 +43,7 @@ from torchmultiset.record import (
 )
 from torchmultiset.report.evaluation import Report, best_constant, report
 from torchmultiset.task import Task, prepare
-from torchmultiset.training import BEST, Evaluation, Progress, evaluate, fit
+from torchmultiset.training import BEST, CHECKPOINT, Evaluation, Progress, evaluate, fit
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -118,6 +118,7 @@ def train(
         num_classes=len(predictor.classes),
         stop=predictor.stop,
         seed=task.config.seed,
+        height=task.picture[-2] if len(task.picture) == 3 else None,
     )
     fitted = fit(
         predictor,
@@ -153,18 +154,15 @@ def _build(task: Task) -> Predictor:
 def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
     """The record of the run in the folder, if it may go on; empty if there is none."""
     record = read_record(folder)
-    if not record or not (folder / CONFIG).exists():
-        return {}
+    if not record.get("finished") and not (folder / CHECKPOINT).exists():
+        return {}  # nothing was learned that could be lost
     state = "is finished" if record.get("finished") else "has begun"
     if not resume:
         raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
     differ = differences(read_config(folder / CONFIG), to_dict(task.config))
     differ += differences({name: record.get(name) for name in launched}, launched)
-    differ += [
-        f"the data was {record['data'][key]} and is now {task.data[key]}"
-        for key in ("sha256",)
-        if record["data"][key] != task.data[key]
-    ]
+    if record["data"]["sha256"] != task.data["sha256"]:
+        differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
     if differ:
         raise ValueError(f"the run in {folder} is another one: {'; '.join(differ)}. Choose another folder (--out)")
     return record
@@ -256,9 +254,9 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
     told = report(*evaluation, best.classes, split=split, constant=constant)
     results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], split: told.to_json()}
-    first = task.pictures["train"].inputs[np.array([0])]
+    dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
     about = {
-        "input": asdict(InputKind(first.shape[1:], str(first.dtype), exif=not is_store(task.config.data.data))),
+        "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
         "constant": constant.tolist(),
         "data": task.data,
         "config": to_dict(task.config) | {"data": task.data["name"], "mnist": ""},

@@ -41,6 +41,8 @@ class Task:
     """What a person looks at."""
     shape: tuple[int, ...]
     """Of one input of the network."""
+    picture: tuple[int, ...]
+    """Shape of what a person looks at: the same, unless there is a backbone."""
     picks: tuple[Pick, ...]
     data: dict[str, str]
     """Name and checksum."""
@@ -111,9 +113,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             name: features_of(examples, name, config.data.data, backbone, size, progress=progress)
             for name, examples in pictures.items()
         }
-    shape = splits["train"].inputs[np.array([0])].shape[1:]
+    shape, picture = (examples["train"].inputs[np.array([0])].shape[1:] for examples in (splits, pictures))
     resolved, picks = _settle(config, splits["train"], shape)
-    return Task(resolved, splits, pictures, shape, picks, data_record(config.data.data))
+    return Task(resolved, splits, pictures, shape, picture, picks, data_record(config.data.data))
 
 
 def features_of(

@@ -70,7 +70,7 @@ class Progress:
     """That this epoch's steps took."""
     best_em: float = -1.0
     """Best exact match on the validation data so far."""
-    history: list[dict[str, float]] = field(default_factory=list)
+    history: list[dict[str, int | float]] = field(default_factory=list)
     """A line for each epoch that is done."""
 
 
