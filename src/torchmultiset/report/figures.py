@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchmultiset._checks import check
 from torchmultiset.predictor import Prediction
-from torchmultiset.report.preview import _pixels, captions
+from torchmultiset.report.preview import captions, pixels_of
 
 __all__ = ["Panel", "choose", "draw_curve", "draw_predictions", "panels", "save_curve", "save_predictions"]
 
@@ -129,7 +129,7 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     for i, panel in enumerate(panels):
         x, y = _GAP + i % columns * wide, _GAP + sum(rows[: i // columns])
         axes = _axes(figure, x, y, _IMAGE, _IMAGE)
-        axes.imshow(_pixels(panel.image), cmap="gray", vmin=0, vmax=255)
+        axes.imshow(pixels_of(panel.image), cmap="gray", vmin=0, vmax=255)
         colour = {True: _RIGHT, False: _WRONG, None: _PLAIN}[panel.right]
         for side in axes.spines.values():
             side.set(color=colour, linewidth=2)

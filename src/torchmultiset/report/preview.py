@@ -18,7 +18,7 @@ from matplotlib.textpath import TextToPath
 from torchmultiset._checks import check
 from torchmultiset.data.examples import Examples
 
-__all__ = ["PANEL_PX", "captions", "draw", "save_preview"]
+__all__ = ["PANEL_PX", "captions", "draw", "pixels_of", "save_preview"]
 
 PANEL_PX = 240
 """Width and height of an example in the picture."""
@@ -74,7 +74,7 @@ def draw(examples: Examples, *, boxes: bool = False) -> Figure:
     """
     if boxes and examples.boxes is None:
         raise ValueError("the boxes of the objects are not known in this data set, so they cannot be drawn")
-    images = [_pixels(image) for image in examples.inputs[np.arange(len(examples))]]
+    images = [pixels_of(image) for image in examples.inputs[np.arange(len(examples))]]
     texts = captions(examples.counts, examples.classes)
     columns = _columns(len(images))
     # In inches, from the upper left corner.
@@ -153,7 +153,7 @@ def _width(text: str) -> float:
     return points / 72
 
 
-def _pixels(image: Shaped[np.ndarray, "*input"]) -> UInt8[np.ndarray, "*pixels"]:
+def pixels_of(image: Shaped[np.ndarray, "*input"]) -> UInt8[np.ndarray, "*pixels"]:
     """An input as grey (H, W) or colour (H, W, 3) from 0 to 255."""
     channels = image.shape[0] if image.ndim == 3 else 1
     if image.ndim not in (2, 3) or channels not in (1, 3):
