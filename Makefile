@@ -20,7 +20,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED) ## learn to read pictures of digits in a few minutes; writes runs/demo/
-	$(BIN)/python examples/mnist_multi.py
+	$(BIN)/multiset train --preset demo --mnist bundled --out runs/demo --resume
 
 test: lint types imports pytest ## run every check: format, lint, types, import contract, tests
 

@@ -1,4 +1,4 @@
-"""From pictures of digits to multisets, start to finish: what `make demo` runs.
+"""From pictures of digits to multisets, start to finish, in a training loop of one's own; `make demo` does the same.
 
 Each picture shows one to four digits among clutter, and the only supervision is which digits there are, with repeats.
 Nothing says how many, where, or in which order. A ConvLSTM policy learns to name them one at a time with the multiset
@@ -139,7 +139,7 @@ def draw(examples: Examples, counts: Tensor, target: Tensor, path: Path) -> None
     plt.close(figure)
 
 
-def main(number: int = 3000, folder: Path = Path("runs/demo"), tested: int = 4000) -> float:
+def main(number: int = 3000, folder: Path = Path("runs/example"), tested: int = 4000) -> float:
     console = Console()
     torch.manual_seed(0)
     pools = load_digits()
