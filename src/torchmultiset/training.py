@@ -217,7 +217,8 @@ def _batches(
 def _generator(fabric: Fabric, *place: int) -> torch.Generator:
     """A generator for the step at this place; PyTorch's own, which dropout uses, is set for it too."""
     own, ours = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
-    torch.manual_seed(int(own))
+    # On the CPU without a detour over devices that are not there, which takes longer than all the rest here.
+    (torch.default_generator if fabric.device.type == "cpu" else torch).manual_seed(int(own))
     return torch.Generator(fabric.device).manual_seed(int(ours))
 
 
