@@ -1,90 +1,168 @@
-"""Training steps of the paper's MNIST Multi network beside plain implementations of it."""
+"""Training and prediction with the paper's MNIST Multi network beside plain implementations of it.
+
+Each contestant has processes of its own, which take steps in turns while the others wait: ours as `multiset train`
+runs it on this machine, one process for each core; ours in one process; and the plain ones, which use all cores with
+threads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from types import TracebackType
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
-from benchmarks.losses import loop_over_steps
-from benchmarks.textbook import GateByGate, JointGates, PlainTower
-from benchmarks.timing import interleaved
+from benchmarks.contestant import BATCH, CLASSES, OURS, PLAIN, SIDE, Contest
 from torchmultiset.encoders import ConvEncoder
-from torchmultiset.losses import multiset_loss
-from torchmultiset.multiset import from_labels
-from torchmultiset.policies import ConvLSTMPolicy
-from torchmultiset.rollout import greedy, rollout
+from torchmultiset.run import EXAMPLES_EACH
 
-BATCH, CLASSES, SIDE = 64, 10, 100
-PLAIN = ("one convolution", "gate by gate")
+IN_ONE = "in one process"
+SHAPES = [(4, 1), (10, 1), (4, 2), (10, 2)]
 
 
-def training_step(
-    encoder: nn.Module, policy: Any, loss: Callable[[Tensor, Tensor, Tensor], Tensor], steps: int, *, fused: bool
-) -> Callable[[], None]:
-    """One step of training on one batch: forward, backward, Adam."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(BATCH, 1, SIDE, SIDE, generator=generator)
-    target = from_labels(torch.randint(0, CLASSES, (BATCH, steps), generator=generator), CLASSES)
-    adam = torch.optim.Adam([*encoder.parameters(), *policy.parameters()], lr=1e-3, fused=fused)
+class Runner:
+    """The processes of one contestant, ready to take steps."""
 
-    def step() -> None:
-        trajectory = rollout(policy, encoder(images), greedy, steps)
-        adam.zero_grad()
-        loss(trajectory.logits, trajectory.labels, target).backward()  # type: ignore[no-untyped-call]
-        adam.step()
-
-    return step
-
-
-def measure(steps: int, layers: int, *, repeats: int = 15) -> dict[str, float]:
-    """Training images per second of each implementation, and the share of our step that the loss takes."""
-    torch.manual_seed(0)
-    encoder = ConvEncoder()
-    policy = ConvLSTMPolicy(CLASSES, encoder.memory_shape(SIDE, SIDE), layers=layers)
-    logits = torch.randn(BATCH, steps, CLASSES, requires_grad=True)
-    labels = torch.randint(0, CLASSES, (BATCH, steps))
-    target = from_labels(labels, CLASSES)
-
-    def loss_alone() -> None:
-        multiset_loss(logits, labels, target).backward()  # type: ignore[no-untyped-call]
-
-    plain = PlainTower(encoder)
-    seconds = interleaved(
-        {
-            "torchmultiset": training_step(encoder, policy, multiset_loss, steps, fused=True),
-            "one convolution": training_step(plain, JointGates(policy), loop_over_steps, steps, fused=False),
-            "gate by gate": training_step(plain, GateByGate(policy), loop_over_steps, steps, fused=False),
-            "loss": loss_alone,
-        },
-        repeats=repeats,
-    )
-    share = seconds.pop("loss") / seconds["torchmultiset"]
-    return {name: BATCH / s for name, s in seconds.items()} | {"share of the loss": share}
-
-
-def report(console: Console) -> list[dict[str, float]]:
-    """Measure, show a table, give the record."""
-    table = Table(title="Training images/s, batch 64, 100x100 pixels (MNIST Multi)")
-    for column in ("T", "layers", "ours", *PLAIN, "ratios", "loss's share"):
-        table.add_column(column, justify="right")
-    rows = []
-    for layers in (1, 2):
-        for steps in (4, 10):
-            speed = measure(steps, layers)
-            ours = speed["torchmultiset"]
-            table.add_row(
-                str(steps),
-                str(layers),
-                f"{ours:.0f}",
-                *[f"{speed[name]:.0f}" for name in PLAIN],
-                " / ".join(f"{ours / speed[name]:.2f}x" for name in PLAIN),
-                f"{speed['share of the loss']:.1%}",
+    def __init__(self, contest: Contest) -> None:
+        self.batch = BATCH
+        self.processes = []
+        for rank in range(contest.processes):
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": contest.port, "RANK": rank}
+            environment = {name: str(value) for name, value in {**place, "WORLD_SIZE": contest.processes}.items()}
+            command = [sys.executable, "-m", "benchmarks.contestant", json.dumps(asdict(contest))]
+            self.processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, **environment, "OMP_NUM_THREADS": str(contest.threads)},
+                )
             )
-            rows.append({"steps": steps, "layers": layers, **speed})
-    console.print(table)
-    return rows
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def seconds(self, steps: int) -> float:
+        """How long the slowest process took for each step."""
+        for process in self.processes:
+            assert process.stdin
+            process.stdin.write(f"{steps}\n")
+            process.stdin.flush()
+        times = []
+        for process in self.processes:
+            assert process.stdout
+            times.append(float(process.stdout.readline()))
+        return max(times) / steps
+
+
+def contest(contests: Mapping[str, Contest], *, repeats: int = 11, steps: int = 2) -> dict[str, float]:
+    """Images per second of each contestant: medians over turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in contests}
+    with ExitStack() as stack:
+        runners = {name: stack.enter_context(Runner(each)) for name, each in contests.items()}
+        for runner in runners.values():
+            runner.seconds(1)
+        for _ in range(repeats):
+            for name, runner in runners.items():
+                seconds[name].append(runner.seconds(steps))
+    return {name: BATCH / statistics.median(times) for name, times in seconds.items()}
+
+
+def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
+    cores = torch.get_num_threads()
+    one = Contest(OURS, steps, layers, train, threads=cores)
+    processes = max(1, min(cores, BATCH // EXAMPLES_EACH))
+    several = replace(one, processes=processes, threads=cores // processes, port=_free_port())
+    ours = {OURS: several, IN_ONE: one} if train and processes > 1 else {OURS: one}
+    return ours | {name: replace(one, name=name) for name in PLAIN}
+
+
+def mflop(steps: int, layers: int, hidden: int = 32, kernel: int = 3) -> float:
+    """Multiplications and additions in the matrix products of one training image, in millions.
+
+    Of the network as we compute it: what is the same at all steps counts once, and what is multiplied with the zeros of
+    the first hidden state not at all. Forward once, backward twice; the picture needs no gradient.
+    """
+    forward, first, channels, side = 0.0, 0.0, 1, SIDE
+    encoder = ConvEncoder()
+    for i, conv in enumerate(encoder.convs):
+        side = side - encoder.kernel + 1
+        features = conv.weight.shape[0]
+        work = 2 * side * side * encoder.kernel**2 * channels * features
+        forward += work
+        first = work if i == 0 else first
+        channels, side = features, side // 2
+    gates = 2 * side * side * kernel**2 * hidden * 4 * hidden  # of one map
+    forward += gates * (1 + (steps - 1))  # memory once, hidden state at all steps but the first
+    forward += gates * (steps + (steps - 1)) * (layers - 1)
+    forward += steps * 2 * hidden * CLASSES
+    return (3 * forward - first) / 1e6
+
+
+def report(console: Console, gflops: float) -> dict[str, list[dict[str, Any]]]:
+    """Measure, show tables, give the record.
+
+    Args:
+        console: Where the tables go.
+        gflops: The machine's speed in matrix products.
+    """
+    record: dict[str, list[dict[str, Any]]] = {}
+    for train in (True, False):
+        rows = [_row(steps, layers, train, gflops) for steps, layers in SHAPES]
+        record["training" if train else "prediction"] = rows
+        title = f"{'Training' if train else 'Prediction'}, images/s, batch {BATCH}, {SIDE}x{SIDE} pixels (MNIST Multi)"
+        console.print(_table(title, rows))
+    return record
+
+
+def _row(steps: int, layers: int, train: bool, gflops: float) -> dict[str, Any]:
+    speed = contest(contestants(steps, layers, train=train))
+    row: dict[str, Any] = {"steps": steps, "layers": layers, "images/s": speed}
+    row["ratio"] = {name: speed[OURS] / speed[name] for name in PLAIN}
+    if train:
+        row["mflop"] = mflop(steps, layers)
+        row["share of the peak"] = speed[OURS] * row["mflop"] / 1000 / gflops
+    return row
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title=title)
+    names = list(rows[0]["images/s"])
+    columns = ["T", "layers", *names, *[f"to {name}" for name in PLAIN]]
+    share = "share of the peak" in rows[0]
+    for column in [*columns, *["of the peak"] * share]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        cells = [str(row["steps"]), str(row["layers"]), *[f"{row['images/s'][name]:.0f}" for name in names]]
+        cells += [f"{row['ratio'][name]:.2f}x" for name in PLAIN]
+        table.add_row(*cells, *[f"{row['share of the peak']:.0%}"] * share)
+    return table
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    from benchmarks.timing import matmul_gflops
+
+    report(Console(), matmul_gflops())

@@ -23,7 +23,9 @@ OBJECTIVES = get_args(get_type_hints(ObjectiveConfig)["objective"])
 WITHOUT_END = ("dm-l1", "dm-kl", "one-step")
 
 
-def build(shape=VECTOR, stop="policy", backbone=None, own=None, objective="multi", max_size=3, **model):
+def build(
+    shape=VECTOR, stop="policy", backbone=None, fingerprint=None, own=None, objective="multi", max_size=3, **model
+):
     return build_predictor(
         ModelConfig(**{**SMALL, **model}),
         ObjectiveConfig(objective=objective),
@@ -32,6 +34,7 @@ def build(shape=VECTOR, stop="policy", backbone=None, own=None, objective="multi
         max_size=max_size,
         stop=stop,
         backbone=backbone,
+        fingerprint=fingerprint,
         encoder=own,
     )
 
@@ -52,7 +55,7 @@ def make_objective(name, stop="policy", **changes):
         ({"shape": IMAGE, "policy": "feed-forward"}, ConvEncoder, FeedForwardPolicy),
         ({"shape": VECTOR, "policy": "transformer"}, MLPEncoder, TransformerPolicy),
         ({"shape": IMAGE, "objective": "one-step"}, ConvEncoder, OneStep),
-        ({"shape": VECTOR, "objective": "one-step", "policy": "lstm"}, MLPEncoder, OneStep),
+        ({"shape": VECTOR, "objective": "one-step"}, MLPEncoder, OneStep),
     ],
 )
 def test_parts_are_picked_by_the_shape_of_the_input(arguments, encoder, policy):
@@ -69,9 +72,9 @@ def test_sizes_are_those_of_the_config():
     assert (predictor.policy.hidden, len(predictor.policy.layers)) == (6, 2)
     assert predictor.policy.memory == predictor.encoder.memory_shape(44, 44)
     assert build(VECTOR).encoder(torch.rand(1, 7)).shape == (1, 6)
-    pretrained = build((512, 3, 5), backbone="resnet34")
+    pretrained = build((512, 3, 5), backbone="resnet34", fingerprint="abc")
     assert pretrained.policy.memory == (6, 3, 5)
-    assert pretrained.encoder.name == "resnet34"
+    assert pretrained.encoder.arguments == {"backbone": "resnet34", "width": 6, "fingerprint": "abc"}
 
 
 @pytest.mark.parametrize(("stop", "steps", "policy_classes"), [("fixed", 3, 3), ("policy", 4, 3), ("end", 4, 4)])
@@ -118,7 +121,7 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
         labels = labels.clamp(min=0)
     target = torch.stack([(labels == c).sum(-1) for c in range(3)], -1)
     batch = Batch(torch.rand(3, *shape), target, labels)
-    for policy in policies:
+    for policy in policies if name != "one-step" else ("auto",):
         predictor = build(shape, stop, backbone, objective=name, policy=policy)
         plan = make_objective(name, stop)(batch, torch.Generator().manual_seed(0))
         loss = plan.loss(predictor(batch.x, plan.choose))
@@ -133,12 +136,12 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("multi", objectives.Multi),
-        ("rl", objectives.Reinforce),
-        ("seq", objectives.Sequence),
-        ("dm-l1", objectives.DistributionMatching),
-        ("dm-kl", objectives.DistributionMatching),
-        ("one-step", objectives.OneStepMatching),
+        ("multi", objectives.MultisetObjective),
+        ("rl", objectives.ReinforceObjective),
+        ("seq", objectives.SequenceObjective),
+        ("dm-l1", objectives.DistributionMatchingObjective),
+        ("dm-kl", objectives.DistributionMatchingObjective),
+        ("one-step", objectives.OneStepObjective),
     ],
 )
 def test_objectives_go_by_the_papers_names(name, kind):
@@ -147,14 +150,14 @@ def test_objectives_go_by_the_papers_names(name, kind):
 
 def test_an_objective_has_what_the_config_says():
     multi = make_objective("multi", strategy="oracle", divergence="js", stop_weight=0.5)
-    assert multi == objectives.Multi("oracle", "js", end=False, stop_weight=0.5)
+    assert multi == objectives.MultisetObjective("oracle", "js", end=False, stop_weight=0.5)
     assert make_objective("multi", "end").end
-    assert make_objective("rl", "end", entropy_weight=0.2, value_weight=0.3, stop_weight=0.4) == objectives.Reinforce(
-        0.2, 0.3, end=True, stop_weight=0.4
-    )
-    assert make_objective("dm-l1", stop_weight=2.0) == objectives.DistributionMatching("l1", stop_weight=2.0)
-    assert make_objective("dm-kl") == objectives.DistributionMatching("kl")
-    assert make_objective("one-step", size_weight=3.0) == objectives.OneStepMatching(3.0)
+    assert make_objective(
+        "rl", "end", entropy_weight=0.2, value_weight=0.3, stop_weight=0.4
+    ) == objectives.ReinforceObjective(0.2, 0.3, end=True, stop_weight=0.4)
+    assert make_objective("dm-l1", stop_weight=2.0) == objectives.DistributionMatchingObjective("l1", stop_weight=2.0)
+    assert make_objective("dm-kl") == objectives.DistributionMatchingObjective("kl")
+    assert make_objective("one-step", size_weight=3.0) == objectives.OneStepObjective(3.0)
     seq = build_objective(
         ObjectiveConfig(objective="seq", rank="spatial", stop_weight=0.1), num_classes=3, stop="end", seed=4, height=60
     )
@@ -189,7 +192,20 @@ def test_end_is_refused_where_the_paper_sees_no_meaning_in_it(name):
         ({"shape": VECTOR, "encoder": "conv"}, r"encoder must be 'mlp' for inputs of shape \(7,\)"),
         ({"shape": IMAGE, "encoder": "mlp"}, r"encoder must be 'conv' for inputs of shape \(1, 44, 44\)"),
         ({"shape": (3, 4)}, r"encoder must be"),
-        ({"shape": (512,), "backbone": "resnet34"}, r"shape must be \(channels, h, w\)"),
+        ({"shape": (512,), "backbone": "resnet34"}, r"shape must be \(512, h, w\), as the features of resnet34 are"),
+        ({"shape": (6, 2, 2), "backbone": "resnet34"}, r"shape must be \(512, h, w\)"),
+        (
+            {"shape": (512, 2, 2), "backbone": "resnet34", "encoder": "conv"},
+            "encoder must be 'auto' with a backbone, which takes its place, but is 'conv'",
+        ),
+        (
+            {"own": nn.Identity(), "encoder": "mlp"},
+            "encoder must be 'auto' with an encoder of your own, which takes its place, but is 'mlp'",
+        ),
+        (
+            {"objective": "one-step", "policy": "lstm"},
+            "policy must be 'auto' with objective 'one-step', which names no labels one after another, but is 'lstm'",
+        ),
         ({"shape": (512, 2, 2), "backbone": "vgg"}, "backbone must be one of"),
         ({"policy": "gru"}, "policy must be one of 'auto', 'conv-lstm', 'lstm', 'feed-forward', 'transformer'"),
         ({"encoder": "vit"}, "encoder must be one of 'auto', 'conv', 'mlp'"),

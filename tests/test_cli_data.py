@@ -206,6 +206,19 @@ def test_every_rule_of_coco_is_a_flag_and_the_defaults_are_the_variant(run, tmp_
     assert [str(file) for file in given[0][1]] == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "default"), [("coco-easy", "exactly two", "2 2"), ("coco-medium", "one to four", "1 4")]
+)
+def test_the_help_of_coco_says_what_is_chosen(run, name, size, default):
+    code, lines, _ = run("data", "build", name, "--help")
+    text = " ".join(" ".join(lines).replace("│", " ").split())
+    assert code == 0
+    assert f"Choose the images of COCO that have {size} large objects." in text
+    assert f"[default: {default}]" in text
+    assert "OUT File to write, a .jsonl file." in text
+    assert f"multiset data build {name} {name}.jsonl --train-json" in text
+
+
 def test_a_list_of_ones_own_is_not_overwritten(run, coco_folder):
     out = coco_folder / "easy.jsonl"
     out.write_text("mine\n")

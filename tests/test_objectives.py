@@ -15,7 +15,14 @@ from torchmultiset import objectives
 from torchmultiset.build import build_objective, build_predictor
 from torchmultiset.config import ModelConfig, ObjectiveConfig
 from torchmultiset.data import Batch
-from torchmultiset.objectives import DistributionMatching, Multi, Objective, OneStepMatching, Reinforce, Sequence
+from torchmultiset.objectives import (
+    DistributionMatchingObjective,
+    MultisetObjective,
+    Objective,
+    OneStepObjective,
+    ReinforceObjective,
+    SequenceObjective,
+)
 from torchmultiset.predictor import Output, Predictor
 
 C, MOST = 4, 3
@@ -80,7 +87,7 @@ def test_greedy_and_stochastic_follow_the_policy():
     predictor, greedy = build("policy", strategy="greedy")
     output, _ = carry_out(greedy, predictor, batch)
     assert torch.equal(output.labels, output.logits.argmax(-1))
-    for objective in (Multi("stochastic"), Reinforce(), DistributionMatching()):
+    for objective in (MultisetObjective("stochastic"), ReinforceObjective(), DistributionMatchingObjective()):
         output, _ = carry_out(objective, predictor, batch, seed=1)
         again, _ = carry_out(objective, predictor, batch, seed=1)
         other, _ = carry_out(objective, predictor, batch, seed=2)
@@ -95,7 +102,7 @@ def test_greedy_and_stochastic_follow_the_policy():
 def test_one_step_matching_needs_a_one_step_model():
     predictor, _ = build("policy")
     with pytest.raises(ValueError, match="one-step matching needs a one-step model, but this one names labels"):
-        carry_out(OneStepMatching(), predictor, draw(5))
+        carry_out(OneStepObjective(), predictor, draw(5))
 
 
 # --- the orders of the sequence loss ---
@@ -134,14 +141,14 @@ def test_the_random_rank_is_drawn_once_from_the_seed_or_once_for_each_batch():
     batch = Batch(torch.zeros(1, 16), torch.ones(1, C, dtype=torch.int64), torch.arange(C)[None])
     generator = torch.Generator().manual_seed(0)
 
-    def orders(objective: Sequence, batches: int = 20) -> set[tuple[int, ...]]:
+    def orders(objective: SequenceObjective, batches: int = 20) -> set[tuple[int, ...]]:
         return {tuple(objective.order(batch, generator)[0].tolist()) for _ in range(batches)}
 
-    assert len(orders(Sequence(C, seed=0))) == 1
-    assert orders(Sequence(C, seed=0)) == orders(Sequence(C, seed=0))
-    assert len(set.union(*[orders(Sequence(C, seed=seed)) for seed in range(20)])) > 5
+    assert len(orders(SequenceObjective(C, seed=0))) == 1
+    assert orders(SequenceObjective(C, seed=0)) == orders(SequenceObjective(C, seed=0))
+    assert len(set.union(*[orders(SequenceObjective(C, seed=seed)) for seed in range(20)])) > 5
     assert torch.equal(generator.get_state(), torch.Generator().manual_seed(0).get_state()), "it was not asked"
-    assert len(orders(Sequence(C, rank="random-per-batch"))) > 5
+    assert len(orders(SequenceObjective(C, rank="random-per-batch"))) > 5
 
 
 def test_area_and_place_are_those_of_each_object_and_not_of_its_class():
@@ -153,24 +160,27 @@ def test_area_and_place_are_those_of_each_object_and_not_of_its_class():
     target = torch.tensor([[1, 2, 0, 0], [1, 0, 2, 0]])
     batch = Batch(torch.zeros(2, 1, 100, 50), target, labels, torch.tensor([first, second]), areas)
     generator = torch.Generator()
-    assert Sequence(C, rank="area").order(batch, generator).tolist() == [[1, 0, 1], [2, 0, 2]]
+    assert SequenceObjective(C, rank="area").order(batch, generator).tolist() == [[1, 0, 1], [2, 0, 2]]
     reading = [[1, 0, 1], [0, 2, 2]]
-    assert Sequence(C, rank="spatial").order(batch, generator).tolist() == reading
+    assert SequenceObjective(C, rank="spatial").order(batch, generator).tolist() == reading
     # With a backbone's features as inputs, the boxes are still those of pictures 100 pixels high.
     features = batch._replace(x=torch.zeros(2, 512, 4, 2))
-    assert Sequence(C, rank="spatial", height=100).order(features, generator).tolist() == reading
-    assert Sequence(C, rank="spatial", height=100, bands=1).order(batch, generator).tolist() == [[0, 1, 1], [2, 0, 2]]
+    assert SequenceObjective(C, rank="spatial", height=100).order(features, generator).tolist() == reading
+    assert SequenceObjective(C, rank="spatial", height=100, bands=1).order(batch, generator).tolist() == [
+        [0, 1, 1],
+        [2, 0, 2],
+    ]
 
 
 @pytest.mark.parametrize(("rank", "needs"), [("area", "areas"), ("spatial", "boxes")])
 def test_a_rank_that_the_data_cannot_give_is_refused(rank, needs):
     with pytest.raises(ValueError, match=rf"rank '{rank}' needs {needs}, which this data has not; use 'random'"):
-        Sequence(C, rank=rank)(draw(5), torch.Generator())
+        SequenceObjective(C, rank=rank)(draw(5), torch.Generator())
 
 
 def test_the_spatial_rank_of_vectors_needs_a_height():
     with pytest.raises(ValueError, match="rank 'spatial' needs the height of the pictures"):
-        Sequence(C, rank="spatial")(draw(5, found=True), torch.Generator())
+        SequenceObjective(C, rank="spatial")(draw(5, found=True), torch.Generator())
 
 
 @pytest.mark.parametrize("rank", ["random", "random-per-batch"])
@@ -182,7 +192,19 @@ def test_ranks_follow_the_batch_to_its_device(monkeypatch, rank):
     monkeypatch.setattr(objectives, "random_rank", look)
     batch = draw(5)
     away = batch._replace(labels=batch.labels.to("meta"))  # the one other device that every machine has
-    Sequence(C, rank=rank).order(away, torch.Generator())
+    SequenceObjective(C, rank=rank).order(away, torch.Generator())
+
+
+@pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
+def test_a_multiset_that_is_too_large_is_refused_and_padding_is_not(stop):
+    predictor, objective = build(stop, "seq")
+    batch = draw(6, least=MOST)
+    wide = batch._replace(labels=torch.nn.functional.pad(batch.labels, (0, 2), value=-1))
+    assert torch.equal(carry_out(objective, predictor, wide)[1], carry_out(objective, predictor, batch)[1])
+    wide.labels[4, MOST] = 1
+    message = f"a multiset of this batch has {MOST + 1} labels, but the predictor is made for {MOST} .* larger max_size"
+    with pytest.raises(ValueError, match=message):
+        carry_out(objective, predictor, wide)
 
 
 def test_empty_multisets_only():
@@ -243,11 +265,11 @@ def test_the_loss_is_the_papers_and_that_of_stopping(name, stop):
 def test_an_objective_without_end_refuses_a_policy_that_has_it():
     predictor, _ = build("end")
     with pytest.raises(ValueError, match="logits must be"):
-        carry_out(Multi(end=False), predictor, draw(5))
+        carry_out(MultisetObjective(end=False), predictor, draw(5))
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-@pytest.mark.parametrize("kind", [Multi, DistributionMatching])
+@pytest.mark.parametrize("kind", [MultisetObjective, DistributionMatchingObjective])
 def test_a_strategy_that_does_not_exist_is_refused(kind):
     with pytest.raises(ValueError, match="strategy must be one of 'greedy', 'stochastic', 'oracle', but is 'orcale'"):
         kind(strategy="orcale")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
-from torchmultiset.predictor import Predictor
+from torchmultiset.predictor import Output, Predictor
 from torchmultiset.rollout import Step, follow_oracle, forced, sample
 
 CLASSES = ("ant", "bee", "cat")
@@ -220,7 +220,7 @@ def test_ending_early_gives_what_the_whole_rollout_gives(stop):
     for name, (predictor, x) in cases.items():
         with torch.no_grad():
             whole, early = predictor(x), predictor(x, early=True)
-        assert torch.equal(predictor.read(whole), predictor.read(early)), name
+        assert torch.equal(predictor.counts(whole), predictor.counts(early)), name
         together = predictor.explain(x)
         for row in range(len(x[:40])):  # alone, an example ends with its own last label
             alone = predictor.explain(x[row : row + 1])
@@ -318,11 +318,10 @@ def test_labels_are_named_as_the_caller_chooses(stop):
     torch.testing.assert_close(again.logits, oracle.logits)
 
 
-def test_what_forward_gives_can_be_read_as_a_prediction():
+def test_what_forward_gives_comes_to_counts():
     predictor, x = scripted("policy"), script("policy", [2, 0, 1, 1], [-1.0, -1.0, 1.0, -1.0])
     output = predictor(x, forced(torch.tensor([[1, 1, 1, 1]])))
-    assert predictor.kept(output).tolist() == [[True, True, False, False]]
-    assert predictor.read(output).tolist() == [[0, 2, 0]]
+    assert predictor.counts(output).tolist() == [[0, 2, 0]]
 
 
 # --- side effects ---
@@ -398,6 +397,16 @@ def test_a_one_step_model_rounds_shares_times_size():
     assert predictor.predict_labels(x) == names
 
 
+def test_a_one_step_model_may_come_to_more_than_the_largest_multiset():
+    """As in the paper, each class is rounded by itself."""
+    predictor, _ = one_step()
+    # Shares of a third and a size of 5: 1.67 of each.
+    output = Output(
+        torch.zeros(1, 1, C), torch.zeros(1, 1, 16), torch.zeros(1, 1, dtype=torch.int64), size=torch.ones(1) * 5
+    )
+    assert predictor.counts(output).tolist() == [[2, 2, 2]]
+
+
 def test_a_one_step_model_has_no_order_and_no_confidence():
     predictor, x = one_step()
     counts, sequence, confidence, probabilities = predictor.explain(x)
@@ -426,3 +435,19 @@ def test_what_does_not_fit_is_refused(changes, message):
     arguments = {"classes": list(CLASSES), "max_size": 2, "stop": "policy", **changes}
     with pytest.raises(ValueError, match=message):
         Predictor(MLPEncoder(7, (16,)), LSTMPolicy(3, 16), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("classes", "changes", "message"),
+    [
+        (C, {"baseline": True}, "baseline must be False for a one-step model, which REINFORCE cannot teach"),
+        (
+            C + 1,
+            {"stop": "end"},
+            "stop must be 'fixed' or 'policy' for a one-step model, which names no END, but is 'end'",
+        ),
+    ],
+)
+def test_a_one_step_model_refuses_what_it_has_no_use_for(classes, changes, message):
+    with pytest.raises(ValueError, match=message):
+        Predictor(MLPEncoder(7, (16,)), OneStep(classes, 16), CLASSES, max_size=MOST, **changes)

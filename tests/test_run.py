@@ -20,6 +20,7 @@ from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, Optim
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.load import load_data
 from torchmultiset.data.mnist_multi import MnistMulti, build
+from torchmultiset.encoders import make_backbone
 from torchmultiset.metrics import exact_match
 from torchmultiset.predictor import Predictor
 from torchmultiset.record import differences, portable, portable_command, read_config, read_record
@@ -285,7 +286,7 @@ def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path)
     assert (pets / "labels-efficientnet-lite0-64" / "features.f16").exists()
     model = Predictor.load(tmp_path / "run" / "model")
     assert model.record["input"]["shape"] == [3, 64, 64]
-    assert model.encoder.channels == 1280
+    assert model.encoder.fingerprint == make_backbone("efficientnet-lite0").fingerprint()
     assert result.report.overall.examples == 4
     assert (tmp_path / "run" / "predictions.png").exists()
 

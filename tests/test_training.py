@@ -15,7 +15,7 @@ from tiny_runs import Task, outcome, task, vectors, weights
 from torch import Tensor
 
 from torchmultiset.data import Batch, Examples
-from torchmultiset.objectives import Multi, Plan
+from torchmultiset.objectives import MultisetObjective, Plan
 from torchmultiset.predictor import Predictor
 from torchmultiset.training import NotFiniteError, evaluate, fit, local_fabric
 
@@ -63,7 +63,7 @@ def test_fit_is_the_plain_loop(schedule, clip, tmp_path):
     for step, batch in enumerate(batches):
         for group in adam.param_groups:
             group["lr"] = one_cycle(step, len(batches), 0.01) if schedule == "one-cycle" else 0.01
-        plan = Multi()(batch, torch.Generator())
+        plan = MultisetObjective()(batch, torch.Generator())
         adam.zero_grad()
         plan.loss(plain(batch.x, plan.choose)).backward()
         norm = torch.stack([p.grad.norm() for p in plain.parameters()]).norm()

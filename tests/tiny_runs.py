@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch, Examples
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
-from torchmultiset.objectives import Multi, Objective, Plan, Reinforce, Sequence
+from torchmultiset.objectives import MultisetObjective, Objective, Plan, ReinforceObjective, SequenceObjective
 from torchmultiset.policies import ConvLSTMPolicy, LSTMPolicy
 from torchmultiset.predictor import Predictor
 from torchmultiset.training import NotFiniteError, Progress, fit
@@ -84,18 +84,18 @@ def task(name: str, *, count: int = 93, validation: int = 13, epochs: int = 6) -
     make = images if name == "batch norm" else vectors
     optim = OptimConfig(epochs=epochs, batch_size=8, lr=1e-2, schedule="constant" if name == "plain" else "one-cycle")
     data = make(count), make(validation, seed=1)
-    objective: Objective = Multi()
+    objective: Objective = MultisetObjective()
     if name == "batch norm":
         encoder = ConvEncoder(1, (4, 8), norm="batch")
         predictor = Predictor(encoder, ConvLSTMPolicy(3, encoder.memory_shape(24, 24), hidden=8), CLASSES, max_size=3)
-        objective = Multi("stochastic")
+        objective = MultisetObjective("stochastic")
     elif name == "reinforce":
         policy = LSTMPolicy(4, 16, hidden=16)
         predictor = Predictor(MLPEncoder(3, (16,)), policy, CLASSES, max_size=3, stop="end", baseline=True)
-        objective = Reinforce(end=True)
+        objective = ReinforceObjective(end=True)
     elif name == "dropout":
         predictor = Predictor(Dropout(), LSTMPolicy(3, 16, hidden=16), CLASSES, max_size=3)
-        objective = Sequence(3, rank="random-per-batch")
+        objective = SequenceObjective(3, rank="random-per-batch")
     else:
         assert name == "plain"
         predictor = Predictor(MLPEncoder(3, (16,)), LSTMPolicy(3, 16, hidden=16), CLASSES, max_size=3)
@@ -213,7 +213,7 @@ def _run(
 
 
 def _wait_to_be_killed(moment: str, left: int, reached: Any) -> None:
-    """Stop for good when the file of this name would be put in place, or is written in half."""
+    """Stop for good when a file of such a name would be put in place, or is written in half."""
 
     def stop() -> None:
         nonlocal left
@@ -225,7 +225,7 @@ def _wait_to_be_killed(moment: str, left: int, reached: Any) -> None:
     replace, save = Path.replace, torch.save
 
     def slow_replace(path: Path, target: Path) -> Path:
-        if path.name == moment:
+        if path.match(moment):
             stop()
         return replace(path, target)
 

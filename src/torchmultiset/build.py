@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from torch import nn
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.config import ModelConfig, ObjectiveConfig
+from torchmultiset.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, ObjectiveName, PolicyName, Stop
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.pretrained import BackboneName
 from torchmultiset.objectives import (
-    DistributionMatching,
-    Multi,
+    DistributionMatchingObjective,
+    MultisetObjective,
     Objective,
-    OneStepMatching,
-    Reinforce,
+    OneStepObjective,
+    ReinforceObjective,
+    SequenceObjective,
 )
-from torchmultiset.objectives import Sequence as SequenceObjective
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
-from torchmultiset.predictor import Predictor, Stop
+from torchmultiset.predictor import Predictor
 
 __all__ = ["build_objective", "build_predictor"]
 
@@ -33,18 +34,20 @@ def build_predictor(
     max_size: int,
     stop: Stop,
     backbone: BackboneName | None = None,
+    fingerprint: str | None = None,
     encoder: nn.Module | None = None,
 ) -> Predictor:
     """A new predictor.
 
     Args:
-        model: The network.
+        model: The network. What something else takes the place of must be "auto".
         objective: What it will be trained with: REINFORCE needs a baseline, one-step a model without a rollout.
         shape: Of one input: (channels, H, W) or (features,); with a backbone, of its features.
         classes: Names of the classes.
         max_size: Size of the largest multiset.
         stop: How a multiset ends.
         backbone: Whose features the inputs are, if any.
+        fingerprint: Of that backbone, if it is known.
         encoder: One of the user's own, instead of one by name.
 
     Example:
@@ -55,12 +58,8 @@ def build_predictor(
     """
     _refuse_end(objective, stop)
     num_classes = len(classes) + (stop == "end")
-    encoder, memory = _encoder(model, shape, backbone, encoder)
-    policy: nn.Module
-    if objective.objective == "one-step":
-        policy = OneStep(num_classes, memory[0])
-    else:
-        policy = _policy(model, num_classes, memory)
+    encoder, memory = _encoder(model, shape, backbone, fingerprint, encoder)
+    policy = _policy(model, num_classes, memory, one_step=objective.objective == "one-step")
     baseline = objective.objective == "rl"
     return Predictor(encoder, policy, classes, max_size=max_size, stop=stop, baseline=baseline)
 
@@ -80,18 +79,18 @@ def build_objective(
     _refuse_end(objective, stop)
     end, weight = stop == "end", objective.stop_weight
     name = objective.objective
-    check_one_of("objective", name, ("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"))
+    check_one_of("objective", name, get_args(ObjectiveName))
     if name == "multi":
-        return Multi(objective.strategy, objective.divergence, end=end, stop_weight=weight)
+        return MultisetObjective(objective.strategy, objective.divergence, end=end, stop_weight=weight)
     if name == "rl":
-        return Reinforce(objective.entropy_weight, objective.value_weight, end=end, stop_weight=weight)
+        return ReinforceObjective(objective.entropy_weight, objective.value_weight, end=end, stop_weight=weight)
     if name == "seq":
         return SequenceObjective(
             num_classes, rank=objective.rank, seed=seed, height=height, end=end, stop_weight=weight
         )
     if name == "one-step":
-        return OneStepMatching(objective.size_weight)
-    return DistributionMatching("l1" if name == "dm-l1" else "kl", stop_weight=weight)
+        return OneStepObjective(objective.size_weight)
+    return DistributionMatchingObjective("l1" if name == "dm-l1" else "kl", stop_weight=weight)
 
 
 def _refuse_end(objective: ObjectiveConfig, stop: Stop) -> None:
@@ -103,19 +102,28 @@ def _refuse_end(objective: ObjectiveConfig, stop: Stop) -> None:
 
 
 def _encoder(
-    model: ModelConfig, shape: tuple[int, ...], backbone: BackboneName | None, own: nn.Module | None
+    model: ModelConfig,
+    shape: tuple[int, ...],
+    backbone: BackboneName | None,
+    fingerprint: str | None,
+    own: nn.Module | None,
 ) -> tuple[nn.Module, tuple[int, ...]]:
     """The encoder, and the shape of its memory."""
+    check_one_of("encoder", model.encoder, get_args(EncoderName))
+    check_one_of("norm", model.norm, get_args(Norm))
+    if own is not None or backbone is not None:
+        instead = "a backbone" if own is None else "an encoder of your own"
+        check(model.encoder == "auto", "encoder", f"'auto' with {instead}, which takes its place", model.encoder)
     if own is not None:
         memory = getattr(own, "memory", None)
         check(isinstance(memory, tuple), "encoder", "a module whose attribute `memory` is the shape of its output", own)
         assert isinstance(memory, tuple)
         return own, memory
-    check_one_of("encoder", model.encoder, ("auto", "conv", "mlp"))
-    check_one_of("norm", model.norm, ("none", "batch"))
     if backbone is not None:
-        check(len(shape) == 3, "shape", "(channels, h, w), of the backbone's features", shape)
-        return PretrainedEncoder(backbone, shape[0], width=model.units[-1]), (model.units[-1], *shape[1:])
+        encoder = PretrainedEncoder(backbone, width=model.units[-1], fingerprint=fingerprint)
+        fits = len(shape) == 3 and shape[0] == encoder.channels
+        check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
+        return encoder, (model.units[-1], *shape[1:])
     kind = model.encoder if model.encoder != "auto" else "conv" if len(shape) == 3 else "mlp"
     if kind == "mlp":
         check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", kind)
@@ -125,8 +133,12 @@ def _encoder(
     return tower, tower.memory_shape(shape[1], shape[2])
 
 
-def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn.Module:
-    check_one_of("policy", model.policy, ("auto", "conv-lstm", "lstm", "feed-forward", "transformer"))
+def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...], *, one_step: bool) -> nn.Module:
+    check_one_of("policy", model.policy, get_args(PolicyName))
+    if one_step:
+        what = "'auto' with objective 'one-step', which names no labels one after another"
+        check(model.policy == "auto", "policy", what, model.policy)
+        return OneStep(num_classes, memory[0])
     spatial = len(memory) == 3
     kind = model.policy if model.policy != "auto" else "conv-lstm" if spatial else "lstm"
     if kind == "conv-lstm":

@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-__all__ = ["DataConfig", "ModelConfig", "ObjectiveConfig", "OptimConfig", "RunConfig", "to_dict"]
+from torchmultiset.encoders.pretrained import BackboneName
+
+__all__ = [
+    "DataConfig",
+    "Divergence",
+    "EncoderName",
+    "ModelConfig",
+    "Norm",
+    "ObjectiveConfig",
+    "ObjectiveName",
+    "OptimConfig",
+    "PolicyName",
+    "Rank",
+    "RunConfig",
+    "Stop",
+    "Strategy",
+    "to_dict",
+]
+
+EncoderName: TypeAlias = Literal["auto", "conv", "mlp"]
+Norm: TypeAlias = Literal["none", "batch"]
+PolicyName: TypeAlias = Literal["auto", "conv-lstm", "lstm", "feed-forward", "transformer"]
+Stop: TypeAlias = Literal["fixed", "policy", "end"]
+ObjectiveName: TypeAlias = Literal["multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"]
+Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
+Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
+Divergence: TypeAlias = Literal["kl", "js", "tv"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +45,7 @@ class DataConfig:
     mnist: str = ""
     """Where the digits come from: a folder with MNIST's four files, `bundled` or `download`. Empty: as for `multiset
     data build`."""
-    backbone: Literal["none", "resnet34", "efficientnet-lite0"] = "none"
+    backbone: Literal["none", BackboneName] = "none"
     """A frozen pretrained network whose features take the place of the images; computed once and cached."""
     image_size: int = 224
     """Pixels that the larger side of an image is resized to; for manifests and folders of images."""
@@ -29,21 +55,21 @@ class DataConfig:
 class ModelConfig:
     """The network."""
 
-    encoder: Literal["auto", "conv", "mlp"] = "auto"
+    encoder: EncoderName = "auto"
     """What reads the input: the paper's tower for images, linear layers for vectors; auto picks by the input."""
     channels: tuple[int, ...] = (10, 10, 32)
     """Features of each convolution of the tower."""
-    norm: Literal["none", "batch"] = "batch"
+    norm: Norm = "batch"
     """Normalisation in the tower; the paper has none."""
     units: tuple[int, ...] = (128, 128)
     """Units of the linear layers for vectors; the last also of the projection of a backbone's features."""
-    policy: Literal["auto", "conv-lstm", "lstm", "feed-forward", "transformer"] = "auto"
+    policy: PolicyName = "auto"
     """What names the labels: ConvLSTM for images and LSTM for vectors, unless said otherwise."""
     hidden: int = 32
     """Channels or units of the policy's layers."""
     layers: int = 1
     """Number of the policy's layers."""
-    stop: Literal["auto", "fixed", "policy", "end"] = "auto"
+    stop: Literal["auto", Stop] = "auto"
     """How a multiset ends: at a fixed size, where a stop head says so, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
     max_size: int = 0
@@ -54,13 +80,13 @@ class ModelConfig:
 class ObjectiveConfig:
     """What is learned from."""
 
-    objective: Literal["multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"] = "multi"
+    objective: ObjectiveName = "multi"
     """The loss, by the paper's names."""
-    strategy: Literal["greedy", "stochastic", "oracle"] = "greedy"
+    strategy: Strategy = "greedy"
     """For multi: how labels are named in training."""
-    rank: Literal["random", "random-per-batch", "area", "spatial"] = "random"
+    rank: Rank = "random"
     """For seq: the order in which the labels of a multiset are taught."""
-    divergence: Literal["kl", "js", "tv"] = "kl"
+    divergence: Divergence = "kl"
     """For multi: from the oracle to the policy."""
     entropy_weight: float = 0.01
     """For rl: weight of the entropy bonus."""

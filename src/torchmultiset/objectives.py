@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchmultiset._checks import check_one_of
+from torchmultiset.config import Divergence, Rank, Strategy
 from torchmultiset.data import Batch
 from torchmultiset.data.ranks import area_rank, class_permutation, random_rank, spatial_rank
 from torchmultiset.losses import (
@@ -30,10 +32,15 @@ from torchmultiset.predictor import Output
 from torchmultiset.rollout import Choose, follow_oracle, forced, greedy, sample
 from torchmultiset.termination import append_end
 
-__all__ = ["DistributionMatching", "Multi", "Objective", "OneStepMatching", "Plan", "Rank", "Reinforce", "Sequence"]
-
-Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
-Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
+__all__ = [
+    "DistributionMatchingObjective",
+    "MultisetObjective",
+    "Objective",
+    "OneStepObjective",
+    "Plan",
+    "ReinforceObjective",
+    "SequenceObjective",
+]
 
 
 class Plan(NamedTuple):
@@ -47,30 +54,30 @@ Objective: TypeAlias = Callable[[Batch, torch.Generator], Plan]
 
 
 @dataclass(frozen=True)
-class Multi:
+class MultisetObjective:
     """The multiset loss, along the policy's own labels, sampled ones, or the oracle's."""
 
     strategy: Strategy = "greedy"
-    divergence: Literal["kl", "js", "tv"] = "kl"
+    divergence: Divergence = "kl"
     end: bool = False
     stop_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_one_of("strategy", self.strategy, ("greedy", "stochastic", "oracle"))
+        check_one_of("strategy", self.strategy, get_args(Strategy))
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
         target = batch.target
+        choose = _strategy(self.strategy, target, generator, end=self.end)
 
         def loss(output: Output) -> Tensor:
-            named = multiset_loss(output.logits, output.labels, target, divergence=self.divergence, end=self.end)
-            return named + _stop(output, target, self.stop_weight)
+            return multiset_loss(output.logits, output.labels, target, divergence=self.divergence, end=self.end)
 
-        return Plan(_strategy(self.strategy, target, generator, end=self.end), loss)
+        return _with_stop(choose, loss, target, self.stop_weight)
 
 
 @dataclass(frozen=True)
-class Reinforce:
+class ReinforceObjective:
     """REINFORCE along sampled labels, with a learned baseline if the predictor has one."""
 
     entropy_weight: float = 0.01
@@ -83,7 +90,7 @@ class Reinforce:
         target = batch.target
 
         def loss(output: Output) -> Tensor:
-            named = reinforce_loss(
+            return reinforce_loss(
                 output.logits,
                 output.labels,
                 target,
@@ -92,13 +99,12 @@ class Reinforce:
                 value_weight=self.value_weight,
                 end=self.end,
             )
-            return named + _stop(output, target, self.stop_weight)
 
-        return Plan(sample(generator), loss)
+        return _with_stop(sample(generator), loss, target, self.stop_weight)
 
 
 @dataclass(frozen=True)
-class DistributionMatching:
+class DistributionMatchingObjective:
     """Aggregated distribution matching along sampled labels, or any other strategy."""
 
     divergence: Literal["kl", "l1"] | float = "kl"
@@ -106,20 +112,19 @@ class DistributionMatching:
     stop_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_one_of("strategy", self.strategy, ("greedy", "stochastic", "oracle"))
+        check_one_of("strategy", self.strategy, get_args(Strategy))
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
         target = batch.target
 
         def loss(output: Output) -> Tensor:
-            matched = distribution_matching_loss(output.logits, target, divergence=self.divergence)
-            return matched + _stop(output, target, self.stop_weight)
+            return distribution_matching_loss(output.logits, target, divergence=self.divergence)
 
-        return Plan(_strategy(self.strategy, target, generator), loss)
+        return _with_stop(_strategy(self.strategy, target, generator), loss, target, self.stop_weight)
 
 
-class Sequence:
+class SequenceObjective:
     """The sequence loss along the target in the order of a rank function.
 
     Args:
@@ -144,7 +149,7 @@ class Sequence:
         end: bool = False,
         stop_weight: float = 1.0,
     ) -> None:
-        check_one_of("rank", rank, ("random", "random-per-batch", "area", "spatial"))
+        check_one_of("rank", rank, get_args(Rank))
         self.num_classes = num_classes
         self.rank = rank
         self.bands = bands
@@ -155,13 +160,14 @@ class Sequence:
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
-        sequence = self.order(batch, generator)
-        if self.end:
-            sequence = append_end(sequence, self.num_classes)
+        labels = self.order(batch, generator)
+        sequence = append_end(labels, self.num_classes) if self.end else labels
 
         def loss(output: Output) -> Tensor:
-            named = sequence_loss(output.logits, _fit(sequence, output.logits.shape[1]))
-            return named + _stop(output, batch.target, self.stop_weight)
+            steps = output.logits.shape[1]
+            _check_sizes(labels, max_size=steps - (self.end or output.stop is not None))
+            padding = (0, max(steps - sequence.shape[1], 0))
+            return sequence_loss(output.logits, pad(sequence[:, :steps], padding, value=-1))
 
         teacher = forced(sequence)
 
@@ -169,7 +175,7 @@ class Sequence:
             # After the last label any will do: no loss counts it.
             return teacher(t, logits, named) if t < sequence.shape[1] else torch.zeros_like(named[:, 0])
 
-        return Plan(choose, loss)
+        return _with_stop(choose, loss, batch.target, self.stop_weight)
 
     def order(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """The target's labels (B, M) in the order of the rank function, padded with -1."""
@@ -190,7 +196,7 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class OneStepMatching:
+class OneStepObjective:
     """One-step distribution matching: no rollout at all."""
 
     size_weight: float = 1.0
@@ -213,10 +219,21 @@ def _strategy(name: Strategy, target: Tensor, generator: torch.Generator, *, end
     return sample(generator) if name == "stochastic" else greedy
 
 
-def _stop(output: Output, target: Tensor, weight: float) -> Tensor | float:
-    return 0.0 if output.stop is None else weight * stop_loss(output.stop, target)
+def _with_stop(choose: Choose, loss: Callable[[Output], Tensor], target: Tensor, weight: float) -> Plan:
+    """A plan that adds the loss of stopping where there is a stop head."""
+
+    def both(output: Output) -> Tensor:
+        named = loss(output)
+        return named if output.stop is None else named + weight * stop_loss(output.stop, target)
+
+    return Plan(choose, both)
 
 
-def _fit(sequence: Tensor, steps: int) -> Tensor:
-    """Cut or padded to so many labels."""
-    return torch.nn.functional.pad(sequence[:, :steps], (0, max(steps - sequence.shape[1], 0)), value=-1)
+def _check_sizes(labels: Tensor, max_size: int) -> None:
+    beyond = labels[:, max_size:] >= 0
+    if beyond.numel() and beyond.any():
+        largest = max_size + int(beyond.sum(-1).max())
+        raise ValueError(
+            f"a multiset of this batch has {largest} labels, but the predictor is made for {max_size} at most: give it"
+            " a larger max_size"
+        )

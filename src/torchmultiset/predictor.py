@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, get_args
 
 import safetensors.torch
 import torch
@@ -15,6 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from torchmultiset._checks import check, check_one_of
+from torchmultiset.config import Stop
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.heads import SizeHead, StopHead, ValueHead
 from torchmultiset.multiset import from_labels, to_labels
@@ -29,12 +33,10 @@ from torchmultiset.policies import (
 from torchmultiset.rollout import Choose, Step, greedy, rollout
 from torchmultiset.termination import until_end, until_size, until_stop
 
-__all__ = ["Output", "Prediction", "Predictor", "Stop", "read_description"]
-
-Stop: TypeAlias = Literal["fixed", "policy", "end"]
+__all__ = ["Output", "Prediction", "Predictor", "read_description"]
 
 FORMAT = 1
-WEIGHTS, DESCRIPTION = "weights.safetensors", "predictor.json"
+DESCRIPTION = "predictor.json"
 ENCODERS: Mapping[str, type[nn.Module]] = {c.__name__: c for c in (ConvEncoder, MLPEncoder, PretrainedEncoder)}
 POLICIES: Mapping[str, type[nn.Module]] = {
     c.__name__: c for c in (ConvLSTMPolicy, LSTMPolicy, FeedForwardPolicy, TransformerPolicy, OneStep)
@@ -77,9 +79,10 @@ class Predictor(nn.Module):
         encoder: Maps inputs to a memory; any module.
         policy: A policy for that memory, or a `OneStep`. With ``stop="end"`` it has one class more than `classes`.
         classes: Names of the classes, C of them.
-        max_size: Size of the largest multiset.
+        max_size: Size of the largest multiset. No prediction is larger, but that of a `OneStep`: the shares of the
+            classes times a predicted size, each rounded by itself as in the paper, may come to more.
         stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head says when to stop.
-            ``"end"``: the policy names END. A `OneStep` predicts the size itself and has no use for it.
+            ``"end"``: the policy names END. A `OneStep` predicts the size itself and takes no notice of the first two.
         baseline: Whether there is a value head, for REINFORCE.
 
     Example:
@@ -102,12 +105,16 @@ class Predictor(nn.Module):
         baseline: bool = False,
     ) -> None:
         super().__init__()
-        check_one_of("stop", stop, ("fixed", "policy", "end"))
+        check_one_of("stop", stop, get_args(Stop))
         check(max_size >= 1, "max_size", "at least 1", max_size)
         check(len(set(classes)) == len(classes) >= 1, "classes", "different names, at least one", list(classes))
         wanted = len(classes) + (stop == "end")
         what = f"one of {wanted} classes{', END included' if stop == 'end' else ''}"
         check(bool(policy.num_classes == wanted), "policy", what, policy.num_classes)
+        self.one_step = isinstance(policy, OneStep)
+        if self.one_step:
+            check(stop != "end", "stop", "'fixed' or 'policy' for a one-step model, which names no END", stop)
+            check(not baseline, "baseline", "False for a one-step model, which REINFORCE cannot teach", baseline)
         self.encoder = encoder
         self.policy = policy
         self.classes = tuple(classes)
@@ -115,7 +122,6 @@ class Predictor(nn.Module):
         self.stop = stop
         width = policy.features
         assert isinstance(width, int)
-        self.one_step = isinstance(policy, OneStep)
         self.stop_head = StopHead(width) if stop == "policy" and not self.one_step else None
         self.value_head = ValueHead(width) if baseline else None
         self.size_head = SizeHead(width) if self.one_step else None
@@ -154,7 +160,7 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
         """Predicted counts (B, C), decoded greedily."""
-        return self.read(self._evaluate(x))
+        return self.counts(self._evaluate(x))
 
     @torch.no_grad()
     def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
@@ -166,12 +172,12 @@ class Predictor(nn.Module):
     def explain(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
         """Predicted multisets with the sequence in which labels were named, confidence and distributions."""
         output = self._evaluate(x)
-        counts = self.read(output)
+        counts = self.counts(output)
         probabilities = output.logits.softmax(-1)
         if self.one_step:
             unknown = torch.full((len(counts),), torch.nan, device=counts.device)
             return Prediction(counts, to_labels(counts), unknown, probabilities)
-        kept = self.kept(output)
+        kept = self._kept(output)
         chosen = probabilities.gather(2, output.labels[..., None]).squeeze(-1)
         confidence = torch.where(kept, chosen, 1.0).prod(-1)
         if output.stop is not None:
@@ -185,27 +191,20 @@ class Predictor(nn.Module):
             confidence = confidence * torch.where(slot < self.max_size, ends.gather(1, slot), 1.0).squeeze(-1)
         return Prediction(counts, output.labels.masked_fill(~kept, -1), confidence, probabilities)
 
-    def kept(self, output: Output) -> Shaped[Tensor, "b t"]:
-        """Mask (B, T) of the labels that belong to the prediction."""
-        # The last slot ends; in a rollout that ended early it does so because all examples had stopped by then.
-        if output.stop is not None:
-            return until_stop(output.stop)
-        if self.stop == "end":
-            return until_end(output.labels, len(self.classes))
-        size = torch.full((len(output.labels),), self.max_size, device=output.labels.device)
-        return until_size(size, output.labels.shape[1])
-
-    def read(self, output: Output) -> Int64[Tensor, "b c"]:
-        """The counts (B, C) that an output means."""
+    def counts(self, output: Output) -> Int64[Tensor, "b c"]:
+        """The counts (B, C) that an output of `forward` comes to."""
         if output.size is not None:
             return round_counts(output.logits[:, 0].softmax(-1) * output.size[:, None])
-        return from_labels(output.labels, len(self.classes), where=self.kept(output))
+        return from_labels(output.labels, len(self.classes), where=self._kept(output))
 
     def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
-        """Write the predictor to a folder: `weights.safetensors`, and `predictor.json` with all the rest.
+        """Write the predictor to a folder: weights as safetensors, and ``predictor.json`` with all the rest.
+
+        The file of the weights has the beginning of their SHA-256 in its name, so ``predictor.json`` names it. Putting
+        that in place replaces one predictor by another at once: a folder always holds the old one or the new one.
 
         Args:
-            folder: Made if need be; a predictor that is there is replaced.
+            folder: Made if need be; a predictor that is there is replaced. One process at a time may write to it.
             record: What else to keep, such as how it was trained and how good it is; anything that JSON can hold.
                 None: what it was loaded with.
         """
@@ -214,6 +213,7 @@ class Predictor(nn.Module):
         # Copies, because safetensors refuses tensors that share memory, such as tied weights.
         state = {name: value.clone(memory_format=torch.contiguous_format) for name, value in self.state_dict().items()}
         weights = safetensors.torch.save(state)
+        sha256 = hashlib.sha256(weights).hexdigest()
         description = {
             "format": FORMAT,
             "torchmultiset": __version__,
@@ -223,7 +223,7 @@ class Predictor(nn.Module):
             "baseline": self.value_head is not None,
             "encoder": _describe(self.encoder, ENCODERS),
             "policy": _describe(self.policy, POLICIES),
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
+            "weights_sha256": sha256,
             "record": dict(self.record if record is None else record),
         }
         try:
@@ -232,9 +232,11 @@ class Predictor(nn.Module):
             raise ValueError(f"record must be something that JSON can hold, which NaN is not: {error}") from error
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        # First the weights, then what vouches for them: a predictor that was cut short is found out when loading.
-        _replace(folder / WEIGHTS, weights)
-        _replace(folder / DESCRIPTION, text.encode())
+        _write(folder / _weights_file(sha256), weights)
+        _write(folder / DESCRIPTION, text.encode())
+        for path in folder.iterdir():  # of the predictor that was here, and of saves that were cut short
+            if _OURS.fullmatch(path.name) and path.name not in (_weights_file(sha256), DESCRIPTION):
+                path.unlink()
 
     @classmethod
     def load(
@@ -249,31 +251,20 @@ class Predictor(nn.Module):
             policy: The same for a policy of one's own.
         """
         folder = Path(folder)
-        description = read_description(folder)
-        if not (folder / WEIGHTS).exists():
-            raise FileNotFoundError(f"there is no predictor in {folder}: {WEIGHTS} is missing")
-        weights = (folder / WEIGHTS).read_bytes()
+        description, state = _read(folder)
         try:
-            if hashlib.sha256(weights).hexdigest() != description["weights_sha256"]:
-                raise ValueError(
-                    f"{folder / WEIGHTS} is damaged, or does not belong to {DESCRIPTION} beside it: save the predictor"
-                    " again"
+            with torch.random.fork_rng(devices=[]):  # the random weights that modules are made with
+                predictor = cls(
+                    _make(description["encoder"], ENCODERS, "encoder", folder) if encoder is None else encoder,
+                    _make(description["policy"], POLICIES, "policy", folder) if policy is None else policy,
+                    description["classes"],
+                    max_size=description["max_size"],
+                    stop=description["stop"],
+                    baseline=description["baseline"],
                 )
-            predictor = cls(
-                _make(description["encoder"], ENCODERS, "encoder", folder) if encoder is None else encoder,
-                _make(description["policy"], POLICIES, "policy", folder) if policy is None else policy,
-                description["classes"],
-                max_size=description["max_size"],
-                stop=description["stop"],
-                baseline=description["baseline"],
-            )
             predictor.record = description["record"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
-        try:
-            state = safetensors.torch.load(weights)
-        except SafetensorError as error:
-            raise ValueError(f"{folder / WEIGHTS} is not a safetensors file: {error}") from error
         types = {value.dtype for value in state.values() if value.is_floating_point()}
         if len(types) == 1:  # it may have been saved in another precision than modules are made in
             predictor.to(types.pop())
@@ -282,6 +273,16 @@ class Predictor(nn.Module):
         except RuntimeError as error:
             raise ValueError(f"the weights in {folder} do not fit this encoder and policy: {error}") from error
         return predictor.eval()
+
+    def _kept(self, output: Output) -> Shaped[Tensor, "b t"]:
+        """Mask (B, T) of the labels that belong to the prediction."""
+        # The last slot ends; in a rollout that ended early it does so because all examples had stopped by then.
+        if output.stop is not None:
+            return until_stop(output.stop)
+        if self.stop == "end":
+            return until_end(output.labels, len(self.classes))
+        size = torch.full((len(output.labels),), self.max_size, device=output.labels.device)
+        return until_size(size, output.labels.shape[1])
 
     def _evaluate(self, x: Tensor) -> Output:
         # Module by module: some may be in evaluation mode for good, such as an encoder that is frozen.
@@ -338,7 +339,45 @@ def _make(
     return known[described["class"]](**arguments)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+def _weights_file(sha256: str) -> str:
+    return f"weights-{sha256[:12]}.safetensors"
+
+
+# What `save` may leave in a folder if it is killed, and what it leaves if not.
+_OURS = re.compile(r"(weights-[0-9a-f]{12}\.safetensors|predictor\.json)(\.[0-9a-f]{8}\.partial)?")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write beside, then put it in place at once."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Description and weights that belong together."""
+    description = read_description(folder)
+    try:
+        sha256 = str(description["weights_sha256"])
+    except KeyError as error:
+        raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
+    path = folder / _weights_file(sha256)
+    try:
+        weights = path.read_bytes()
+    except FileNotFoundError:
+        if read_description(folder) != description:  # replaced by another predictor just now
+            return _read(folder)
+        raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing") from None
+    if hashlib.sha256(weights).hexdigest() != sha256:
+        raise ValueError(f"{path} is damaged, or does not belong to {DESCRIPTION} beside it: save the predictor again")
+    try:
+        return description, safetensors.torch.load(weights)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error

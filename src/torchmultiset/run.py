@@ -48,9 +48,11 @@ from torchmultiset.training import BEST, CHECKPOINT, Evaluation, Progress, evalu
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["CURVE", "PREDICTIONS", "Precision", "Result", "Watch", "train"]
+__all__ = ["CURVE", "PREDICTIONS", "Precision", "Result", "Watch", "fitting_devices", "train"]
 
 CURVE, PREDICTIONS = "curve.png", "predictions.png"
+EXAMPLES_EACH = 32
+"""The fewest examples of a batch that are worth a process; normalisation over fewer would suffer, too."""
 
 Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 Watch: TypeAlias = Callable[[Progress], None]
@@ -137,6 +139,24 @@ def train(
     return result
 
 
+def fitting_devices(batch_size: int, folder: str | Path) -> int:
+    """How many processes suit this machine: as many as the run in the folder had, if there is one.
+
+    One for each GPU. On a CPU, processes of one thread share the work better than threads share an operation, so one
+    for each core, as long as each has 32 examples of a batch.
+
+    Args:
+        batch_size: Examples in a step, over all processes.
+        folder: The run folder.
+    """
+    before = read_record(Path(folder)).get("devices")
+    if before is not None:
+        return int(before)
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return max(1, min(torch.get_num_threads(), batch_size // EXAMPLES_EACH))
+
+
 def _build(task: Task) -> Predictor:
     config, stop = task.config, task.config.model.stop
     assert stop != "auto"
@@ -148,6 +168,7 @@ def _build(task: Task) -> Predictor:
         max_size=config.model.max_size,
         stop=stop,
         backbone=None if config.data.backbone == "none" else config.data.backbone,
+        fingerprint=task.fingerprint,
     )
 
 

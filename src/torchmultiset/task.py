@@ -15,7 +15,7 @@ from torchmultiset.data import Examples, mnist_multi, store
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.load import load_data
-from torchmultiset.encoders.pretrained import BackboneName, make_backbone
+from torchmultiset.encoders import Backbone, make_backbone
 from torchmultiset.presets import MNIST_MULTI
 from torchmultiset.record import data_record
 
@@ -46,6 +46,8 @@ class Task:
     picks: tuple[Pick, ...]
     data: dict[str, str]
     """Name and checksum."""
+    fingerprint: str | None
+    """Of the backbone, if there is one."""
 
 
 # What numbers must at least be.
@@ -106,20 +108,21 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             raise ValueError(
                 f"{config.data.data} has no {split} examples to {purpose}: name the split of each line, or of none"
             )
-    splits, backbone = pictures, config.data.backbone
-    if backbone != "none":
-        size = config.data.image_size
+    splits, fingerprint = pictures, None
+    if config.data.backbone != "none":
+        backbone, size = make_backbone(config.data.backbone), config.data.image_size
+        fingerprint = backbone.fingerprint()
         splits = {
             name: features_of(examples, name, config.data.data, backbone, size, progress=progress)
             for name, examples in pictures.items()
         }
     shape, picture = (examples["train"].inputs[np.array([0])].shape[1:] for examples in (splits, pictures))
     resolved, picks = _settle(config, splits["train"], shape)
-    return Task(resolved, splits, pictures, shape, picture, picks, data_record(config.data.data))
+    return Task(resolved, splits, pictures, shape, picture, picks, data_record(config.data.data), fingerprint)
 
 
 def features_of(
-    examples: Examples, split: str, data: str | Path, backbone: BackboneName, image_size: int, *, progress: bool = False
+    examples: Examples, split: str, data: str | Path, backbone: Backbone, image_size: int, *, progress: bool = False
 ) -> Examples:
     """The same examples with the features of a backbone for inputs, computed once and kept beside the data.
 
@@ -127,16 +130,16 @@ def features_of(
         examples: One split.
         split: Its name.
         data: Where the data set is.
-        backbone: Which one.
+        backbone: Whose.
         image_size: Of the images, in pixels.
         progress: Show a progress bar while features are computed.
     """
     if not len(examples):
         return examples
     path = Path(data)
-    folder = path.with_name(f"{path.stem}-{backbone}-{image_size}")
+    folder = path.with_name(f"{path.stem}-{backbone.name}-{image_size}")
     keys = examples.ids or [f"{split} {i}" for i in range(len(examples))]
-    cache = cache_features(make_backbone(backbone), examples.inputs, folder, keys=keys, progress=progress)
+    cache = cache_features(backbone, examples.inputs, folder, keys=keys, progress=progress)
     return replace(examples, inputs=cache)
 
 

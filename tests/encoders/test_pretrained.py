@@ -11,27 +11,34 @@ from torch.nn import functional as F
 
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.encoders import pretrained as module
+from torchmultiset.encoders.resnet import resnet34
 
 
 @pytest.fixture
 def made(monkeypatch) -> list[Backbone]:
-    """Put a small backbone of 6 channels in the place of the large ones; lists those that were made."""
+    """Put a shallow backbone in the place of the deep ones; lists those that were made."""
     backbones: list[Backbone] = []
 
     def make(name: str) -> Backbone:
-        with torch.random.fork_rng():
-            torch.manual_seed(5)
-            trunk = nn.Sequential(nn.Conv2d(3, 6, 3, stride=4), nn.BatchNorm2d(6), nn.ReLU())
-        backbones.append(Backbone(trunk, name=name, channels=6, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)))
+        backbones.append(shallow(name))
         return backbones[-1]
 
     monkeypatch.setattr(module, "make_backbone", make)
     return backbones
 
 
-def encoder() -> PretrainedEncoder:
+def shallow(name: str, seed: int = 5) -> Backbone:
+    channels = {"resnet34": 512, "efficientnet-lite0": 1280}[name]
+    torch.rand(1)  # as the deep ones draw their first weights
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        trunk = nn.Sequential(nn.Conv2d(3, channels, 3, stride=4), nn.BatchNorm2d(channels), nn.ReLU())
+    return Backbone(trunk, name=name, channels=channels, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+
+
+def encoder(fingerprint: str | None = None) -> PretrainedEncoder:
     torch.manual_seed(0)
-    return PretrainedEncoder("resnet34", channels=6, width=4)
+    return PretrainedEncoder("resnet34", width=4, fingerprint=fingerprint)
 
 
 def test_images_and_their_features_give_the_same(made):
@@ -44,7 +51,7 @@ def test_images_and_their_features_give_the_same(made):
 
 
 def test_it_is_a_rectified_linear_map_at_each_place(made):
-    encode, features = encoder(), torch.randn(2, 6, 3, 5)
+    encode, features = encoder(), torch.randn(2, 512, 3, 5)
     weight, bias = encode.project.weight[:, :, 0, 0], encode.project.bias
     expected = (torch.einsum("oc,bchw->bohw", weight, features) + bias[:, None, None]).clamp(min=0)
     torch.testing.assert_close(encode(features), expected)
@@ -53,13 +60,13 @@ def test_it_is_a_rectified_linear_map_at_each_place(made):
 
 
 def test_features_as_a_cache_keeps_them_need_no_backbone(made):
-    features = torch.randn(3, 6, 2, 2)
+    features = torch.randn(3, 512, 2, 2)
     torch.testing.assert_close(encoder()(features.half()), encoder()(features.half().float()), rtol=0, atol=0)
     assert not made
 
 
 def test_the_backbone_is_made_once_and_of_the_right_name(made):
-    encode = PretrainedEncoder("efficientnet-lite0", channels=6)
+    encode = PretrainedEncoder("efficientnet-lite0")
     for _ in range(2):
         assert encode(torch.rand(1, 3, 9, 9)).shape[1] == 128
     assert [backbone.name for backbone in made] == ["efficientnet-lite0"]
@@ -76,7 +83,7 @@ def test_the_backbone_is_no_part_of_state_and_parameters(made):
     encode(torch.rand(1, 3, 9, 9))
     assert list(encode.state_dict()) == before == ["project.weight", "project.bias"]
     assert [name for name, _ in encode.named_parameters()] == before
-    other = PretrainedEncoder("resnet34", channels=6, width=4)
+    other = PretrainedEncoder("resnet34", width=4)
     other.load_state_dict(encode.state_dict())
     images = torch.rand(2, 3, 9, 9)
     torch.testing.assert_close(other(images), encode(images), rtol=0, atol=0)
@@ -111,9 +118,9 @@ def test_another_precision_than_the_backbones(made):
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-@pytest.mark.parametrize("shape", [(2, 512, 3, 3), (2, 6), (2, 4, 9, 9), (3, 9, 9)])
+@pytest.mark.parametrize("shape", [(2, 1280, 3, 3), (2, 512), (2, 4, 9, 9), (3, 9, 9)])
 def test_what_is_neither_image_nor_feature_is_refused_before_a_backbone_is_made(made, shape):
-    with pytest.raises(ValueError, match=r"x must be features of shape \(B, 6, h, w\) or images of shape"):
+    with pytest.raises(ValueError, match=r"x must be features of shape \(B, 512, h, w\) or images of shape"):
         encoder()(torch.rand(shape))
     assert not made
 
@@ -121,19 +128,54 @@ def test_what_is_neither_image_nor_feature_is_refused_before_a_backbone_is_made(
 @pytest.mark.usefixtures("without_shape_hook")
 def test_an_unknown_backbone_is_refused_at_once():
     with pytest.raises(ValueError, match="backbone must be one of 'resnet34', 'efficientnet-lite0', but is 'vgg'"):
-        PretrainedEncoder("vgg", channels=6)
+        PretrainedEncoder("vgg")
     with pytest.raises(ValueError, match="name must be one of"):
         make_backbone("vgg")
 
 
 def test_what_it_was_made_with_is_remembered():
-    arguments = {"backbone": "resnet34", "channels": 6, "width": 4}
-    assert PretrainedEncoder("resnet34", channels=6, width=4).arguments == arguments
+    arguments = {"backbone": "resnet34", "width": 4, "fingerprint": "abc"}
+    assert encoder("abc").arguments == arguments
+
+
+def test_the_fingerprint_is_that_of_the_backbone_that_was_learned_from(made):
+    images, expected = torch.rand(2, 3, 9, 9), shallow("resnet34").fingerprint()
+    encode = encoder()
+    assert encode.fingerprint is None
+    encode(images)
+    assert encode.fingerprint == encode.arguments["fingerprint"] == expected
+    again = PretrainedEncoder(**encode.arguments)
+    again.load_state_dict(encode.state_dict())
+    torch.testing.assert_close(again(images), encode(images), rtol=0, atol=0)
+    assert again.backbone() is made[1]
+
+
+def test_a_backbone_with_other_weights_is_found_out(made, monkeypatch):
+    encode = encoder(shallow("resnet34", seed=6).fingerprint())
+    for ask in (encode.backbone, lambda: encode(torch.rand(2, 3, 9, 9)), encode.backbone):
+        with pytest.raises(ValueError, match="weights of resnet34 are not the ones that this model was trained with"):
+            ask()
+    assert encode(torch.rand(2, 512, 1, 1)).shape == (2, 4, 1, 1)  # its features are all it needs
+    monkeypatch.setattr(module, "make_backbone", lambda name: shallow(name, seed=6))
+    assert encode(torch.rand(2, 3, 9, 9)).shape[:2] == (2, 4)
+
+
+def test_making_the_backbone_leaves_the_callers_random_numbers_alone(made):
+    encode, images = encoder(), torch.zeros(1, 3, 9, 9)
+    before = torch.get_rng_state()
+    encode(images)
+    assert made
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_resnet34_has_the_channels_that_its_name_promises():
+    assert resnet34(weights=None).channels == PretrainedEncoder("resnet34").channels
 
 
 def test_the_real_small_backbone_has_the_channels_that_its_name_promises():
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' is not installed")
     images = torch.rand(1, 3, 64, 64)
     backbone = make_backbone("efficientnet-lite0")
-    encode = PretrainedEncoder("efficientnet-lite0", channels=backbone.channels, width=4)
+    assert backbone.channels == PretrainedEncoder("efficientnet-lite0").channels
+    encode = PretrainedEncoder("efficientnet-lite0", width=4)
     torch.testing.assert_close(encode(images), encode(backbone(images)), rtol=0, atol=0)

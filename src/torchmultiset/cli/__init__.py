@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from torchmultiset import __version__
+from torchmultiset.cli._malloc import keep_freed_memory
 
 __all__ = ["app", "main"]
 
@@ -63,6 +64,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
         0
     """
     _print_what_can_be_printed()
+    if tokens is None:  # the process is ours
+        keep_freed_memory()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning

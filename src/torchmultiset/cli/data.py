@@ -126,44 +126,42 @@ class CocoMediumRules(CocoRules):
 
 
 _EASY, _MEDIUM = CocoRules(), CocoMediumRules()
-_Manifest = Annotated[Path, Parameter(validator=PathOf(ext="jsonl", dir_okay=False))]
+_Manifest = Annotated[
+    Path, Parameter(help="File to write, a .jsonl file.", validator=PathOf(ext="jsonl", dir_okay=False))
+]
 _Files = Annotated[CocoFiles, _Flags, Parameter(group="COCO")]
 _Rules = Parameter(group="Rules")
+_COCO_HELP = """\
+Choose the images of COCO that have {size} large objects.
+
+Writes a list of images and labels, and prints how much each rule keeps beside the paper's numbers. The images stay
+where they are.
+"""
 _COCO_EXAMPLE = """\
 Example: `multiset data build {name} {name}.jsonl --train-json annotations/instances_train2014.json
 --train-images train2014 --test-json annotations/instances_val2014.json --test-images val2014`
 """
 
 
-@build.command(name="coco-easy", help_epilogue=_COCO_EXAMPLE.format(name="coco-easy"))
+@build.command(
+    name="coco-easy",
+    help=_COCO_HELP.format(size="exactly two"),
+    help_epilogue=_COCO_EXAMPLE.format(name="coco-easy"),
+)
 def build_coco_easy(out: _Manifest, /, *, files: _Files, rules: Annotated[CocoRules, _Flags, _Rules] = _EASY) -> None:
-    """Choose the images of COCO that have exactly two large objects.
-
-    Writes a list of images and labels, and prints how much each rule keeps beside the paper's numbers. The images
-    stay where they are.
-
-    Args:
-        out: File to write, a .jsonl file.
-        files: What COCO is read from.
-        rules: Which images and objects are kept.
-    """
+    """Build COCO Easy."""
     _build_coco("coco-easy", out, files, rules)
 
 
-@build.command(name="coco-medium", help_epilogue=_COCO_EXAMPLE.format(name="coco-medium"))
+@build.command(
+    name="coco-medium",
+    help=_COCO_HELP.format(size="one to four"),
+    help_epilogue=_COCO_EXAMPLE.format(name="coco-medium"),
+)
 def build_coco_medium(
     out: _Manifest, /, *, files: _Files, rules: Annotated[CocoMediumRules, _Flags, _Rules] = _MEDIUM
 ) -> None:
-    """Choose the images of COCO that have one to four large objects.
-
-    Writes a list of images and labels, and prints how much each rule keeps beside the paper's numbers. The images
-    stay where they are.
-
-    Args:
-        out: File to write, a .jsonl file.
-        files: What COCO is read from.
-        rules: Which images and objects are kept.
-    """
+    """Build COCO Medium."""
     _build_coco("coco-medium", out, files, rules)
 
 

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
+from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.inference import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
@@ -153,10 +154,9 @@ class _Panels:
 def _as_trained(predictor: Predictor, examples: Examples, split: str, data: Path) -> Examples:
     """With the features of the model's backbone, if it has one: computed once, as in training."""
     config: Mapping[str, Any] = predictor.record.get("config", {})
-    backbone = config.get("backbone", "none")
-    if backbone == "none":
+    if not isinstance(predictor.encoder, PretrainedEncoder) or "image_size" not in config:
         return examples
-    size = int(config["image_size"])
+    backbone, size = predictor.encoder.backbone(), int(config["image_size"])
     return features_of(examples, split, data, backbone, size, progress=sys.stderr.isatty())
 
 

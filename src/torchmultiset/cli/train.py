@@ -20,7 +20,7 @@ from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, Optim
 from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.record import read_config
 from torchmultiset.report.evaluation import tables
-from torchmultiset.run import CURVE, PREDICTIONS, Precision, Result, Watch
+from torchmultiset.run import CURVE, PREDICTIONS, Precision, Result, Watch, fitting_devices
 from torchmultiset.run import train as run
 from torchmultiset.task import Task, check_config
 
@@ -123,7 +123,7 @@ def train(
     config: Path | None = None,  # noqa: ARG001  (read by _fill_in)
     out: Path | None = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
-    devices: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    devices: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     nodes: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
     precision: Precision = "32-true",
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
@@ -140,7 +140,8 @@ def train(
         config: File of values, TOML or YAML: the names of the flags below, with _ for -. A run folder has one.
         out: Folder for all that is made. If not given, runs/ and the name of the preset or of the data.
         resume: Go on with the run in the folder, if there is one.
-        devices: Processes on each machine, one for each GPU if there are any.
+        devices: Processes on each machine. If not given, one for each GPU; on a CPU one for each core, as long as each
+            has 32 examples of a batch.
         nodes: Machines.
         precision: Of the arithmetic.
         seed: Of the weights, of the order of the examples and of all sampling.
@@ -164,7 +165,7 @@ def train(
             whole,
             out,
             resume=resume,
-            devices=devices,
+            devices=devices or _devices(optim.batch_size, out),
             nodes=nodes,
             precision=precision,
             command=["multiset", *sys.argv[1:]],
@@ -179,6 +180,11 @@ def train(
     finally:
         shown.stop()
     _print_result(out, data.data, result)
+
+
+def _devices(batch_size: int, out: Path) -> int:
+    # Other processes repeat the command of this one. In a notebook, or a program of someone's own, that is another.
+    return fitting_devices(batch_size, out) if sys.argv[1:2] == ["train"] else 1
 
 
 def _say(text: str) -> None:

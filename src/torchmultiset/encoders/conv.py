@@ -9,10 +9,11 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d, relu
+from torch.nn.functional import relu
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
+from torchmultiset.encoders._pool import max_pool
 
 __all__ = ["ConvEncoder"]
 
@@ -25,7 +26,7 @@ class ConvEncoder(nn.Module):
         in_channels: Channels of the images.
         channels: Features of each convolution.
         kernel: Size of the convolutions.
-        norm: ``"batch"`` normalises the output of each convolution over the batch; None, as in the paper, does not.
+        norm: ``"batch"`` normalises what was pooled over the batch; None, as in the paper, does not.
 
     Pooling comes before ReLU: the result is the same, since ReLU keeps order, with a quarter of the ReLU's work.
 
@@ -72,7 +73,7 @@ class ConvEncoder(nn.Module):
         if x.dtype == torch.uint8:
             x = x.to(torch.get_default_dtype()) / 255
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = relu(max_pool2d(norm(conv(x)), 2))
+            x = relu(norm(max_pool(conv(x))))
         return x
 
     def memory_shape(self, height: int, width: int) -> tuple[int, int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Shaped
@@ -17,10 +18,12 @@ __all__ = ["BackboneName", "PretrainedEncoder", "make_backbone"]
 
 BackboneName: TypeAlias = Literal["resnet34", "efficientnet-lite0"]
 
+_CHANNELS: Mapping[BackboneName, int] = {"resnet34": 512, "efficientnet-lite0": 1280}
+
 
 def make_backbone(name: BackboneName) -> Backbone:
     """A frozen backbone with its ImageNet weights, by name."""
-    check_one_of("name", name, ("resnet34", "efficientnet-lite0"))
+    check_one_of("name", name, get_args(BackboneName))
     if name == "resnet34":
         from torchmultiset.encoders.resnet import resnet34
 
@@ -36,24 +39,48 @@ class PretrainedEncoder(nn.Module):
 
     Args:
         backbone: Which one. It is made when the first image comes: features that were cached need none of it.
-        channels: Channels of its features.
         width: Channels of the memory.
+        fingerprint: `Backbone.fingerprint` of the one whose features were learned from; a backbone with other weights
+            is refused. None: that of the one that is made first.
 
     The backbone is not part of the state dict: its weights never change and belong to its own package or file.
 
     Example:
-        >>> encoder = PretrainedEncoder("efficientnet-lite0", channels=1280, width=32)
+        >>> encoder = PretrainedEncoder("efficientnet-lite0", width=32)
         >>> encoder(torch.rand(2, 1280, 8, 8, dtype=torch.float16)).shape  # from a feature cache
         torch.Size([2, 32, 8, 8])
     """
 
-    def __init__(self, backbone: BackboneName, channels: int, *, width: int = 128) -> None:
+    arguments: dict[str, Any]
+    """Set by `recorded`."""
+
+    def __init__(self, backbone: BackboneName, *, width: int = 128, fingerprint: str | None = None) -> None:
         super().__init__()
-        check_one_of("backbone", backbone, ("resnet34", "efficientnet-lite0"))
+        check_one_of("backbone", backbone, get_args(BackboneName))
         self.name = backbone
-        self.channels = channels
-        self.project = nn.Conv2d(channels, width, 1)
+        self.channels = _CHANNELS[backbone]
+        self.fingerprint = fingerprint
+        self.project = nn.Conv2d(self.channels, width, 1)
         self._backbone: list[Backbone] = []  # in a list, so that it is no submodule
+
+    def backbone(self) -> Backbone:
+        """The backbone, made when it is asked for first.
+
+        Raises:
+            ValueError: Its weights are not those that were learned from.
+        """
+        if not self._backbone:
+            with torch.random.fork_rng(devices=[]):  # random weights come before the pretrained ones
+                made = make_backbone(self.name)
+            found = made.fingerprint()
+            if self.fingerprint not in (None, found):
+                raise ValueError(
+                    f"the weights of {self.name} are not the ones that this model was trained with: their fingerprint"
+                    f" was {str(self.fingerprint)[:12]}... and is now {found[:12]}.... Install those, or train it again"
+                )
+            self.fingerprint = self.arguments["fingerprint"] = found
+            self._backbone.append(made)
+        return self._backbone[0]
 
     def forward(self, x: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:
         """A map (B, width, h, w), from features (B, channels, h, w) or from images (B, 3, H, W)."""
@@ -64,9 +91,7 @@ class PretrainedEncoder(nn.Module):
             x,
         )
         if x.shape[1] != self.channels:
-            if not self._backbone:
-                self._backbone.append(make_backbone(self.name))
             # Being no submodule, it does not move with this one.
-            x = self._backbone[0].to(self.project.weight.device)(x)
+            x = self.backbone().to(self.project.weight.device)(x)
         x = x.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)
         return relu(self.project(x))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, embedding
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
@@ -103,7 +103,11 @@ class ConvLSTMPolicy(nn.Module):
         if state.label_gates is None:
             label_gates = self._label_gates(self.embedding(previous), state.of_label)
         else:
-            label_gates = state.label_gates.index_select(0, previous)
+            # As an embedding of whole maps: its gradient adds rows, where that of index_select scatters numbers.
+            table = state.label_gates
+            _, gates_each, height, width = table.shape
+            rows = embedding(previous, table.permute(0, 2, 3, 1).flatten(1))
+            label_gates = rows.view(-1, height, width, gates_each).permute(0, 3, 1, 2)
         gates = state.memory_gates + label_gates
         if state.hidden:  # at the first step the hidden state is 0 and has no share
             gates = gates + conv2d(state.hidden[0], state.of_hidden, padding=self.kernel // 2)

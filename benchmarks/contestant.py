@@ -1,0 +1,111 @@
+"""One contestant of the training benchmark, in a process of its own: it waits for the word, and tells the time.
+
+``python -m benchmarks.contestant '{"name": "torchmultiset", "steps": 4, ...}'``, see `Contest`. On standard input each
+line is a number of steps to take; on standard output comes the number of seconds they took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.losses import loop_over_steps
+from benchmarks.textbook import GateByGate, JointGates, PlainTower
+from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset.encoders import ConvEncoder
+from torchmultiset.losses import multiset_loss
+from torchmultiset.multiset import from_labels
+from torchmultiset.policies import ConvLSTMPolicy
+from torchmultiset.rollout import Trajectory, greedy, rollout
+
+OURS, PLAIN = "torchmultiset", {"one convolution": JointGates, "gate by gate": GateByGate}
+BATCH, CLASSES, SIDE = 64, 10, 100
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Who, at what."""
+
+    name: str
+    """`OURS`, or one of `PLAIN`."""
+    steps: int
+    layers: int
+    train: bool = True
+    """Forward, backward and Adam; or predicting only."""
+    processes: int = 1
+    threads: int = 2
+    """Of each process."""
+    port: int = 0
+    """Where the processes meet."""
+
+
+class Model(nn.Module):
+    """Tower, ConvLSTM, rollout: one forward pass, as distributed training wants it."""
+
+    def __init__(self, encoder: nn.Module, policy: Any, steps: int) -> None:
+        super().__init__()
+        self.encoder, self.policy, self.steps = encoder, policy, steps
+
+    def forward(self, images: Tensor) -> Trajectory:
+        return rollout(self.policy, self.encoder(images), greedy, self.steps)
+
+
+def make(contest: Contest) -> Callable[[], object]:
+    """What it does at each step, in this process, on its part of the batch."""
+    torch.set_num_threads(contest.threads)
+    torch.manual_seed(0)
+    ours = contest.name == OURS
+    encoder = ConvEncoder()
+    policy = ConvLSTMPolicy(CLASSES, encoder.memory_shape(SIDE, SIDE), layers=contest.layers)
+    model: nn.Module = (
+        Model(encoder, policy, contest.steps)
+        if ours
+        else Model(PlainTower(encoder), PLAIN[contest.name](policy), contest.steps)
+    )
+    if ours:
+        keep_freed_memory()  # as `multiset` does
+    if contest.processes > 1:
+        torch.distributed.init_process_group("gloo")
+        model = DistributedDataParallel(model)
+    images = torch.rand(BATCH // contest.processes, 1, SIDE, SIDE)
+    target = from_labels(torch.randint(0, CLASSES, (len(images), contest.steps)), CLASSES)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, fused=ours)
+    loss = multiset_loss if ours else loop_over_steps
+
+    def train() -> None:
+        trajectory = model(images)
+        adam.zero_grad()
+        loss(trajectory.logits, trajectory.labels, target).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+
+    def predict() -> None:
+        with torch.inference_mode():
+            model.eval()(images)
+
+    return train if contest.train else predict
+
+
+def main() -> None:
+    contest = Contest(**json.loads(sys.argv[1]))
+    step = make(contest)
+    for _ in range(3):
+        step()
+    for line in sys.stdin:
+        start = time.perf_counter()
+        for _ in range(int(line)):
+            step()
+        print(time.perf_counter() - start, flush=True)
+    os._exit(0)  # without gloo's farewell, which waits for the others
+
+
+if __name__ == "__main__":
+    main()
