@@ -10,7 +10,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standar
 
 from rich.console import Console
 
-from benchmarks import features, generate, losses, training
+from benchmarks import features, generate, growth, latency, losses, profile, training, tried
 from benchmarks.record import circumstances
 from benchmarks.timing import matmul_gflops
 
@@ -19,17 +19,22 @@ RECORD = Path("results/bench/bench.json")
 
 def main() -> None:
     console = Console()
+    gflops = matmul_gflops()
     record = {
         **circumstances(),
-        "matmul_gflops": matmul_gflops(),
-        "training": training.report(console),
+        "matmul_gflops": gflops,
+        **training.report(console, gflops),
+        "profile": profile.report(console),
+        "tried": tried.report(console),
+        "latency": latency.report(console),
         "multiset_loss": losses.report(console),
         "generation": generate.report(console),
         "feature_cache": features.report(console),
+        "growth": growth.report(console),
     }
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
-    console.print(f"recorded in {RECORD}")
+    console.print(f"recorded in {RECORD} and {growth.FIGURE}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ line is a number of steps to take; on standard output comes the number of second
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -21,14 +22,18 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.losses import loop_over_steps
 from benchmarks.textbook import GateByGate, JointGates, PlainTower
 from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset.data import Examples
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.losses import multiset_loss
 from torchmultiset.multiset import from_labels
 from torchmultiset.policies import ConvLSTMPolicy
+from torchmultiset.predictor import Predictor
 from torchmultiset.rollout import Trajectory, greedy, rollout
+from torchmultiset.training import evaluate
 
 OURS, PLAIN = "torchmultiset", {"one convolution": JointGates, "gate by gate": GateByGate}
 BATCH, CLASSES, SIDE = 64, 10, 100
+EVALUATED = inspect.signature(evaluate).parameters["batch_size"].default
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,13 @@ class Contest:
     layers: int
     train: bool = True
     """Forward, backward and Adam; or predicting only."""
+    batch: int = BATCH
+    """Examples in a step, over all processes."""
     processes: int = 1
     threads: int = 2
     """Of each process."""
+    keep_memory: bool = True
+    """Whether ours keeps freed memory, as `multiset` does."""
     port: int = 0
     """Where the processes meet."""
 
@@ -71,27 +80,44 @@ def make(contest: Contest) -> Callable[[], object]:
         if ours
         else Model(PlainTower(encoder), PLAIN[contest.name](policy), contest.steps)
     )
-    if ours:
-        keep_freed_memory()  # as `multiset` does
+    if ours and contest.keep_memory:
+        keep_freed_memory()
     if contest.processes > 1:
         torch.distributed.init_process_group("gloo")
         model = DistributedDataParallel(model)
-    images = torch.rand(BATCH // contest.processes, 1, SIDE, SIDE)
-    target = from_labels(torch.randint(0, CLASSES, (len(images), contest.steps)), CLASSES)
+    count = contest.batch // contest.processes
+    images = torch.randint(0, 256, (count, 1, SIDE, SIDE), dtype=torch.uint8)
+    labels = torch.randint(0, CLASSES, (count, contest.steps))
+    if not contest.train:
+        return _predict(model, images, labels, ours=ours)
+    target = from_labels(labels, CLASSES)
     adam = torch.optim.Adam(model.parameters(), lr=1e-3, fused=ours)
     loss = multiset_loss if ours else loop_over_steps
 
     def train() -> None:
-        trajectory = model(images)
+        trajectory = model(images if ours else images / 255)
         adam.zero_grad()
         loss(trajectory.logits, trajectory.labels, target).backward()  # type: ignore[no-untyped-call]
         adam.step()
 
-    def predict() -> None:
-        with torch.inference_mode():
-            model.eval()(images)
+    return train
 
-    return train if contest.train else predict
+
+def _predict(model: nn.Module, images: Tensor, labels: Tensor, *, ours: bool) -> Callable[[], object]:
+    """Ours as `evaluate` does it; the plain ones batch by batch."""
+    if ours:
+        assert isinstance(model, Model)
+        classes = tuple(map(str, range(CLASSES)))
+        predictor = Predictor(model.encoder, model.policy, classes, max_size=model.steps, stop="fixed")
+        examples = Examples(images.numpy(), labels.numpy(), classes)
+        return lambda: evaluate(predictor, examples)
+
+    @torch.inference_mode()
+    def predict() -> None:
+        for batch in images.split(EVALUATED):
+            from_labels(model(batch / 255).labels, CLASSES)
+
+    return predict
 
 
 def main() -> None:

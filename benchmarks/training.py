@@ -23,11 +23,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contestant import BATCH, CLASSES, OURS, PLAIN, SIDE, Contest
+from benchmarks.contestant import BATCH, CLASSES, EVALUATED, OURS, PLAIN, SIDE, Contest
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.run import EXAMPLES_EACH
 
-IN_ONE = "in one process"
+IN_ONE, NOT_KEPT = "in one process", "memory not kept"
 SHAPES = [(4, 1), (10, 1), (4, 2), (10, 2)]
 
 
@@ -35,7 +35,6 @@ class Runner:
     """The processes of one contestant, ready to take steps."""
 
     def __init__(self, contest: Contest) -> None:
-        self.batch = BATCH
         self.processes = []
         for rank in range(contest.processes):
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": contest.port, "RANK": rank}
@@ -82,15 +81,17 @@ def contest(contests: Mapping[str, Contest], *, repeats: int = 11, steps: int = 
         for _ in range(repeats):
             for name, runner in runners.items():
                 seconds[name].append(runner.seconds(steps))
-    return {name: BATCH / statistics.median(times) for name, times in seconds.items()}
+    return {name: contests[name].batch / statistics.median(times) for name, times in seconds.items()}
 
 
 def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
     cores = torch.get_num_threads()
-    one = Contest(OURS, steps, layers, train, threads=cores)
+    one = Contest(OURS, steps, layers, train, batch=BATCH if train else 4 * EVALUATED, threads=cores)
     processes = max(1, min(cores, BATCH // EXAMPLES_EACH))
     several = replace(one, processes=processes, threads=cores // processes, port=_free_port())
-    ours = {OURS: several, IN_ONE: one} if train and processes > 1 else {OURS: one}
+    ours = {OURS: one}
+    if train and processes > 1:
+        ours = {OURS: several, NOT_KEPT: replace(several, keep_memory=False, port=_free_port()), IN_ONE: one}
     return ours | {name: replace(one, name=name) for name in PLAIN}
 
 
@@ -127,7 +128,8 @@ def report(console: Console, gflops: float) -> dict[str, list[dict[str, Any]]]:
     for train in (True, False):
         rows = [_row(steps, layers, train, gflops) for steps, layers in SHAPES]
         record["training" if train else "prediction"] = rows
-        title = f"{'Training' if train else 'Prediction'}, images/s, batch {BATCH}, {SIDE}x{SIDE} pixels (MNIST Multi)"
+        what = f"Training, batch {BATCH}" if train else f"Prediction, batch {EVALUATED}"
+        title = f"{what}: images/s, {SIDE}x{SIDE} pixels (MNIST Multi)"
         console.print(_table(title, rows))
     return record
 

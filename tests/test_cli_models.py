@@ -344,6 +344,20 @@ def test_two_processes_learn_what_one_does(run, there, tmp_path):
         assert np.allclose(value, weights[1][name], atol=1e-5), name
 
 
+def test_the_command_decides_how_many_processes_and_says_nothing_of_their_meeting(there, tmp_path):
+    flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
+    result = process("train", *flags, OMP_NUM_THREADS="2")
+    assert result.returncode == 0, result.stderr
+    assert "distributed" not in result.stderr
+    assert read_record(tmp_path / "run")["processes"] == 2
+
+
+def test_a_program_that_calls_the_command_stays_one_process(run, there, tmp_path):
+    flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
+    assert run("train", *flags)[0] == 0
+    assert read_record(tmp_path / "run")["processes"] == 1
+
+
 # Evaluate
 
 

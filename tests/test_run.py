@@ -23,8 +23,8 @@ from torchmultiset.data.mnist_multi import MnistMulti, build
 from torchmultiset.encoders import make_backbone
 from torchmultiset.metrics import exact_match
 from torchmultiset.predictor import Predictor
-from torchmultiset.record import differences, portable, portable_command, read_config, read_record
-from torchmultiset.run import train
+from torchmultiset.record import differences, portable, portable_command, read_config, read_record, write_record
+from torchmultiset.run import fitting_devices, train
 from torchmultiset.task import check_config, prepare
 
 TINY = MnistMulti(
@@ -381,3 +381,27 @@ def test_a_damaged_record_is_told(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json is damaged"):
         read_record(tmp_path)
+
+
+# How many processes
+
+
+@pytest.mark.parametrize(
+    ("cores", "batch_size", "processes"), [(1, 64, 1), (2, 64, 2), (2, 63, 1), (8, 96, 3), (2, 8, 1)]
+)
+def test_a_process_for_each_core_that_has_32_examples(monkeypatch, tmp_path, cores, batch_size, processes):
+    monkeypatch.setattr("torch.get_num_threads", lambda: cores)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert fitting_devices(batch_size, tmp_path) == processes
+
+
+def test_a_process_for_each_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert fitting_devices(8, tmp_path) == 4
+
+
+def test_a_run_goes_on_with_the_processes_it_had(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    write_record(tmp_path, {"devices": 3})
+    assert fitting_devices(64, tmp_path) == 3

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -195,6 +196,7 @@ def _launch(devices: int, nodes: int, precision: Precision) -> Fabric:
     check(devices >= 1, "devices", "at least 1", devices)
     check(nodes >= 1, "nodes", "at least 1", nodes)
     several = devices * nodes > 1
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # else each process announces itself
     fabric = Fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
     if several:
         fabric.launch()

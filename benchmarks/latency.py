@@ -1,0 +1,51 @@
+"""One image at a time: how long a prediction takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks.contestant import CLASSES, OURS, PLAIN, SIDE
+from benchmarks.textbook import PlainTower
+from benchmarks.timing import interleaved
+from torchmultiset.encoders import ConvEncoder
+from torchmultiset.policies import ConvLSTMPolicy
+from torchmultiset.rollout import greedy, rollout
+
+
+def measure(steps: int, layers: int) -> dict[str, float]:
+    """Milliseconds of each implementation for one image."""
+    torch.manual_seed(0)
+    encoder = ConvEncoder()
+    policy = ConvLSTMPolicy(CLASSES, encoder.memory_shape(SIDE, SIDE), layers=layers)
+    image = torch.rand(1, 1, SIDE, SIDE)
+
+    def predict(tower: nn.Module, policy: Any) -> Callable[[], Tensor]:
+        def act() -> Tensor:
+            with torch.inference_mode():
+                return rollout(policy, tower(image), greedy, steps).labels
+
+        return act
+
+    plain = {name: predict(PlainTower(encoder), kind(policy)) for name, kind in PLAIN.items()}
+    seconds = interleaved({OURS: predict(encoder, policy), **plain}, repeats=30, warmup=5)
+    return {name: 1e3 * value for name, value in seconds.items()}
+
+
+def report(console: Console) -> list[dict[str, Any]]:
+    """Measure, show a table, give the record."""
+    table = Table(title="Prediction of a single image, ms")
+    for column in ("T", "layers", OURS, *PLAIN):
+        table.add_column(column, justify="right")
+    rows = []
+    for steps, layers in ((4, 1), (10, 2)):
+        ms = measure(steps, layers)
+        table.add_row(str(steps), str(layers), *[f"{ms[name]:.2f}" for name in (OURS, *PLAIN)])
+        rows.append({"steps": steps, "layers": layers, "ms": ms})
+    console.print(table)
+    return rows

@@ -1,0 +1,171 @@
+"""Ideas for a faster training step, measured one by one: those that were kept, and those that were not.
+
+One thread and half of the batch, as in a process of `multiset train`; memory is kept, as there. Each idea and what it
+would replace take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import conv2d, max_pool2d, pad, pixel_unshuffle
+
+from benchmarks.contestant import OURS, Contest, make
+from benchmarks.timing import interleaved
+from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset.encoders._pool import max_pool
+from torchmultiset.policies._lstm import lstm_cell
+
+B, LAST = 32, torch.channels_last
+
+
+class Idea(NamedTuple):
+    """Two ways to do the same."""
+
+    name: str
+    kept: bool
+    plain: Callable[[], object]
+    other: Callable[[], object]
+
+
+def maps(*shape: int, grad: bool = True) -> Tensor:
+    return torch.randn(shape).contiguous(memory_format=LAST).requires_grad_(grad)
+
+
+def backward(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], None]:
+    """Forward and backward with a gradient of the right layout."""
+    of_output = torch.randn_like(function(*inputs).detach())
+    wanted = [x for x in inputs if x.requires_grad]
+
+    def act() -> None:
+        torch.autograd.grad(function(*inputs), wanted, of_output)
+
+    return act
+
+
+def cell_by_autograd(gates: Tensor, cell: Tensor) -> Tensor:
+    opening, candidate = torch.split(gates, [3 * gates.shape[1] // 4, gates.shape[1] // 4], dim=1)
+    into, keep, out = opening.sigmoid().chunk(3, 1)
+    return out * torch.addcmul(into * candidate.tanh(), keep, cell).tanh()
+
+
+def conv_pool_by_blocks(x: Tensor, weight: Tensor) -> Tensor:
+    """Convolution and pooling with the four places of each window as channels."""
+    features, channels, kernel, _ = weight.shape
+    placed = pad(weight, (1, 1, 1, 1)).unfold(2, kernel + 1, 1).unfold(3, kernel + 1, 1)
+    placed = placed.permute(2, 3, 0, 1, 4, 5).reshape(4 * features, channels, kernel + 1, kernel + 1)
+    blocks = [pixel_unshuffle(a, 2).contiguous(memory_format=LAST) for a in (x, placed)]
+    return torch.stack(conv2d(*blocks).chunk(4, 1)).amax(0)
+
+
+def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
+    """oneDNN's."""
+    one, none = [1, 1], [0, 0]
+    grads = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, one, one, one, False, none, 1, [False, True, False]
+    )
+    return grads[1]
+
+
+def weight_gradient_by_patches(x: Tensor, grad: Tensor) -> Tensor:
+    """As one matrix product."""
+    b, c, h, w = x.shape
+    around = pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    image, row, column, _ = around.stride()
+    patches = around.as_strided((b, h, w, 3, 3 * c), (image, row, column, row, 1)).reshape(-1, 9 * c)
+    return grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1]).t() @ patches
+
+
+def ideas() -> list[Idea]:
+    picture, kernel = maps(B, 1, 100, 100, grad=False), maps(10, 1, 5, 5)
+    second, second_kernel = maps(B, 10, 48, 48), maps(10, 10, 5, 5)
+    tower, gates, cell = maps(B, 10, 96, 96), maps(B, 128, 9, 9), maps(B, 32, 9, 9)
+    table, chosen = maps(11, 128, 9, 9), torch.randint(0, 11, (B,))
+    hidden, of_gates, recurrent = (maps(*s, grad=False) for s in ((B, 32, 9, 9), (B, 128, 9, 9), (128, 32, 3, 3)))
+    steps = 4
+    all_hidden, all_gates = (torch.cat([x] * steps).contiguous(memory_format=LAST) for x in (hidden, of_gates))
+
+    def rows(table: Tensor) -> Tensor:
+        found = torch.nn.functional.embedding(chosen, table.permute(0, 2, 3, 1).flatten(1))
+        return found.view(B, 9, 9, 128).permute(0, 3, 1, 2)
+
+    def one_by_one() -> None:
+        for _ in range(steps):
+            weight_gradient(hidden, of_gates, recurrent)
+
+    return [
+        Idea(
+            "pooling by rows and columns",
+            True,
+            backward(lambda x: max_pool2d(x, 2), tower),
+            backward(max_pool, tower),
+        ),
+        Idea(
+            "LSTM cell by hand",
+            True,
+            backward(cell_by_autograd, gates, cell),
+            backward(lambda a, b: lstm_cell(a, b)[0], gates, cell),
+        ),
+        Idea(
+            "label maps as an embedding",
+            True,
+            backward(lambda x: x.index_select(0, chosen), table),
+            backward(rows, table),
+        ),
+        Idea(
+            "no gradient of the picture",
+            True,
+            backward(conv2d, picture.detach().requires_grad_(), kernel),
+            backward(conv2d, picture, kernel),
+        ),
+        Idea(
+            "2x2 blocks as channels, second convolution of the tower",
+            False,
+            backward(lambda x, w: max_pool(conv2d(x, w)), second, second_kernel),
+            backward(conv_pool_by_blocks, second, second_kernel),
+        ),
+        Idea(
+            "weight gradient as a product over patches",
+            False,
+            lambda: weight_gradient(hidden, of_gates, recurrent),
+            lambda: weight_gradient_by_patches(hidden, of_gates),
+        ),
+        Idea(
+            "weight gradients of 4 steps in one call",
+            False,
+            one_by_one,
+            lambda: weight_gradient(all_hidden, all_gates, recurrent),
+        ),
+    ]
+
+
+def report(console: Console) -> dict[str, Any]:
+    """Measure, show tables, give the record."""
+    keep_freed_memory()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    table = Table(title="Ideas for a training step, forward and backward, ms")
+    for column in ("idea", "kept", "without", "with", "gain"):
+        table.add_column(column, justify="left" if column == "idea" else "right")
+    record: dict[str, Any] = {}
+    for name, kept, plain, other in ideas():
+        seconds = interleaved({"without": plain, "with": other}, repeats=25, warmup=3)
+        ms = {way: 1e3 * value for way, value in seconds.items()}
+        gain = ms["without"] / ms["with"]
+        table.add_row(name, "yes" if kept else "no", f"{ms['without']:.2f}", f"{ms['with']:.2f}", f"{gain:.2f}x")
+        record[name] = {"kept": kept, **ms}
+    console.print(table)
+    record["images/s by batch, one thread"] = {
+        batch: batch / interleaved({"step": make(Contest(OURS, 4, 1, batch=batch, threads=1))}, repeats=7)["step"]
+        for batch in (16, 32, 64, 128)
+    }
+    speeds = ", ".join(f"{n}: {speed:.0f}" for n, speed in record["images/s by batch, one thread"].items())
+    console.print(f"Training images/s of one thread by batch: {speeds}")
+    torch.set_num_threads(threads)
+    return record

@@ -1,0 +1,44 @@
+"""The fast network learns what the plain one learns, step for step."""
+
+import pytest
+import torch
+
+from benchmarks.losses import loop_over_steps
+from benchmarks.textbook import GateByGate, JointGates, PlainTower
+from torchmultiset.encoders import ConvEncoder
+from torchmultiset.losses import multiset_loss
+from torchmultiset.multiset import from_labels
+from torchmultiset.policies import ConvLSTMPolicy
+from torchmultiset.rollout import forced, rollout
+
+B, T, C, SIDE = 6, 4, 10, 44
+
+
+def losses_of_50_steps(encoder, policy, loss):
+    adam = torch.optim.Adam([*encoder.parameters(), *policy.parameters()], lr=1e-3)
+    generator = torch.Generator().manual_seed(1)
+    seen = []
+    for _ in range(50):
+        images = torch.rand(B, 1, SIDE, SIDE, dtype=torch.float64, generator=generator)
+        target = from_labels(torch.randint(0, C, (B, T), generator=generator), C)
+        labels = torch.randint(0, C, (B, T), generator=generator)
+        trajectory = rollout(policy, encoder(images), forced(labels), T)
+        value = loss(trajectory.logits, labels, target)
+        adam.zero_grad()
+        value.backward()
+        adam.step()
+        seen.append(value.item())
+    return torch.tensor(seen, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("plain", [GateByGate, JointGates])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_fifty_steps_give_the_losses_of_the_textbook_network(plain, layers):
+    torch.manual_seed(0)
+    encoder = ConvEncoder().double()
+    policy = ConvLSTMPolicy(C, encoder.memory_shape(SIDE, SIDE), hidden=8, layers=layers).double()
+    tower, cell = PlainTower(encoder), plain(policy)
+    ours = losses_of_50_steps(encoder, policy, multiset_loss)
+    theirs = losses_of_50_steps(tower, cell, loop_over_steps)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    assert ours.unique().numel() == 50
