@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torchmultiset._checks import check, check_counts, check_integers, check_labels, check_mask
 
@@ -179,13 +180,7 @@ def free_labels(
                  [0, 0, 1]]])
     """
     _check_trajectory(target, labels, end)
-    num_classes = target.shape[1] + end
-    named = torch.nn.functional.one_hot(labels, num_classes)
-    before = named.cumsum(1) - named
-    free = difference(target[:, None], before[..., : target.shape[1]])
-    if not end:
-        return free
-    return torch.cat([free, _end_is_free(target, labels)[..., None].long()], -1)
+    return free_counts(target, labels, end=end)
 
 
 class Support(NamedTuple):
@@ -219,17 +214,41 @@ def free_support(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, 
                  [1, 1]]])
     """
     _check_trajectory(target, labels, end)
-    present = target > 0
-    distinct = max(int(present.sum(-1).max()), 1) if target.shape[0] else 1
-    counts, classes = target.topk(distinct, dim=-1)
-    named = labels[:, :, None] == classes[:, None, :]
-    before = named.cumsum(1) - named.long()
-    free = difference(counts[:, None], before)
-    if not end:
-        return Support(classes, free)
-    last = torch.full_like(classes[:, :1], target.shape[1])
-    end_free = _end_is_free(target, labels)[..., None].long()
-    return Support(torch.cat([classes, last], -1), torch.cat([free, end_free], -1))
+    classes = distinct_classes(target, end=end)
+    return Support(classes, free_counts(target, labels, classes, end=end))
+
+
+def distinct_classes(target: Tensor, *, end: bool = False) -> Tensor:
+    """The K classes (B, K) that can be free at all, END the last of them; `Support` says how rows are filled up."""
+    most = max(int((target > 0).sum(-1).max()), 1) if target.shape[0] else 1
+    classes = target.topk(most, dim=-1).indices
+    return pad(classes, (0, 1), value=target.shape[1]) if end else classes
+
+
+def free_counts(
+    target: Tensor,
+    labels: Tensor,
+    classes: Tensor | None = None,
+    *,
+    end: bool = False,
+    dtype: torch.dtype = torch.int64,
+) -> Tensor:
+    """`free_labels` in any dtype, at some `classes` (B, K) or all, for callers that have checked the arguments."""
+    counts = pad(target, (0, 1)) if end else target
+    if classes is not None:
+        counts = counts.gather(1, classes)
+    # The target, then one less of each label for the steps after it: running sums, which may pass below 0.
+    free = torch.zeros(*labels.shape, counts.shape[1], dtype=dtype, device=target.device)
+    free[:, :1] = counts[:, None]
+    earlier, later = labels[:, :-1, None], free[:, 1:]
+    if classes is None:
+        later.scatter_(2, earlier, -1)
+    else:
+        later.masked_fill_(earlier == classes[:, None], -1)
+    free.cumsum_(1).clamp_(min=0)
+    if end:
+        free[..., -1] = _end_is_free(~free.any(-1), labels == target.shape[1])
+    return free
 
 
 def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
@@ -246,7 +265,10 @@ def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: boo
     """
     _check_trajectory(target, labels, end)
     found = _hits(target, labels)
-    return found | (_end_is_free(target, labels) & (labels == target.shape[1])) if end else found
+    if not end:
+        return found
+    named_end = labels == target.shape[1]
+    return found | (_end_is_free(_complete(target, found), named_end) & named_end)
 
 
 def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
@@ -262,8 +284,8 @@ def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, en
         tensor([[ True,  True,  True, False]])
     """
     _check_trajectory(target, labels, end)
-    open_ = ~_complete(target, labels)
-    return open_ | _end_is_free(target, labels) if end else open_
+    complete = _complete(target, _hits(target, labels))
+    return ~complete | _end_is_free(complete, labels == target.shape[1]) if end else ~complete
 
 
 def how_many(num_classes: int, max_size: int, *, min_size: int = 1) -> int:
@@ -299,15 +321,17 @@ def _hits(target: Tensor, labels: Tensor) -> Tensor:
     return before < counts.gather(1, labels)
 
 
-def _complete(target: Tensor, labels: Tensor) -> Tensor:
-    found = _hits(target, labels).long()
-    return found.cumsum(1) - found == cardinality(target)[:, None]
+def _complete(target: Tensor, found: Tensor) -> Tensor:
+    return _before(found) == cardinality(target)[:, None]
 
 
-def _end_is_free(target: Tensor, labels: Tensor) -> Tensor:
-    complete = _complete(target, labels)
-    ended = (complete & (labels == target.shape[1])).long()
-    return complete & (ended.cumsum(1) - ended == 0)
+def _end_is_free(complete: Tensor, named_end: Tensor) -> Tensor:
+    return complete & (_before(complete & named_end) == 0)
+
+
+def _before(true: Tensor) -> Tensor:
+    # At how many earlier steps it was true.
+    return true.cumsum(1) - true.long()
 
 
 def _check_pair(a: Tensor, b: Tensor) -> None:
