@@ -29,6 +29,7 @@ from torchmultiset.multiset import from_labels
 from torchmultiset.policies import ConvLSTMPolicy
 from torchmultiset.predictor import Predictor
 from torchmultiset.rollout import Trajectory, greedy, rollout
+from torchmultiset.run import share_cores
 from torchmultiset.training import evaluate
 
 OURS, PLAIN = "torchmultiset", {"one convolution": JointGates, "gate by gate": GateByGate}
@@ -83,6 +84,7 @@ def make(contest: Contest) -> Callable[[], object]:
     if ours and contest.keep_memory:
         keep_freed_memory()
     if contest.processes > 1:
+        share_cores(int(os.environ["RANK"]), contest.processes)
         torch.distributed.init_process_group("gloo")
         model = DistributedDataParallel(model)
     count = contest.batch // contest.processes

@@ -7,6 +7,7 @@ would replace take turns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.functional import conv2d, max_pool2d, pad, pixel_unshuffle
 
 from benchmarks.contestant import OURS, Contest, make
 from benchmarks.timing import interleaved
+from benchmarks.training import contest
 from torchmultiset.cli._malloc import keep_freed_memory
 from torchmultiset.encoders._pool import max_pool
 from torchmultiset.policies._lstm import lstm_cell
@@ -165,6 +167,12 @@ def report(console: Console) -> dict[str, Any]:
         batch: batch / interleaved({"step": make(Contest(OURS, 4, 1, batch=batch, threads=1))}, repeats=7)["step"]
         for batch in (16, 32, 64, 128)
     }
+    one = Contest(OURS, 4, 1, threads=threads)
+    kept = contest({"kept": one, "handed back": replace(one, keep_memory=False)})
+    record["images/s with freed memory, one process"] = kept
+    console.print(
+        f"Training images/s of one process, freed memory kept {kept['kept']:.0f}, not {kept['handed back']:.0f}"
+    )
     speeds = ", ".join(f"{n}: {speed:.0f}" for n, speed in record["images/s by batch, one thread"].items())
     console.print(f"Training images/s of one thread by batch: {speeds}")
     torch.set_num_threads(threads)

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,7 @@ from torchmultiset.training import BEST, CHECKPOINT, Evaluation, Progress, evalu
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["CURVE", "PREDICTIONS", "Precision", "Result", "Watch", "fitting_devices", "train"]
+__all__ = ["CURVE", "PREDICTIONS", "Precision", "Result", "Watch", "fitting_devices", "share_cores", "train"]
 
 CURVE, PREDICTIONS = "curve.png", "predictions.png"
 EXAMPLES_EACH = 32
@@ -200,9 +201,18 @@ def _launch(devices: int, nodes: int, precision: Precision) -> Fabric:
     fabric = Fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
     if several:
         fabric.launch()
+    if fabric.device.type == "cpu":
+        share_cores(fabric.local_rank, devices)
     if fabric.world_size != devices * nodes:
         raise RuntimeError(f"{devices * nodes} processes were asked for, but {fabric.world_size} are there")
     return fabric
+
+
+def share_cores(place: int, processes: int) -> None:
+    """Keep to this process's part of the cores, where the system lets us: it may put two processes on one."""
+    if processes > 1 and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[place::processes] or cores)
 
 
 def _begin(
