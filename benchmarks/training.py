@@ -86,7 +86,7 @@ def contest(contests: Mapping[str, Contest], *, repeats: int = 9, steps: int = 2
 
 def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
     cores = torch.get_num_threads()
-    one = Contest(OURS, steps, layers, train, batch=BATCH if train else 4 * EVALUATED, threads=cores)
+    one = Contest(OURS, steps, layers, train, batch=BATCH if train else 2 * EVALUATED, threads=cores)
     processes = max(1, min(cores, BATCH // EXAMPLES_EACH))
     several = replace(one, processes=processes, threads=cores // processes, port=_free_port())
     ours = {OURS: several, IN_ONE: one} if train and processes > 1 else {OURS: one}
@@ -133,7 +133,7 @@ def report(console: Console, gflops: float) -> dict[str, list[dict[str, Any]]]:
 
 
 def _row(steps: int, layers: int, train: bool, gflops: float) -> dict[str, Any]:
-    speed = contest(contestants(steps, layers, train=train))
+    speed = contest(contestants(steps, layers, train=train), steps=2 if train else 1)
     row: dict[str, Any] = {"steps": steps, "layers": layers, "images/s": speed}
     row["ratio"] = {name: speed[OURS] / speed[name] for name in PLAIN}
     if train:
