@@ -116,7 +116,8 @@ def _predict(model: nn.Module, images: Tensor, labels: Tensor, *, ours: bool) ->
 
     @torch.inference_mode()
     def predict() -> None:
-        for batch in images.split(EVALUATED):
+        for start in range(0, len(images), EVALUATED):
+            batch = images[start : start + EVALUATED]
             from_labels(model(batch / 255).labels, CLASSES)
 
     return predict

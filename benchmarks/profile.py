@@ -54,7 +54,7 @@ def _part(event: Any) -> str:
 
 def report(console: Console) -> list[dict[str, Any]]:
     """Measure, show a table, give the record."""
-    rows = [{"steps": s, "layers": k, "share": measure(s, k)} for s, k in ((4, 1), (10, 2))]
+    rows: list[dict[str, Any]] = [{"steps": s, "layers": k, "share": measure(s, k)} for s, k in ((4, 1), (10, 2))]
     table = Table(title="Where the time of a training step goes")
     table.add_column("part")
     for row in rows:

@@ -101,9 +101,8 @@ def mflop(steps: int, layers: int, hidden: int = 32, kernel: int = 3) -> float:
     """
     forward, first, channels, side = 0.0, 0.0, 1, SIDE
     encoder = ConvEncoder()
-    for i, conv in enumerate(encoder.convs):
+    for i, features in enumerate((10, 10, 32)):
         side = side - encoder.kernel + 1
-        features = conv.weight.shape[0]
         work = 2 * side * side * encoder.kernel**2 * channels * features
         forward += work
         first = work if i == 0 else first

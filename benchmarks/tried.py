@@ -61,14 +61,14 @@ def conv_pool_by_blocks(x: Tensor, weight: Tensor) -> Tensor:
     features, channels, kernel, _ = weight.shape
     placed = pad(weight, (1, 1, 1, 1)).unfold(2, kernel + 1, 1).unfold(3, kernel + 1, 1)
     placed = placed.permute(2, 3, 0, 1, 4, 5).reshape(4 * features, channels, kernel + 1, kernel + 1)
-    blocks = [pixel_unshuffle(a, 2).contiguous(memory_format=LAST) for a in (x, placed)]
-    return torch.stack(conv2d(*blocks).chunk(4, 1)).amax(0)
+    blocks, kernels = (pixel_unshuffle(a, 2).contiguous(memory_format=LAST) for a in (x, placed))
+    return torch.stack(conv2d(blocks, kernels).chunk(4, 1)).amax(0)
 
 
 def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
     """oneDNN's."""
     one, none = [1, 1], [0, 0]
-    grads = torch.ops.aten.convolution_backward(
+    grads: list[Tensor] = torch.ops.aten.convolution_backward(
         grad, x, weight, None, one, one, one, False, none, 1, [False, True, False]
     )
     return grads[1]
@@ -168,10 +168,10 @@ def report(console: Console) -> dict[str, Any]:
         for batch in (16, 32, 64, 128)
     }
     one = Contest(OURS, 4, 1, threads=threads)
-    kept = contest({"kept": one, "handed back": replace(one, keep_memory=False)})
-    record["images/s with freed memory, one process"] = kept
+    memory = contest({"kept": one, "handed back": replace(one, keep_memory=False)})
+    record["images/s with freed memory, one process"] = memory
     console.print(
-        f"Training images/s of one process, freed memory kept {kept['kept']:.0f}, not {kept['handed back']:.0f}"
+        f"Training images/s of one process, freed memory kept {memory['kept']:.0f}, not {memory['handed back']:.0f}"
     )
     speeds = ", ".join(f"{n}: {speed:.0f}" for n, speed in record["images/s by batch, one thread"].items())
     console.print(f"Training images/s of one thread by batch: {speeds}")
