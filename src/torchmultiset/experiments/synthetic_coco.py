@@ -1,0 +1,60 @@
+"""A tiny data set in COCO's own format, drawn on the fly: coloured boxes on noise, to try the COCO experiments with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+__all__ = ["draw_coco"]
+
+_SIDE = 96
+_CELL = 48
+_COLOURS = {"ball": (220, 40, 40), "boat": (40, 200, 60), "bear": (50, 80, 230)}
+# Listed and never drawn: a class is rare below the share that it would have if all were as frequent, and three of six
+# classes that are drawn are not.
+_UNUSED = ("bell", "bird", "bowl")
+# How many large objects the images have, one after another: two more often than not, as Easy wants it.
+_LARGE = (2, 1, 2, 3, 2, 4)
+
+
+def draw_coco(folder: Path, *, train: int = 80, test: int = 40, seed: int = 0) -> None:
+    """Write ``instances_train.json``, ``instances_val.json`` and ``images/``, laid out as the COCO subset.
+
+    Args:
+        folder: Where to; what is there is written again.
+        train: How many training images.
+        test: How many test images.
+        seed: Other images for another number.
+    """
+    rng = np.random.default_rng(seed)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for name, first, count in (("val", 1 + train, test), ("train", 1, train)):
+        content = _annotate(folder / "images", range(first, first + count), rng)
+        partial = folder / f"instances_{name}.json.partial"
+        partial.write_text(json.dumps(content))
+        partial.replace(folder / f"instances_{name}.json")
+
+
+def _annotate(images: Path, ids: range, rng: np.random.Generator) -> Mapping[str, Any]:
+    objects: list[dict[str, Any]] = []
+    for image_id in ids:
+        pixels = rng.integers(0, 60, (_SIDE, _SIDE, 3), dtype=np.uint8)
+        corners = rng.permutation([(x, y) for x in range(0, _SIDE, _CELL) for y in range(0, _SIDE, _CELL)])
+        # As many small objects as large ones, so that the 40th percentile of the areas lies among the small.
+        for x, y in corners[: _LARGE[image_id % len(_LARGE)]].tolist():
+            for left, size in ((0, int(rng.integers(20, 34))), (36, 6)):
+                category = int(rng.integers(len(_COLOURS)))
+                pixels[y : y + size, x + left : x + left + size] = [*_COLOURS.values()][category]
+                box = {"bbox": [x + left, y, size, size], "area": size * size, "iscrowd": 0}
+                objects.append({"id": len(objects) + 1, "image_id": image_id, "category_id": category + 1, **box})
+        Image.fromarray(pixels).save(images / f"{image_id}.png")
+    return {
+        "images": [{"id": i, "file_name": f"{i}.png", "width": _SIDE, "height": _SIDE} for i in ids],
+        "annotations": objects,
+        "categories": [{"id": i, "name": name} for i, name in enumerate([*_COLOURS, *_UNUSED], start=1)],
+    }

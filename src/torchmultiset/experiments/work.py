@@ -1,0 +1,184 @@
+"""One cell, from its config to its record.
+
+::
+
+    RESULTS/<scale>/<cell id>/       to keep; nothing in it names a place or a machine
+      record.json                    what it is, what the paper says, how to run it again, how it went; written last
+      epochs.jsonl                   a line for each epoch
+      predictions.npz                predicted and true counts of each test example, for paired tests
+      entropy.json                   for cells of the entropy figure
+    RUNS/<scale>/<cell id>/          the run folder, as `multiset train` leaves it; log.txt and progress.json
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from torchmultiset.experiments.cells import Cell
+from torchmultiset.experiments.entropy import entropy_curves
+from torchmultiset.inference import MODEL, open_model
+from torchmultiset.predictor import read_description
+from torchmultiset.report.evaluation import report
+from torchmultiset.run import Watch, train
+from torchmultiset.task import Task, prepare
+from torchmultiset.training import EPOCHS, Evaluation, Progress, evaluate, local_fabric
+
+__all__ = ["ENTROPY", "LOG", "PREDICTIONS", "PROGRESS", "RECORD", "Folders", "read_json", "run_cell"]
+
+RECORD, PREDICTIONS, ENTROPY = "record.json", "predictions.npz", "entropy.json"
+LOG, PROGRESS = "log.txt", "progress.json"
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where things are."""
+
+    results: Path = Path("results")
+    runs: Path = Path("runs", "experiments")
+    data: Path = Path("data")
+
+    def result(self, cell: Cell) -> Path:
+        """What is kept of a cell."""
+        return self.results / cell.scale / cell.id
+
+    def run(self, cell: Cell) -> Path:
+        """Its run folder."""
+        return self.runs / cell.scale / cell.id
+
+    def lock(self, cell: Cell) -> FileLock:
+        """Held by the one process that works on a cell; the system frees it when that is killed."""
+        run = self.run(cell)
+        run.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(run.with_name(f"{run.name}.lock"))
+
+
+def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
+    """Train it, or go on where that was stopped; look at validation and test data; write the record.
+
+    If another process works on the same cell, this one waits, and finds it done.
+
+    Args:
+        cell: Which one. Its data has been made.
+        folders: Where things are.
+        threads: That PyTorch may use.
+    """
+    torch.set_num_threads(threads)
+    run, result = folders.run(cell), folders.result(cell)
+    with folders.lock(cell):
+        if (result / RECORD).exists():
+            return
+        run.mkdir(parents=True, exist_ok=True)
+        _replace(run / PROGRESS, json.dumps({"pid": os.getpid()}).encode())
+        config, tasks = cell.config(folders.data), list[Task]()
+
+        def watch(task: Task) -> Watch:
+            tasks.append(task)
+            return _Notes(run / PROGRESS, task)
+
+        # One process: what there is to do at once are other cells.
+        told = train(config, run, resume=True, devices=1, command=cell.command.split(), say=print, watch=watch).record
+        _write_results(cell, run, result, tasks[0] if tasks else prepare(config), told)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file says; empty if there is none.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, and the cell is run again") from None
+    return told
+
+
+class _Notes:
+    """Writes down where a run is, about once a second."""
+
+    def __init__(self, path: Path, task: Task) -> None:
+        self.path, self.optim, self.examples = path, task.config.optim, len(task.splits["train"])
+        self.written, self.epoch = 0.0, -1
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self.written < 1 and progress.epoch == self.epoch:
+            return
+        self.written, self.epoch = now, progress.epoch
+        seen = progress.epoch * self.examples + min(progress.step * self.optim.batch_size, self.examples)
+        told = {
+            "pid": os.getpid(),
+            "epoch": progress.epoch,
+            "epochs": self.optim.epochs,
+            "em": progress.history[-1]["validation_em"] if progress.history else None,
+            "share": seen / (self.optim.epochs * self.examples),
+        }
+        _replace(self.path, json.dumps(told).encode())
+
+
+def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mapping[str, Any]) -> None:
+    model = open_model(run).to(local_fabric().device)
+    about, constant = model.record, torch.tensor(model.record["constant"])
+    evaluations = {split: evaluate(model, task.splits[split]) for split in ("validation", "test")}
+    metrics = {
+        split: report(*evaluation, model.classes, split=split, constant=constant).to_json()
+        for split, evaluation in evaluations.items()
+    }
+    kept = evaluations if "table-1" in cell.tables else {"test": evaluations["test"]}
+    record = {
+        "format": 1,
+        "scale": cell.scale,
+        "cell": cell.id,
+        "data_set": cell.data_set,
+        "method": cell.method,
+        "seed": cell.seed,
+        "tables": {name: place.to_json() for name, place in cell.tables.items()},
+        "command": cell.command,
+        "config": about["config"],
+        "weights_sha256": read_description(run / MODEL)["weights_sha256"],
+        "best_epoch": told["best_epoch"],
+        "metrics": metrics,
+        "run": {name: value for name, value in told.items() if name not in _TOLD_ABOVE},
+    }
+    result.mkdir(parents=True, exist_ok=True)
+    _replace(result / EPOCHS, (run / EPOCHS).read_bytes())
+    _replace(result / PREDICTIONS, _predictions(kept, model.classes))
+    if "entropy" in cell.tables:
+        curves = {"split": "validation", **entropy_curves(model, task.splits["validation"])}
+        _replace(result / ENTROPY, (json.dumps(curves, indent=1, allow_nan=False) + "\n").encode())
+    _replace(result / RECORD, (json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
+
+
+_TOLD_ABOVE = ("command", "seed", "test", "best_epoch", "validation_em")
+
+
+def _predictions(evaluations: Mapping[str, Evaluation], classes: tuple[str, ...]) -> bytes:
+    """Counts as bytes: 255 stands for what is more, which no true count is."""
+    arrays: dict[str, Any] = {
+        f"{split}_{name}": counts.clamp(max=255).numpy().astype(np.uint8)
+        for split, (predicted, true) in evaluations.items()
+        for name, counts in (("predicted", predicted), ("true", true))
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, classes=np.array(classes), **arrays)
+    return buffer.getvalue()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write beside, then put it in place at once."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_bytes(content)
+    temporary.replace(path)

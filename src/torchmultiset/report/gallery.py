@@ -1,0 +1,104 @@
+"""Test images with what each method made of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+from torchmultiset.data.examples import Examples
+from torchmultiset.report.figures import choose
+from torchmultiset.report.plots import Plot
+from torchmultiset.report.preview import captions, pixels_of
+from torchmultiset.report.results import Run
+
+__all__ = ["draw_gallery", "galleries"]
+
+# In inches.
+_IMAGE = 1.8
+_GAP = 0.2
+_LINE = 0.15
+_COLUMNS = 4
+_NUMBER = 8
+
+_FONT = FontProperties(family="DejaVu Sans", size=7.5)
+_RIGHT, _WRONG, _PLAIN = "#1a7f37", "#cf222e", "#57606a"
+
+
+def galleries(runs: Sequence[Run], data: Mapping[str, Examples]) -> list[Plot]:
+    """A figure for each data set whose test images are there.
+
+    Args:
+        runs: From `read_runs`; of each method the first seed is shown.
+        data: Data set -> its test examples. If they are not those that the runs were tested on, they are left out,
+            with a warning.
+    """
+    drawn = []
+    for data_set, examples in data.items():
+        shown: dict[str, Run] = {}
+        for run in sorted((run for run in runs if run.done and run.data_set == data_set), key=lambda run: run.seed):
+            shown.setdefault(run.method, run)
+        if not shown:
+            continue
+        ordered = [shown[method] for method in dict.fromkeys(run.method for run in runs) if method in shown]
+        if not np.array_equal(ordered[0].predictions("test")[1], examples.counts):
+            warnings.warn(
+                f"the test images of {data_set} are not those of the experiments, and are left out", stacklevel=2
+            )
+            continue
+        predicted = {run.method: run.predictions("test")[0] for run in ordered}
+        first = ordered[0].method
+        caption = (
+            f"{data_set}: the first test images that {first} gets right, and the first that it gets wrong, with what"
+            " each method says."
+        )
+        drawn.append(Plot(f"examples-{data_set}", caption, draw_gallery(examples, predicted)))
+    return drawn
+
+
+def draw_gallery(examples: Examples, predicted: Mapping[str, UInt8[np.ndarray, "n c"]]) -> Figure:
+    """Some images with their true multisets, and below what each method predicts: a tick, or what it says instead.
+
+    Args:
+        examples: With images (H, W), (1, H, W) or (3, H, W).
+        predicted: Method -> counts (N, C). The right and wrong ones of the first method are chosen from.
+    """
+    truth = examples.counts
+    right = {method: (counts == truth).all(1) for method, counts in predicted.items()}
+    chosen = choose(torch.from_numpy(next(iter(right.values()))), number=_NUMBER)
+    images = examples.inputs[np.array(chosen)]
+    texts = [_lines(examples, predicted, right, i) for i in chosen]
+    columns = min(len(chosen), _COLUMNS)
+    wide, high = _IMAGE + _GAP, _IMAGE + (max(map(len, texts)) + 1) * _LINE + _GAP
+    width, height = columns * wide + _GAP, -(-len(chosen) // columns) * high + _GAP
+    figure = Figure(figsize=(width, height), dpi=110, facecolor="white")
+    for i, (image, lines) in enumerate(zip(images, texts, strict=True)):
+        x, y = _GAP + i % columns * wide, _GAP + i // columns * high + _IMAGE
+        axes = figure.add_axes((x / width, 1 - y / height, _IMAGE / width, _IMAGE / height))
+        axes.set(xticks=[], yticks=[])
+        axes.imshow(pixels_of(image), cmap="gray", vmin=0, vmax=255)
+        for n, (line, colour) in enumerate(lines, start=1):
+            place = x / width, 1 - (y + n * _LINE) / height
+            figure.text(*place, line, fontproperties=_FONT, color=colour, parse_math=False)
+    return figure
+
+
+def _lines(
+    examples: Examples,
+    predicted: Mapping[str, UInt8[np.ndarray, "n c"]],
+    right: Mapping[str, np.ndarray],
+    i: int,
+) -> list[tuple[str, str]]:
+    lines = [(line, "black") for line in captions(examples.counts[i : i + 1], examples.classes)[0]]
+    for method, counts in predicted.items():
+        if right[method][i]:
+            lines.append((f"✓ {method}", _RIGHT))
+        else:
+            said = captions(counts[i : i + 1].astype(np.int64), examples.classes)[0]
+            lines += [(f"✗ {method}:", _WRONG), *((f"    {line}", _PLAIN) for line in said)]
+    return lines

@@ -1,0 +1,232 @@
+"""Figures of the experiments: how the methods learned, where they err, and how sure they are at each step."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from torchmultiset.report.results import Run
+
+__all__ = [
+    "Plot",
+    "draw_curves",
+    "draw_entropy",
+    "draw_errors",
+    "draw_sizes",
+    "error_rates",
+    "plots",
+    "png",
+    "style_of",
+]
+
+_DPI = 110
+_WIDTH = 8.0
+_GREY = "#57606a"
+_PALE = "#afb8c1"
+# Okabe and Ito's colours, which most people can tell apart; methods beyond them get another line.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_LINES = ("-", "--")
+_METHODS = (
+    *("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"),
+    *("multi-stochastic", "multi-oracle", "seq-random-per-batch", "seq-area", "seq-spatial"),
+)
+_CLASSES = 30  # columns of a heat map; more cannot be read
+
+
+class Plot(NamedTuple):
+    """A figure with what to call it and what to say below it."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def plots(runs: Sequence[Run]) -> list[Plot]:
+    """Every figure that the runs give.
+
+    Args:
+        runs: From `read_runs`; those that are missing are left out.
+    """
+    drawn = []
+    for data_set, done in _by_data_set(runs).items():
+        name = data_set.replace("/", "-")
+        drawn.append(Plot(f"curves-{name}", f"{data_set}: learning curves, on validation data.", draw_curves(done)))
+        if _sizes(done):
+            caption = f"{data_set}: exact match on test data, by size of the true multiset."
+            drawn.append(Plot(f"sizes-{name}", caption, draw_sizes(done)))
+        caption = f"{data_set}: labels missed and invented on test data, for 100 true labels of the class."
+        drawn.append(Plot(f"errors-{name}", caption, draw_errors(done)))
+        if any("entropy" in run.tables for run in done):
+            caption = (
+                f"{data_set}: entropy at each step on validation data; lines are means, bands hold 90% of the examples."
+                " The policy's is over classes. The oracle's falls by Remark 4 if items of one class are told apart"
+                " (instances); over classes it can rise."
+            )
+            drawn.append(Plot(f"entropy-{name}", caption, draw_entropy(done)))
+    return drawn
+
+
+def draw_curves(runs: Sequence[Run]) -> Figure:
+    """Exact match and F1 on validation data after each epoch: the mean over seeds, and their range as a band."""
+    figure, (left, right) = _figure(1, 2, 3.6)
+    for method, group in _by_method(runs).items():
+        histories = [run.epochs() for run in group]
+        length = min(map(len, histories))
+        epochs = [line["epoch"] for line in histories[0][:length]]
+        for axes, name in ((left, "validation_em"), (right, "validation_f1")):
+            values = np.array([[line[name] for line in history[:length]] for history in histories])
+            axes.plot(epochs, values.mean(0), label=method, marker="o", markersize=2, **style_of(method))
+            if len(values) > 1:
+                colour = style_of(method)["color"]
+                axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+    for axes, title in ((left, "Exact match"), (right, "F1 per example")):
+        axes.set(title=title, xlabel="epoch", ylim=(-0.02, 1.02))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(figure, left)
+    return figure
+
+
+def draw_sizes(runs: Sequence[Run]) -> Figure:
+    """Exact match on test data by size of the true multiset; the mean over seeds."""
+    figure, (axes,) = _figure(1, 1, 3.6)
+    sizes = _sizes(runs)
+    for method, group in _by_method(runs).items():
+        tables = [run.metrics["test"]["sizes"] for run in group]
+        means = [np.mean([table[str(size)]["exact_match"] for table in tables]) for size in sizes]
+        axes.plot(sizes, means, label=method, marker="o", markersize=4, **style_of(method))
+    numbers = runs[0].metrics["test"]["sizes"]
+    axes.set(ylim=(-0.02, 1.02), ylabel="exact match", xlabel="size (and examples)")
+    axes.set_xticks(sizes, [f"{size}\n({numbers[str(size)]['examples']:,})" for size in sizes])
+    _legend(figure, axes)
+    return figure
+
+
+def draw_errors(runs: Sequence[Run]) -> Figure:
+    """Two heat maps, a row for each method and a column for each class: labels missed, and labels invented."""
+    groups = _by_method(runs)
+    classes = [name for name, told in runs[0].metrics["test"]["classes"].items() if told["labels"]]
+    often = sorted(classes, key=lambda name: -runs[0].metrics["test"]["classes"][name]["labels"])[:_CLASSES]
+    classes = [name for name in classes if name in often]
+    figure, rows = _figure(2, 1, 2 * (0.9 + 0.28 * len(groups)) + 0.05 * max(map(len, classes)))
+    values = {method: [error_rates(group, name) for name in classes] for method, group in groups.items()}
+    for which, (axes, title) in enumerate(zip(rows, ("missed", "invented"), strict=True)):
+        grid = np.array([[pair[which] for pair in pairs] for pairs in values.values()])
+        # Beyond 100 all is as bad as it gets.
+        axes.imshow(grid, cmap="Oranges", vmin=0, vmax=100, aspect="auto")
+        for (i, j), value in np.ndenumerate(grid):
+            dark = value > 60
+            axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+        axes.set_title(title)
+        axes.set_yticks(range(len(values)), [*values], parse_math=False)
+        upright = max(map(len, classes)) > 2
+        axes.set_xticks(range(len(classes)), classes, rotation=90 if upright else 0, parse_math=False)
+        axes.tick_params(length=0, labelsize=7.5)
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def error_rates(runs: Sequence[Run], name: str) -> tuple[float, float]:
+    """Test labels of a class that are missed, and ones that are invented, for 100 true ones; over all seeds."""
+    told = [run.metrics["test"]["classes"][name] for run in runs]
+    labels = sum(part["labels"] for part in told)
+    shared = sum((part["recall"] or 0.0) * part["labels"] for part in told)
+    predicted = sum(part["predicted"] for part in told)
+    return 100 * (labels - shared) / labels, 100 * (predicted - shared) / labels
+
+
+def draw_entropy(runs: Sequence[Run]) -> Figure:
+    """The policies' mean entropies together, then each with its spread beside the oracle's; of the first seeds."""
+    first = {method: group[0] for method, group in _by_method(runs).items() if "entropy" in group[0].tables}
+    curves = {method: told for method, run in first.items() if (told := run.entropy()) is not None}
+    columns = 3
+    rows = -(-(len(curves) + 1) // columns)
+    figure, axes = _figure(rows, columns, 2.7 * rows)
+    for method, told in curves.items():
+        _draw_curve(axes[0], told["policy"], None, label=method, **style_of(method))
+    shown = next(iter(curves.values()))
+    _draw_oracle(axes[0], shown, spread=False)
+    axes[0].set(title="all, means", xlabel="step", ylabel=f"entropy ({shown['unit']})")
+    for panel, (method, told) in zip(axes[1:], curves.items(), strict=False):
+        _draw_oracle(panel, told, spread=True)
+        _draw_curve(panel, told["policy"], told["levels"], **style_of(method))
+        panel.set(xlabel="step")
+        panel.set_title(method, parse_math=False)
+    top = max(panel.get_ylim()[1] for panel in axes[: len(curves) + 1])
+    for i, panel in enumerate(axes):
+        panel.set_visible(i <= len(curves))
+        panel.set_ylim(-0.05, top)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(figure, axes[0])
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file; the same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def style_of(method: str) -> dict[str, Any]:
+    """Colour and line of a method, the same in all figures."""
+    if method not in _METHODS:
+        return {"color": _GREY, "linestyle": ":"}
+    times, colour = divmod(_METHODS.index(method), len(_COLOURS))
+    return {"color": _COLOURS[colour], "linestyle": _LINES[times]}
+
+
+def _draw_oracle(axes: Axes, told: Mapping[str, Any], *, spread: bool) -> None:
+    levels = told["levels"] if spread else None
+    _draw_curve(axes, told["oracle"]["instances"], levels, label="oracle, instances", color="black", linestyle="-")
+    _draw_curve(axes, told["oracle"]["classes"], levels, label="oracle, classes", color=_GREY, linestyle="--")
+
+
+def _draw_curve(axes: Axes, curve: Mapping[str, Any], levels: Sequence[float] | None, **style: Any) -> None:
+    steps = range(1, len(curve["mean"]) + 1)
+    axes.plot(steps, curve["mean"], linewidth=1.4, **style)
+    if levels is not None:
+        quantiles = np.array(curve["quantiles"])
+        axes.fill_between(steps, quantiles[:, 0], quantiles[:, -1], color=style["color"], alpha=0.18, linewidth=0)
+
+
+def _sizes(runs: Sequence[Run]) -> list[int]:
+    """Sizes of the true multisets, if there are several."""
+    sizes = sorted({int(size) for run in runs for size in run.metrics["test"]["sizes"]})
+    return sizes if len(sizes) > 1 else []
+
+
+def _by_data_set(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.done:
+            groups.setdefault(run.data_set, []).append(run)
+    return groups
+
+
+def _by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        groups.setdefault(run.method, []).append(run)
+    return {method: groups[method] for method in dict.fromkeys(run.method for run in runs)}
+
+
+def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained", facecolor="white")
+    made = figure.subplots(rows, columns, squeeze=False)
+    for axes in made.flat:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color=_PALE, linewidth=0.5, alpha=0.6)
+    return figure, [*made.flat]
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    for text in figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False).get_texts():
+        text.set_parse_math(False)

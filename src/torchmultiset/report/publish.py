@@ -1,0 +1,75 @@
+"""Write the report of the experiments: Markdown, figures, and the one HTML page.
+
+::
+
+    OUT/
+      <scale>.md
+      <scale>.html      needs nothing else
+      <scale>/*.png     the figures of the Markdown page
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from torchmultiset.data.examples import Examples
+from torchmultiset.report.markdown import in_markdown
+from torchmultiset.report.page import in_html
+from torchmultiset.report.results import Run
+from torchmultiset.report.summary import NOTES, Block
+
+__all__ = ["publish"]
+
+_NO_IMAGES = (
+    "Test images with their predictions are left out: records hold no images, and the generated data was not at hand."
+)
+
+
+def publish(
+    out: str | Path,
+    scale: str,
+    runs: Sequence[Run],
+    blocks: Sequence[Block],
+    *,
+    data: Mapping[str, Examples] | None = None,
+    command: str,
+) -> list[Path]:
+    """Draw and write all of it; nothing is written before everything is made.
+
+    Args:
+        out: Folder to write to.
+        scale: What the experiments' size is called.
+        runs: From `read_runs`.
+        blocks: From `summarise`.
+        data: Data set -> its test examples, for pictures with predictions.
+        command: What writes the report, as the pages say it.
+
+    Returns:
+        What was written.
+    """
+    from torchmultiset.report.gallery import galleries
+    from torchmultiset.report.plots import plots, png
+
+    out = Path(out)
+
+    def link(record: Path) -> str:
+        return quote(Path(os.path.relpath(record, out)).as_posix())
+
+    pictured = galleries(runs, data or {})
+    drawn = [*plots(runs), *pictured]
+    notes = [*NOTES, *([] if pictured else [_NO_IMAGES])]
+    pictures = {plot.name: png(plot.figure) for plot in drawn}
+    addresses = [(plot.caption, quote(f"{scale}/{plot.name}.png")) for plot in drawn]
+    embedded = [(plot.caption, pictures[plot.name]) for plot in drawn]
+    files = {out / scale / f"{name}.png": content for name, content in pictures.items()}
+    files[out / f"{scale}.md"] = in_markdown(scale, blocks, runs, addresses, notes, link=link, command=command).encode()
+    files[out / f"{scale}.html"] = in_html(scale, blocks, runs, embedded, notes, link=link, command=command).encode()
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.part")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    return [*files]

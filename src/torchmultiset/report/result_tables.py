@@ -1,0 +1,27 @@
+"""The tables of the experiments for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from torchmultiset.report.summary import METRICS, Block
+
+__all__ = ["result_table"]
+
+
+def result_table(block: Block) -> Table:
+    """One data set of one table: metric after metric, ours beside the paper's."""
+    table = Table(title=Text(block.title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    table.padding = (0, 1, 0, 0)
+    table.add_column("", max_width=32)
+    for name in ("ours", "± or 95%", "paper", "difference"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for metric, title in METRICS.items():
+        table.add_row(Text(title, style="italic"))
+        for row in block.all_rows:
+            score = row.scores[metric]
+            table.add_row(Text(f"  {row.name}"), score.ours, score.reach, score.papers, score.difference)
+        table.add_section()
+    return table

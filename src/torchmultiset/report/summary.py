@@ -1,0 +1,252 @@
+"""Ours beside the paper's, data set by data set: what terminal, Markdown and HTML all show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from torchmultiset.report.comparison import ALPHA, Comparison, Correct, compare
+from torchmultiset.report.evaluation import in_words
+from torchmultiset.report.results import Place, Run
+
+__all__ = ["METRICS", "MISSING", "NOTES", "Block", "Row", "Score", "summarise"]
+
+TITLES = {
+    "table-1": "Table 1, rank functions",
+    "table-2": "Table 2, execution strategies",
+    "table-3": "Table 3, losses",
+}
+METRICS = {"em": "exact match", "f1": "F1 per example", "class_f1": "class F1"}
+MISSING = "missing"
+NOTES = (
+    "Ours: ± is the standard deviation over seeds; with one seed, the range is the 95% interval (Wilson's) over"
+    " examples.",
+    "Difference: ours minus the paper's. The paper defines F1 per example, but at least one of its tables cannot have"
+    " been made so; class F1, averaged over classes, would fit. So the paper's one F1 stands beside both.",
+    "The paper's numbers are for its own data. Ours are for the data that each table names: below the scale `paper`,"
+    " COCO is a part of it or an imitation, and there the difference says little.",
+    "Validation data has also chosen the epoch, as in the paper.",
+    "Always the same: the multiset that is most frequent in training, whatever the input.",
+    f"First: a row that is better than each other one in a paired test on the same examples (McNemar's exact test;"
+    f" with several seeds, an exact sign test on each example's sum over the seeds that both have; two-sided, Holm's"
+    f" correction, p < {ALPHA}). It speaks of these trained models; what other seeds would give, the deviation says.",
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number of ours, and what the paper has in its place."""
+
+    value: float | None = None
+    spread: float | None = None
+    """Standard deviation over seeds."""
+    interval: tuple[float, float] | None = None
+    """95%, if there is but one seed."""
+    paper: float | None = None
+    paper_spread: float | None = None
+
+    @property
+    def ours(self) -> str:
+        """The number as it is shown."""
+        return MISSING if self.value is None else f"{self.value:.3f}"
+
+    @property
+    def reach(self) -> str:
+        """How sure it is, as it is shown."""
+        if self.interval is not None:
+            return f"{self.interval[0]:.3f}-{self.interval[1]:.3f}"
+        return "" if self.spread is None else f"±{self.spread:.3f}"
+
+    @property
+    def papers(self) -> str:
+        """The paper's number as it is shown."""
+        if self.paper is None:
+            return "-"
+        return f"{self.paper:.3f}" + ("" if self.paper_spread is None else f" ±{self.paper_spread:.3f}")
+
+    @property
+    def difference(self) -> str:
+        """Ours minus the paper's, as it is shown."""
+        return "-" if self.value is None or self.paper is None else f"{self.value - self.paper:+.3f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A method, or the constant multiset."""
+
+    title: str
+    scores: Mapping[str, Score]
+    """By metric."""
+    runs: tuple[Run, ...]
+    """Where the numbers are from: done, in the order of seeds."""
+    missing: tuple[Run, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The title, and how many of its runs there are if some are missing."""
+        some = self.runs and self.missing
+        return f"{self.title} ({len(self.runs)} of {len(self.runs + self.missing)} seeds)" if some else self.title
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One data set of one table."""
+
+    table: str
+    data_set: str
+    column: str
+    split: str
+    rows: tuple[Row, ...]
+    constant: Row | None
+    comparisons: tuple[Comparison, ...]
+    verdict: str
+    """Which one is first, in words."""
+
+    @property
+    def title(self) -> str:
+        """Table and data set in words."""
+        return f"{TITLES.get(self.table, self.table)}: {self.column}, {self.split} data"
+
+    @property
+    def data(self) -> str:
+        """What our numbers are measured on, in words."""
+        run = next((run for row in self.rows for run in row.runs), None)
+        if run is None:
+            return "Our data: none yet."
+        return f"Our data: {run.data}, {run.metrics[self.split]['overall']['examples']:,} {self.split} examples."
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """With the constant one last."""
+        return self.rows if self.constant is None else (*self.rows, self.constant)
+
+
+def summarise(runs: Sequence[Run]) -> list[Block]:
+    """Every table, data set after data set, in the paper's order.
+
+    Args:
+        runs: From `read_runs`.
+
+    Raises:
+        ValueError: Runs of one data set were tested on different examples.
+    """
+    parts: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        for table, at in run.tables.items():
+            if table != "entropy":
+                parts.setdefault((table, at.place[1]), []).append(run)
+    return [_block(table, part) for (table, _), part in sorted(parts.items(), key=lambda item: item[0])]
+
+
+def _block(table: str, runs: Sequence[Run]) -> Block:
+    groups: dict[tuple[int, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.tables[table].place[0], run.method), []).append(run)
+    rows = tuple(_row(table, groups[key]) for key in sorted(groups))
+    at, done = runs[0].tables[table], [run for row in rows for run in row.runs]
+    comparisons, verdict = _who_is_first(rows, at.split)
+    constant = _constant(done[0], at.split) if done else None
+    return Block(table, runs[0].data_set, at.column, at.split, rows, constant, tuple(comparisons), verdict)
+
+
+def _row(table: str, runs: Sequence[Run]) -> Row:
+    runs = sorted(runs, key=lambda run: run.seed)
+    at, done = runs[0].tables[table], tuple(run for run in runs if run.done)
+    told = [run.metrics[at.split] for run in done]
+    scores = {metric: _score([_value(metric, part) for part in told], metric, at) for metric in METRICS}
+    if len(done) == 1:
+        scores["em"] = Score(scores["em"].value, None, _interval(told[0]["overall"]), *_papers("em", at))
+    return Row(at.row, scores, done, tuple(run for run in runs if not run.done))
+
+
+def _score(values: Sequence[float | None], metric: str, at: Place) -> Score:
+    known = [value for value in values if value is not None]
+    if not known:
+        return Score(None, None, None, *_papers(metric, at))
+    return Score(fmean(known), stdev(known) if len(known) > 1 else None, None, *_papers(metric, at))
+
+
+def _papers(metric: str, at: Place) -> tuple[float | None, float | None]:
+    name = "em" if metric == "em" else "f1"
+    return ((at.paper or {}).get(name), (at.paper or {}).get(f"{name}_std"))
+
+
+def _value(metric: str, told: Mapping[str, Any]) -> float | None:
+    found: float | None = (
+        told["class_f1"] if metric == "class_f1" else told["overall"]["exact_match" if metric == "em" else metric]
+    )
+    return found
+
+
+def _interval(scores: Mapping[str, Any]) -> tuple[float, float]:
+    low, high = scores["interval"]
+    return low, high
+
+
+def _constant(run: Run, split: str) -> Row | None:
+    told = run.metrics[split]["constant"]
+    if told is None:
+        return None
+    scores = {
+        "em": Score(told["scores"]["exact_match"], interval=_interval(told["scores"])),
+        "f1": Score(told["scores"]["f1"]),
+        "class_f1": Score(told["class_f1"]),
+    }
+    return Row(f"always the same: {in_words(told['multiset'])}", scores, (run,))
+
+
+def _who_is_first(rows: Sequence[Row], split: str) -> tuple[list[Comparison], str]:
+    there = {row.title: row for row in rows if row.runs}
+    if len(there) < 2:
+        return [], "Which is first cannot be said: fewer than two rows are there."
+    correct = _correct(there, split)
+    best = max(there, key=lambda title: there[title].scores["em"].value or 0.0)
+    comparisons = compare(correct[best], {title: right for title, right in correct.items() if title != best})
+    doubtful = [
+        f"{comparison.other} ({in_short(comparison.adjusted)})" for comparison in comparisons if not comparison.better
+    ]
+    doubtful += [f"{title} (no seed in common)" for title in there if title not in {best, *_names(comparisons)}]
+    if doubtful:
+        return comparisons, f"No row is first: {best} is highest, but not distinguishable from {', '.join(doubtful)}."
+    if len(there) < len(rows):
+        missing = ", ".join(row.title for row in rows if not row.runs)
+        return comparisons, f"{best} is first among the rows that are there; missing: {missing}."
+    return comparisons, f"{best} is first ({in_short(max(comparison.adjusted for comparison in comparisons))})."
+
+
+def in_short(p: float) -> str:
+    """A p-value as it is shown.
+
+    Example:
+        >>> in_short(0.0421), in_short(1e-9)
+        ('p = 0.042', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def _names(comparisons: Sequence[Comparison]) -> set[str]:
+    return {comparison.other for comparison in comparisons}
+
+
+def _correct(rows: Mapping[str, Row], split: str) -> dict[str, Correct]:
+    """Row -> seed -> which examples are right; the examples have to be the same."""
+    first: tuple[Run, UInt8[np.ndarray, "n c"]] | None = None
+    correct: dict[str, Correct] = {}
+    for title, row in rows.items():
+        right = {}
+        for run in row.runs:
+            predicted, true = run.predictions(split)
+            first = first or (run, true)
+            if not np.array_equal(true, first[1]):
+                raise ValueError(
+                    f"{run.cell} and {first[0].cell} were tested on different {split} examples and cannot be compared:"
+                    f" run one of them again, with: {run.command} --again"
+                )
+            right[run.seed] = (predicted == true).all(1)
+        correct[title] = right
+    return correct

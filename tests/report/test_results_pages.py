@@ -1,0 +1,217 @@
+"""Markdown, figures and the HTML page."""
+
+from __future__ import annotations
+
+import io
+import re
+from html.parser import HTMLParser
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from made_records import CLASSES, about, place, write_record
+from PIL import Image
+
+from torchmultiset.data.examples import Examples
+from torchmultiset.report.gallery import draw_gallery, galleries
+from torchmultiset.report.plots import draw_curves, error_rates, plots
+from torchmultiset.report.publish import publish
+from torchmultiset.report.results import read_runs
+from torchmultiset.report.summary import summarise
+
+PAPER = {"em": 0.5, "f1": 0.7}
+EVIL = '<script src="http://evil"></script>|_x_'
+RIGHT = [True] * 6 + [False] * 2
+VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
+COMMAND = "multiset report --scale smoke"
+
+
+class Page(HTMLParser):
+    """Elements with their attributes and the names of those they are in; fails if one is not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.texts = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        classes = [(name, cls) for name, cls in self.open]
+        self.elements.append((tag, dict(attributes), classes))
+        if tag not in VOID:
+            self.open.append((tag, dict(attributes).get("class")))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def values(self, name):
+        return [attributes[name] for _, attributes, _ in self.elements if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two methods, one with two of its three seeds, and one that is missing."""
+    root = tmp_path_factory.mktemp("report")
+    results = root / "results of ours" / "smoke"
+    multi = place("table-3", "L_multi", (0, 0), PAPER) | place("entropy", "L_multi", (0, 0), None)
+    evil, gone = place("table-3", EVIL, (1, 0), PAPER), place("table-3", "L_1-step", (2, 0), PAPER)
+    for seed in (0, 1):
+        write_record(results, f"d/multi/seed-{seed}", multi, RIGHT)
+    write_record(results, "d/evil/seed-0", evil, RIGHT[::-1], command=f"multiset {EVIL}")
+    declared = [about(f"d/multi/seed-{seed}", multi) for seed in range(3)]
+    runs = read_runs(results, [*declared, about("d/evil/seed-0", evil), about("d/one-step/seed-0", gone)])
+    written = publish(root / "docs" / "out", "smoke", runs, summarise(runs), command=COMMAND)
+    assert sorted(path for path in (root / "docs").rglob("*") if path.is_file()) == sorted(written)
+    return root / "docs" / "out"
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return Page((folder / "smoke.html").read_text())
+
+
+@pytest.fixture(scope="module")
+def markdown(folder):
+    return (folder / "smoke.md").read_text()
+
+
+def test_the_page_asks_for_nothing(page):
+    tags = {tag for tag, _, _ in page.elements}
+    assert not tags & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert page.values("src")
+    assert all(source.startswith("data:image/png;base64,") for source in page.values("src"))
+    assert [link for link in page.values("href") if urlsplit(link).scheme or urlsplit(link).netloc] == []
+    styles = "".join(page.texts)
+    assert "url(" not in styles
+    assert "@import" not in styles
+
+
+def test_every_link_of_the_page_leads_somewhere(page, folder):
+    inside = [link[1:] for link in page.values("href") if link.startswith("#")]
+    assert {*inside} <= {*page.values("id")}
+    assert "d-multi" in inside
+    files = [unquote(link) for link in page.values("href") if not link.startswith("#")]
+    assert all((folder / link).is_file() for link in files)
+    cells = {(folder / link).resolve().parent.relative_to(folder.parent.parent).as_posix() for link in files}
+    assert cells == {f"results of ours/smoke/d/{cell}" for cell in ("multi/seed-0", "multi/seed-1", "evil/seed-0")}
+    assert len({*page.values("id")}) == len(page.values("id"))
+
+
+def test_what_is_wide_scrolls_by_itself(page):
+    wide = [inside for tag, _, inside in page.elements if tag in ("table", "img")]
+    assert len(wide) >= 5
+    assert all(("div", "wide") in inside for inside in wide)
+    assert any(attributes.get("name") == "viewport" for tag, attributes, _ in page.elements if tag == "meta")
+    assert ".wide { overflow-x: auto" in "".join(page.texts)
+    assert not page.values("width")
+
+
+def test_text_is_text(page):
+    assert EVIL in page.texts
+    assert f"multiset {EVIL}" in page.texts
+
+
+def test_numbers_and_what_is_missing_are_on_both_pages(page, markdown):
+    texts = " ".join(page.texts)
+    for text in (texts, markdown.replace("\\", "")):
+        assert "3 of 5 runs are done" in text
+        assert "Our data: some-data, 8 test examples." in text
+        assert "Test images with their predictions are left out" in text
+        assert "L_multi (2 of 3 seeds)" in text
+        assert "missing" in text
+        for title in ("exact match", "F1 per example", "class F1"):
+            assert title in text
+        assert "always the same: cat ×2" in text  # noqa: RUF001  (the sign is meant)
+        for command in ("--only d/multi/seed-0", "--only d/multi/seed-2", "--only d/one-step/seed-0"):
+            assert command in text
+    (row,) = re.findall(r"^\| L\\_multi.*$", markdown, flags=re.MULTILINE)
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == [
+        *("[0.750](#d-multi) ±0.000", "0.500", "+0.250"),
+        *("[0.750](#d-multi) ±0.000", "0.700", "+0.050"),
+        *("[0.625](#d-multi) ±0.000", "0.700", "-0.075"),
+    ]
+
+
+def test_every_link_of_the_markdown_leads_somewhere(markdown, folder):
+    links = re.findall(r"\]\(([^)\s]+)\)", markdown)
+    assert len(links) > 10
+    files = [unquote(link) for link in links if not link.startswith("#")]
+    assert all((folder / link).is_file() for link in files)
+    assert {link[1:] for link in links if link.startswith("#")} <= {*re.findall(r'<a id="([^"]+)">', markdown)}
+
+
+def test_rows_of_the_markdown_have_as_many_cells_as_their_heads(markdown):
+    tables = re.findall(r"(?:^\|.*\|$\n?)+", markdown, flags=re.MULTILINE)
+    assert len(tables) == 3
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+
+
+def test_figures(folder):
+    names = sorted(path.name for path in (folder / "smoke").iterdir())
+    assert names == ["curves-d.png", "entropy-d.png", "errors-d.png", "sizes-d.png"]
+    for name in names:
+        with Image.open(folder / "smoke" / name) as picture:
+            assert picture.format == "PNG"
+            assert len({*picture.convert("L").resize((50, 50)).tobytes()}) > 5
+
+
+def test_curves_are_means_over_seeds(tmp_path):
+    tables = place("table-3", "L_multi", (0, 0), PAPER)
+    write_record(tmp_path, "d/multi/seed-0", tables, RIGHT, epochs=(0.2, 0.4, 0.9))
+    write_record(tmp_path, "d/multi/seed-1", tables, RIGHT, epochs=(0.4, 0.8))
+    (line,) = draw_curves(read_runs(tmp_path)).axes[0].lines
+    assert line.get_ydata().tolist() == pytest.approx([0.3, 0.6])
+    assert list(line.get_xdata()) == [1, 2]
+
+
+def test_missed_and_invented_labels(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), RIGHT)
+    runs = read_runs(tmp_path)
+    # Of 10 cats 6 are found, so 4 are missed; 8 are named, so 2 are invented.
+    assert error_rates(runs, "cat") == pytest.approx((40, 20))
+    assert error_rates(runs, "dog") == (100, 0)
+
+
+def test_data_sets_of_one_size_have_no_figure_by_size(tmp_path):
+    path = write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), RIGHT)
+    text = path.read_text()
+    path.write_text(re.sub(r'"1": (\{[^{}]*\}), "2": ', '"2": ', text))
+    assert [plot.name for plot in plots(read_runs(tmp_path))] == ["curves-d", "errors-d"]
+
+
+# Images with predictions
+
+
+def examples(counts):
+    labels = [[label for label, count in enumerate(row) for _ in range(count)] for row in counts.tolist()]
+    longest = max(map(len, labels))
+    padded = np.array([row + [-1] * (longest - len(row)) for row in labels])
+    images = np.arange(len(labels) * 36, dtype=np.uint8).reshape(-1, 1, 6, 6)
+    return Examples(images, padded, tuple(CLASSES))
+
+
+def test_images_with_what_each_method_says():
+    truth = np.array([[1, 1, 0], [0, 2, 0]])
+    wrong = np.array([[1, 1, 0], [1, 1, 0]])
+    figure = draw_gallery(examples(truth), {"multi": truth.astype(np.uint8), "rl": wrong.astype(np.uint8)})
+    assert [text.get_text() for text in figure.texts] == [
+        *("cat, dog", "✓ multi", "✓ rl"),
+        *("dog, dog", "✓ multi", "✗ rl:", "    cat, dog"),
+    ]
+    assert len(figure.axes) == 2
+
+
+def test_only_the_images_that_were_tested_on(tmp_path):
+    truth = np.array([[1, 1, 0], [0, 2, 0]], dtype=np.uint8)
+    write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), [True, False], true=truth)
+    runs = read_runs(tmp_path)
+    (plot,) = galleries(runs, {"d": examples(truth), "other": examples(truth)})
+    assert plot.name == "examples-d"
+    buffer = io.BytesIO()
+    plot.figure.savefig(buffer, format="png")
+    with pytest.warns(UserWarning, match="the test images of d are not those of the experiments"):
+        assert galleries(runs, {"d": examples(truth[::-1])}) == []

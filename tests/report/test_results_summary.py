@@ -1,0 +1,173 @@
+"""What the tables say, worked out by hand."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from made_records import about, place, true_counts, write_record
+from rich.console import Console
+
+from torchmultiset.report.result_tables import result_table
+from torchmultiset.report.results import read_runs
+from torchmultiset.report.summary import summarise
+
+PAPER = {"em": 0.5, "f1": 0.7}
+NUMBERS = ("em", "f1", "class_f1")
+
+
+def row_place(number, title, paper=PAPER):
+    return place("table-3", title, (number, 0), paper)
+
+
+def shown(row):
+    return [(s.ours, s.reach, s.papers, s.difference) for s in (row.scores[name] for name in NUMBERS)]
+
+
+def exactly(right, of):
+    return [True] * right + [False] * (of - right)
+
+
+def printed(block, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(result_table(block))
+    return console.file.getvalue()
+
+
+def test_one_seed(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(3, 4))
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.title == "Table 3, losses: MNIST Multi (4), test data"
+    (row,) = block.rows
+    assert shown(row) == [
+        ("0.750", "0.125-0.875", "0.500", "+0.250"),
+        ("0.750", "", "0.700", "+0.050"),
+        ("0.625", "", "0.700", "-0.075"),
+    ]
+    assert block.constant.title == "always the same: cat ×2"  # noqa: RUF001  (the sign is meant)
+    assert [cells[0] for cells in shown(block.constant)] == ["0.062", "0.375", "0.250"]
+    assert block.verdict == "Which is first cannot be said: fewer than two rows are there."
+
+
+def test_several_seeds_and_the_papers_deviation(tmp_path):
+    tables = row_place(0, "Greedy", {"em": 0.475, "em_std": 0.006, "f1": 0.645, "f1_std": 0.016})
+    for seed, (right, f1) in enumerate([(2, 0.5), (4, 0.6), (6, 0.7)]):
+        write_record(tmp_path, f"d/multi/seed-{seed}", tables, exactly(right, 10), f1=f1, class_f1=0.25)
+    (block,) = summarise(read_runs(tmp_path))
+    # Mean of 0.2, 0.4, 0.6; squares of the distances sum to 0.08, over 3 - 1: the root is 0.2.
+    assert shown(block.rows[0]) == [
+        ("0.400", "±0.200", "0.475 ±0.006", "-0.075"),
+        ("0.600", "±0.100", "0.645 ±0.016", "-0.045"),
+        ("0.250", "±0.000", "0.645 ±0.016", "-0.395"),
+    ]
+
+
+def test_missing_rows_and_seeds_and_numbers(tmp_path):
+    tables = row_place(0, "L_multi")
+    write_record(tmp_path, "d/multi/seed-1", tables, exactly(1, 4), class_f1=None)
+    declared = [about(f"d/multi/seed-{seed}", tables) for seed in range(3)]
+    declared.append(about("d/rl/seed-0", row_place(1, "L_RL", None)))
+    (block,) = summarise(read_runs(tmp_path, declared))
+    assert [row.name for row in block.rows] == ["L_multi (1 of 3 seeds)", "L_RL"]
+    assert shown(block.rows[0])[2] == ("missing", "", "0.700", "-")
+    assert shown(block.rows[1]) == [("missing", "", "-", "-")] * 3
+
+
+def test_nothing_is_there(tmp_path):
+    (block,) = summarise(read_runs(tmp_path, [about("d/rl/seed-0", row_place(1, "L_RL"))]))
+    assert block.constant is None
+    assert [cells[0] for cells in shown(block.rows[0])] == ["missing"] * 3
+
+
+def test_tables_and_data_sets_come_in_the_papers_order_and_on_the_papers_split(tmp_path):
+    def at(table, column, number, **more):
+        return place(table, "row", (0, number), PAPER, column=column, **more)
+
+    write_record(tmp_path, "b/seq/seed-0", at("table-3", "B", 1), [True])
+    shared = at("table-3", "A", 0) | at("table-1", "A", 0, split="validation")
+    write_record(tmp_path, "c/seq/seed-0", shared | at("entropy", "A", 0), [True])
+    blocks = summarise(read_runs(tmp_path))
+    assert [(block.table, block.column, block.split) for block in blocks] == [
+        ("table-1", "A", "validation"),
+        ("table-3", "A", "test"),
+        ("table-3", "B", "test"),
+    ]
+
+
+# Who is first
+
+
+def three(tmp_path, *, rl, seq):
+    write_record(tmp_path, "d/seq/seed-0", row_place(2, "L_seq"), seq)
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(30, 40))
+    write_record(tmp_path, "d/rl/seed-0", row_place(1, "L_RL"), rl)
+
+
+def test_first_is_one_that_beats_each_other(tmp_path):
+    three(tmp_path, rl=exactly(20, 40), seq=exactly(10, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert [row.title for row in block.rows] == ["L_multi", "L_RL", "L_seq"]
+    # Ten to none, 2 / 2**10, is the larger of two: times 1.
+    assert block.verdict == "L_multi is first (p = 0.002)."
+    assert [(told.other, told.wins, told.losses) for told in block.comparisons] == [("L_RL", 10, 0), ("L_seq", 20, 0)]
+
+
+def test_one_that_is_missing_might_have_been_first(tmp_path):
+    three(tmp_path, rl=exactly(20, 40), seq=exactly(10, 40))
+    declared = [about("d/one-step/seed-0", row_place(5, "L_1-step"))]
+    (block,) = summarise(read_runs(tmp_path, declared))
+    assert block.verdict == "L_multi is first among the rows that are there; missing: L_1-step."
+
+
+def test_highest_is_not_first(tmp_path):
+    # Five to none: 2 / 2**5.
+    three(tmp_path, rl=exactly(25, 40), seq=exactly(10, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.verdict == "No row is first: L_multi is highest, but not distinguishable from L_RL (p = 0.062)."
+
+
+def test_what_holm_takes_away(tmp_path):
+    # Six to none, 2 / 2**6 = 0.031, would do alone, but not as the smaller of two.
+    three(tmp_path, rl=exactly(24, 40), seq=exactly(24, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert [told.p for told in block.comparisons] == [2 / 2**6] * 2
+    told = "L_RL (p = 0.062), L_seq (p = 0.062)"
+    assert block.verdict == f"No row is first: L_multi is highest, but not distinguishable from {told}."
+
+
+def test_without_a_common_seed_there_is_no_test(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(30, 40))
+    write_record(tmp_path, "d/rl/seed-1", row_place(1, "L_RL"), exactly(1, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.verdict == (
+        "No row is first: L_multi is highest, but not distinguishable from L_RL (no seed in common)."
+    )
+
+
+def test_other_examples_cannot_be_compared(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(3, 4))
+    write_record(tmp_path, "d/rl/seed-0", row_place(1, "L_RL"), exactly(2, 4), true=true_counts(4)[::-1])
+    with pytest.raises(ValueError, match="d/rl/seed-0 and d/multi/seed-0 were tested on different test examples"):
+        summarise(read_runs(tmp_path))
+
+
+# On a terminal
+
+
+def test_the_table_fits_a_terminal(tmp_path):
+    tables = row_place(0, "Random per batch", {"em": 0.475, "em_std": 0.006, "f1": 0.645, "f1_std": 0.016})
+    write_record(tmp_path, "d/multi/seed-0", tables, exactly(3, 4))
+    declared = [about(f"d/multi/seed-{seed}", tables) for seed in range(10)]
+    text = printed(*summarise(read_runs(tmp_path, declared)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["always", "the", "same:", "cat", "×2", "0.062", "0.125-0.875", "-", "-"] in rows  # noqa: RUF001
+    assert any(row[-5:] == ["0.750", "0.125-0.875", "0.475", "±0.006", "+0.275"] for row in rows)
+    titles = ["exact match", "F1 per example", "class F1"]
+    assert [line.strip() for line in text.splitlines() if line.strip() in titles] == titles
+
+
+def test_names_are_not_markup(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "[red]L[/red]"), exactly(3, 4))
+    assert "[red]L[/red]" in printed(*summarise(read_runs(tmp_path)))
