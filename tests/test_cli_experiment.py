@@ -21,9 +21,9 @@ SMOKE = ["table-3", "--scale", "smoke", *ONLY]
 
 
 class Command:
-    """The command in a process of its own, in a folder of its own."""
+    """The command in a process of its own, in a folder of its own; in the background it ignores Ctrl-C."""
 
-    def __init__(self, folder: Path, *tokens: str) -> None:
+    def __init__(self, folder: Path, *tokens: str, background: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
         self.folder = folder
@@ -34,6 +34,8 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # The tests themselves may run in the background.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL),
         )
 
     def end(self) -> tuple[int, str, str]:
@@ -146,7 +148,7 @@ def test_stopped_by_ctrl_c_and_then_killed_it_goes_on_where_it_was(whole, data, 
     assert not exists(worker)
     assert (folder / "runs" / "experiments" / "smoke" / cell / "checkpoint.pt").exists()
 
-    command = Command(folder, *options)
+    command = Command(folder, *options, background=True)
     _, worker = command.wait_for(command.in_the_middle)
     command.process.kill()
     command.end()

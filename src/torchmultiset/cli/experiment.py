@@ -203,7 +203,7 @@ def _state(cell: Cell, state: State) -> str:
     return f"{state.epochs} of {cell.config().optim.epochs} epochs" if state.epochs else "to be run"
 
 
-def _duration(seconds: float | None) -> str:
+def _duration(seconds: int | float | None) -> str:
     """In words, roughly.
 
     Example:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -71,6 +72,8 @@ def main() -> int:
             pass
         _thread.interrupt_main()
 
+    # A shell lets what it starts in the background ignore Ctrl-C, and this would be ignored with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=stop_with_the_one_who_started_it, daemon=True).start()
     try:
         work(Job(**json.loads(sys.argv[1])))
