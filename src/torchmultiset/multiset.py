@@ -239,13 +239,14 @@ def free_counts(
         counts = counts.gather(1, classes)
     # The target, then one less of each label for the steps after it: running sums, which may pass below 0.
     free = torch.zeros(*labels.shape, counts.shape[1], dtype=dtype, device=target.device)
-    free[:, :1] = counts[:, None]
+    if labels.shape[1]:
+        free[:, 0] = counts
     earlier, later = labels[:, :-1, None], free[:, 1:]
     if classes is None:
         later.scatter_(2, earlier, -1)
     else:
         later.masked_fill_(earlier == classes[:, None], -1)
-    free.cumsum_(1).clamp_(min=0)
+    free.cumsum_(1).relu_()
     if end:
         free[..., -1] = _end_is_free(~free.any(-1), labels == target.shape[1])
     return free

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
 from torchmultiset.losses import (
+    _imitation,
     count_regression_loss,
     distribution_matching_loss,
     multiset_loss,
@@ -79,12 +81,13 @@ class Case(NamedTuple):
         return self.call(*inputs, batch, **options)
 
 
-def multiset_case(divergence: str, over_steps: str, end: bool) -> Case:
+def multiset_case(divergence: str, over_steps: str, end: bool, few_classes: int) -> Case:
     def call(logits: Tensor, batch: Batch, **options: str) -> Tensor:
         labels = batch.with_end if end else batch.labels
-        return multiset_loss(
-            logits, labels, batch.target, divergence=divergence, over_steps=over_steps, end=end, **options
-        )
+        with patch.object(_imitation, "FEW_CLASSES", few_classes):
+            return multiset_loss(
+                logits, labels, batch.target, divergence=divergence, over_steps=over_steps, end=end, **options
+            )
 
     return Case(call, (T, C + end), unbounded=divergence == "kl")
 
@@ -100,10 +103,11 @@ def matching_case(divergence: str | float) -> Case:
 
 
 CASES = {
-    f"multiset {divergence} {over_steps}{' END' * end}": multiset_case(divergence, over_steps, end)
+    f"multiset {divergence} {over_steps}{' END' * end}{many}": multiset_case(divergence, over_steps, end, few)
     for divergence in ("kl", "js", "tv")
     for over_steps in ("sum", "mean")
     for end in (False, True)
+    for many, few in (("", C), (" many classes", 0))  # all classes are looked at, or the target's own
 }
 CASES |= {f"matching {divergence}": matching_case(divergence) for divergence in ("kl", "l1", 2.0, 3.5)}
 CASES |= {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import pytest
 import reference
@@ -10,28 +11,32 @@ from hypothesis import strategies as st
 from reference import to_counts
 from strategies import NUM_CLASSES, logits, multisets, problems
 
-from torchmultiset.losses import multiset_loss
+from torchmultiset.losses import _imitation, multiset_loss
 from torchmultiset.multiset import free_labels, from_labels
 from torchmultiset.oracle import oracle, oracle_entropy
 
 DIVERGENCES = ["kl", "js", "tv"]
+each_way = pytest.mark.parametrize("few_classes", [128, 0], ids=["few classes", "many classes"])
+"""Up to FEW_CLASSES the loss looks at all classes, with more at those that the targets contain."""
 
 
+@each_way
 @pytest.mark.parametrize("end", [False, True], ids=["no END", "END"])
 @pytest.mark.parametrize("over_steps", ["sum", "mean"])
 @pytest.mark.parametrize("divergence", DIVERGENCES)
 @given(data=st.data())
-def test_definition_3(divergence, over_steps, end, data):
+def test_definition_3(divergence, over_steps, end, few_classes, data):
     problem = data.draw(problems(end=end))
-    found = multiset_loss(
-        problem.logits,
-        problem.labels,
-        problem.target,
-        divergence=divergence,
-        over_steps=over_steps,
-        end=end,
-        reduction="none",
-    )
+    with patch.object(_imitation, "FEW_CLASSES", few_classes):
+        found = multiset_loss(
+            problem.logits,
+            problem.labels,
+            problem.target,
+            divergence=divergence,
+            over_steps=over_steps,
+            end=end,
+            reduction="none",
+        )
     wanted = [
         reference.multiset_loss(rows, labels, target, divergence, over_steps, problem.num_classes if end else None)
         for rows, labels, target in zip(problem.logits.tolist(), problem.trajectories, problem.multisets, strict=True)
@@ -119,10 +124,12 @@ def test_finished_steps_weigh_nothing(divergence, over_steps):
     assert (gradient[:, :2] != 0).any()
 
 
-@given(problems())
-def test_the_gradient_of_each_step_is_policy_minus_oracle(problem):
+@each_way
+@given(problem=problems())
+def test_the_gradient_of_each_step_is_policy_minus_oracle(few_classes, problem):
     scores = problem.logits.clone().requires_grad_()
-    multiset_loss(scores, problem.labels, problem.target, reduction="sum").backward()
+    with patch.object(_imitation, "FEW_CLASSES", few_classes):
+        multiset_loss(scores, problem.labels, problem.target, reduction="sum").backward()
     free = free_labels(problem.target, problem.labels)
     counted = (free.sum(-1, keepdim=True) > 0).double()
     wanted = counted * problem.logits.softmax(-1) - oracle(free, dtype=torch.float64)
@@ -137,3 +144,84 @@ def test_a_free_class_that_the_policy_excludes_costs_only_so_much(divergence):
         logits[0].tolist(), [0], reference.to_counters(torch.tensor([[1, 1, 0]]))[0], divergence
     )
     assert found.item() == pytest.approx(wanted)
+
+
+@each_way
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("logits", "loss", "gradient"),
+    [
+        ([1e4, 0.0, 0.0], 1e4 / 3, [1 / 3, -1 / 3, 0.0]),  # p(a) is 1, its logarithm 0
+        ([-torch.inf, 0.0, 0.0], math.inf, [-2 / 3, 1 / 6, 1 / 2]),  # p(a) is 0, and a is free
+        ([0.0, 0.0, -torch.inf], math.log(2), [-1 / 6, 1 / 6, 0.0]),  # p(c) is 0, as it should be
+    ],
+)
+def test_certain_and_impossible_labels(logits, loss, gradient, dtype, few_classes):
+    """The gradient is policy minus oracle at the ends of the scale too; the target is {a, a, b}."""
+    scores = torch.tensor([[logits]], dtype=dtype, requires_grad=True)
+    with patch.object(_imitation, "FEW_CLASSES", few_classes):
+        found = multiset_loss(scores, torch.tensor([[0]]), torch.tensor([[2, 1, 0]]))
+    found.backward()
+    assert found.item() == pytest.approx(loss)
+    assert scores.grad[0, 0].tolist() == pytest.approx(gradient)
+
+
+@each_way
+def test_a_hundred_thousand_of_a_kind(few_classes):
+    """One of them named, and one other label: what is left is 99,999 to 1 and then 99,999."""
+    scores = torch.tensor([0.75, 0.25]).log().expand(1, 3, 2).clone().requires_grad_()
+    with patch.object(_imitation, "FEW_CLASSES", few_classes):
+        found = multiset_loss(scores, torch.tensor([[0, 1, 0]]), torch.tensor([[100_000, 1]]))
+    found.backward()
+    shares = [100_000 / 100_001, 99_999 / 100_000, 1.0]
+    wanted = -sum(p * math.log(0.75) + (1 - p) * math.log(0.25) for p in shares)
+    assert found.item() == pytest.approx(wanted)
+    for step, p in zip(scores.grad[0].tolist(), shares, strict=True):
+        assert step == pytest.approx([0.75 - p, p - 0.75], abs=1e-6)
+
+
+def test_many_classes_without_a_patch():
+    generator = torch.Generator().manual_seed(0)
+    target = from_labels([[3, 3, 170], [199]], 200)
+    labels = torch.tensor([[3, 5, 3, 3], [199, 0, 1, 2]])
+    logits = torch.randn(2, 4, 200, dtype=torch.float64, generator=generator)
+    found = multiset_loss(logits, labels, target, reduction="none")
+    multisets = reference.to_counters(target)
+    wanted = [reference.multiset_loss(*case) for case in zip(logits.tolist(), labels.tolist(), multisets, strict=True)]
+    assert found.tolist() == pytest.approx(wanted)
+
+
+def test_its_value_needs_no_gradient_and_no_autocast():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 4, 3, generator=generator).requires_grad_()
+    labels, target = torch.tensor([[0, 1, 2, 0], [0, 0, 0, 0]]), torch.tensor([[1, 1, 0], [0, 0, 3]])
+    loss = multiset_loss(logits, labels, target)
+    assert loss.requires_grad
+    with torch.no_grad():
+        assert torch.equal(multiset_loss(logits, labels, target), loss)
+    with torch.inference_mode():
+        assert torch.equal(multiset_loss(logits, labels, target), loss)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(multiset_loss(logits, labels, target), loss)
+
+
+def test_gradients_add_up_and_can_be_taken_again():
+    logits = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss = multiset_loss(logits, torch.tensor([[0, 1], [2, 2]]), torch.tensor([[1, 1, 0], [0, 0, 3]]))
+    (once,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (again,) = torch.autograd.grad(3 * loss, logits)
+    torch.testing.assert_close(again, 3 * once)
+
+
+def test_a_second_derivative_is_refused():
+    logits = torch.zeros(1, 1, 2, requires_grad=True)
+    loss = multiset_loss(logits, torch.tensor([[0]]), torch.tensor([[1, 0]]))
+    with pytest.raises(RuntimeError, match="only once"):
+        torch.autograd.grad(loss, logits, create_graph=True)
+
+
+def test_no_steps_cost_nothing():
+    loss = multiset_loss(
+        torch.zeros(2, 0, 3), torch.zeros(2, 0, dtype=torch.int64), torch.ones(2, 3, dtype=torch.int64)
+    )
+    assert loss == 0

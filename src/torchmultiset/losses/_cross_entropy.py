@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, threshold_
 
-from torchmultiset.losses._common import Reduction, reduce
+from torchmultiset.losses._common import Reduction
 
 __all__ = ["oracle_cross_entropy"]
 
-SCALE = 2.0**20
-"""More items than a multiset has. A power of 2, so that nothing is rounded."""
+MOST_ITEMS = 2**20
+"""More than a multiset has: the oracle's probabilities are 0 or at least one of so many."""
 
 
 def oracle_cross_entropy(
@@ -35,12 +35,14 @@ def oracle_cross_entropy(
     Returns:
         Scalar, or (B,) for ``reduction="none"``. It can be differentiated once.
     """
+    if not torch.is_grad_enabled():
+        logits = logits.detach()
     loss: Tensor = _OracleCrossEntropy.apply(logits, free, classes, over_steps, reduction)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _OracleCrossEntropy(torch.autograd.Function):
-    """By hand: half the passes over the logits that autograd makes, and one tensor of their size kept."""
+    """By hand: the gradient takes the place of the log-probabilities, and nothing else of their size is kept."""
 
     @staticmethod
     def forward(
@@ -56,26 +58,30 @@ class _OracleCrossEntropy(torch.autograd.Function):
         log_pi = logits.log_softmax(-1)
         index = None if classes is None else classes[:, None].expand_as(pi_star)
         picked = log_pi if index is None else log_pi.gather(2, index)
-        # Minus infinity times a share of 0 must be 0, so the lowest number stands for it. Scaled up, any share of that
-        # number is minus infinity again.
-        picked.clamp_(min=torch.finfo(picked.dtype).min)
-        halves = zip(picked.chunk(2), pi_star.chunk(2), strict=True)  # to hold half as much at a time
-        loss = torch.cat([(a * b).sum((1, 2)) for a, b in halves]).mul_(SCALE).mul_(-1 / SCALE)
-        weight = count.clamp(
-            max=1 / max(len(count), 1) if reduction == "mean" else 1
-        )  # of a step: 0 if nothing is free
-        if over_steps == "mean":
-            unfinished = (count > 0).sum(1, keepdim=True).clamp(min=1)
-            loss, weight = loss / unfinished.flatten(), weight / unfinished
+        # Bounded, so that 0 times minus infinity is 0, and so that the product can be divided again.
+        limits = torch.finfo(picked.dtype)
+        picked.clamp_(min=limits.min, max=-limits.tiny * MOST_ITEMS)
+        loss = pi_star.mul_(picked).sum((1, 2))
+        threshold_(loss, limits.min / MOST_ITEMS, -torch.inf)
+        share = 1 / (len(logits) or math.nan) if reduction == "mean" else 1.0
+        unfinished = (count > 0).sum(1, keepdim=True).clamp(min=1) if over_steps == "mean" else None
+        if unfinished is not None:
+            loss /= unfinished.flatten()
         if ctx.needs_input_grad[0]:
+            pi_star.div_(picked)
             pi = log_pi.exp_()
             gradient = pi.sub_(pi_star) if index is None else pi.scatter_add_(2, index, pi_star.neg_())
+            weight = count.clamp_(max=share)  # 0 where nothing is free
+            if unfinished is not None:
+                weight /= unfinished
             ctx.save_for_backward(gradient, weight)
-        return reduce(loss, reduction)
+        return (loss if reduction == "none" else loss.sum()).mul_(-share)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, of_loss: Tensor) -> tuple[Tensor, None, None, None, None]:
+        # `once_differentiable` would not do: the gradient of a last loss looks like a constant to it.
+        if torch.is_grad_enabled():
+            raise RuntimeError("the multiset loss can be differentiated only once: leave out create_graph=True")
         gradient, weight = ctx.saved_tensors
         if of_loss.ndim:
             of_loss = of_loss[:, None, None]

@@ -67,6 +67,7 @@ def multiset_loss(
     check_labels("labels", labels, logits.shape[2], like=(logits.shape[0], logits.shape[1]))
     check_one_of("divergence", divergence, ("kl", "js", "tv"))
     check_one_of("over_steps", over_steps, ("sum", "mean"))
+    check_one_of("reduction", reduction, ("mean", "sum", "none"))
     scores = full_precision(logits)
     classes = None if target.shape[1] <= FEW_CLASSES else distinct_classes(target, end=end)
     free = free_counts(target, labels, classes, end=end, dtype=scores.dtype)
