@@ -9,12 +9,13 @@ from torchmultiset.policies import ConvLSTMPolicy
 from torchmultiset.rollout import forced, greedy, rollout
 
 T, C, MEMORY = 4, 5, (3, 4, 6)
+SMALL = (3, 4, 4)  # convolved directly
 
 
-def make(layers, *, sees_previous=False, kernel=3):
+def make(layers, *, memory=MEMORY, sees_previous=False, kernel=3):
     torch.manual_seed(layers)
     policy = ConvLSTMPolicy(
-        C, MEMORY, hidden=7, layers=layers, kernel=kernel, classifier_sees_previous=sees_previous
+        C, memory, hidden=7, layers=layers, kernel=kernel, classifier_sees_previous=sees_previous
     ).double()
     return policy, torch.manual_seed(0)
 
@@ -23,12 +24,13 @@ def make(layers, *, sees_previous=False, kernel=3):
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("plain_class", [JointGates, GateByGate])
 @pytest.mark.parametrize("sees_previous", [False, True])
-def test_values_and_gradients_equal_the_textbook_cell(plain_class, layers, batch, sees_previous):
-    policy, generator = make(layers, sees_previous=sees_previous)
+@pytest.mark.parametrize("memory", [MEMORY, SMALL])
+def test_values_and_gradients_equal_the_textbook_cell(plain_class, layers, batch, sees_previous, memory):
+    policy, generator = make(layers, memory=memory, sees_previous=sees_previous)
     plain = plain_class(policy)
     labels = torch.randint(0, C, (batch, T), generator=generator)
     target = torch.randint(0, 3, (batch, C), generator=generator)
-    seen = torch.rand(batch, *MEMORY, dtype=torch.float64, generator=generator)
+    seen = torch.rand(batch, *memory, dtype=torch.float64, generator=generator)
 
     def run(model):
         memory = seen.clone().requires_grad_()
@@ -65,17 +67,18 @@ def convolutions(policy, batch, steps, monkeypatch):
         return original(x, *args, **kwargs)
 
     monkeypatch.setattr("torchmultiset.policies.conv_lstm.conv2d", spy)
+    monkeypatch.setattr("torchmultiset.policies._convolution.conv2d", spy)
     with torch.no_grad():
-        rollout(policy, torch.rand(batch, *MEMORY), greedy, steps)
+        rollout(policy, torch.rand(batch, *policy.memory), greedy, steps)
     return seen
 
 
 def test_memory_and_label_table_are_convolved_once_per_rollout(monkeypatch):
-    policy = ConvLSTMPolicy(C, MEMORY, hidden=7, layers=1)
+    policy = ConvLSTMPolicy(C, SMALL, hidden=7, layers=1)
     seen = convolutions(policy, 8, 5, monkeypatch)
-    assert seen.count((8, *MEMORY)) == 1
-    assert seen.count((C + 1, 1, 4, 6)) == 1
-    assert seen.count((8, 7, 4, 6)) == 4  # the hidden state, at every step but the first
+    assert seen.count((8, *SMALL)) == 1
+    assert seen.count((C + 1, 1, 4, 4)) == 1
+    assert seen.count((8, 7, 4, 4)) == 4  # the hidden state, at every step but the first
     assert len(seen) == 6
 
 

@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d, embedding
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
+from torchmultiset.policies._convolution import Convolution, choose_convolution
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
 
@@ -25,9 +26,13 @@ class ConvLSTMState(NamedTuple):
     label_gates: Float[Tensor, "c+1 4*q h w"] | None
     """The share of each label that can have been named last, or None where convolving the chosen ones is cheaper."""
     of_label: Float[Tensor, "4*q 1 k k"]
-    """The first layer's weights for the label map, and below for its hidden state: split once per rollout."""
-    of_hidden: Float[Tensor, "4*q q k k"]
-    hidden: tuple[Float[Tensor, "b q h w"], ...]
+    """The first layer's weights for the label map."""
+    convolution: Convolution
+    """How the hidden states are convolved."""
+    weights: tuple[tuple[Tensor, ...], ...]
+    """Of each layer, for the layer below, if there is one, and for its own hidden state: prepared once per rollout."""
+    hidden: tuple[Tensor, ...]
+    """Of each layer: what its convolutions read of the hidden state."""
     cell: tuple[Float[Tensor, "b q h w"], ...]
 
 
@@ -94,47 +99,50 @@ class ConvLSTMPolicy(nn.Module):
         label_gates = None
         if self.num_classes + 1 <= len(memory):
             label_gates = self._label_gates(self.embedding.weight, of_label)
-        return ConvLSTMState(memory_gates, label_gates, of_label, of_hidden, (), ())
+        weights: list[tuple[Tensor, ...]] = [(of_hidden,)]
+        weights += [torch.split(self._layer(i).weight, self.hidden, dim=1) for i in range(1, len(self.layers))]
+        convolution = choose_convolution(memory, self.kernel)
+        prepared = tuple(tuple(convolution.weights(weight) for weight in of_layer) for of_layer in weights)
+        return ConvLSTMState(memory_gates, label_gates, of_label, convolution, prepared, (), ())
 
     def step(self, state: ConvLSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, ConvLSTMState]:
         """Take in the label named last and score the next."""
         if previous is None:
             previous = torch.full((len(state.memory_gates),), self.num_classes, device=state.memory_gates.device)
-        if state.label_gates is None:
-            label_gates = self._label_gates(self.embedding(previous), state.of_label)
-        else:
-            # As an embedding of whole maps: its gradient adds rows, where that of index_select scatters numbers.
-            table = state.label_gates
-            _, gates_each, height, width = table.shape
-            rows = embedding(previous, table.permute(0, 2, 3, 1).flatten(1))
-            label_gates = rows.view(-1, height, width, gates_each).permute(0, 3, 1, 2)
-        gates = state.memory_gates + label_gates
-        if state.hidden:  # at the first step the hidden state is 0 and has no share
-            gates = gates + conv2d(state.hidden[0], state.of_hidden, padding=self.kernel // 2)
         hidden: list[Tensor] = []
         cell: list[Tensor] = []
-        for i in range(len(self.layers)):
-            if i > 0:
-                gates = self._deeper_gates(i, hidden[i - 1], state.hidden[i] if state.hidden else None)
-            new_hidden, new_cell = lstm_cell(gates, state.cell[i] if state.cell else None)
-            hidden.append(new_hidden)
+        for i, weights in enumerate(state.weights):
+            # At the first step the hidden states are 0 and have no share.
+            read = [*hidden[-1:], *state.hidden[i : i + 1]]
+            shares = [state.memory_gates, self._gates_of_labels(state, previous)] if i == 0 else [self._bias(i)]
+            if read:
+                shares.append(state.convolution.results(read, weights[: len(read)]))
+            maps, new_cell = lstm_cell(sum(shares[1:], shares[0]), state.cell[i] if state.cell else None)
+            hidden.append(state.convolution.read(maps))
             cell.append(new_cell)
-        features = hidden[-1].mean((2, 3))
+        features = maps.mean((2, 3))
         if self.classifier_sees_previous:
             features = torch.cat([features, self.embedding(previous)], 1)
         new = state._replace(hidden=tuple(hidden), cell=tuple(cell))
         return Step(self.classifier(features), features), new
 
+    def _gates_of_labels(self, state: ConvLSTMState, labels: Int64[Tensor, " b"]) -> Float[Tensor, "b gates h w"]:
+        if state.label_gates is None:
+            return self._label_gates(self.embedding(labels), state.of_label)
+        # As an embedding of whole maps: its gradient adds rows, where that of index_select scatters numbers.
+        table = state.label_gates
+        _, gates_each, height, width = table.shape
+        rows = embedding(labels, table.permute(0, 2, 3, 1).flatten(1))
+        return rows.view(-1, height, width, gates_each).permute(0, 3, 1, 2)
+
     def _label_gates(self, embedded: Float[Tensor, "n hw"], of_label: Tensor) -> Float[Tensor, "n gates h w"]:
         _, height, width = self.memory
         return conv2d(embedded.view(-1, 1, height, width), of_label, padding=self.kernel // 2)
 
-    def _deeper_gates(self, i: int, below: Tensor, hidden: Tensor | None) -> Float[Tensor, "b gates h w"]:
-        layer = self._layer(i)
-        if hidden is None:
-            return conv2d(below, layer.weight[:, : self.hidden], layer.bias, padding=layer.padding)
-        joint: Tensor = layer(torch.cat([below, hidden], 1))
-        return joint
+    def _bias(self, i: int) -> Float[Tensor, "gates 1 1"]:
+        bias = self._layer(i).bias
+        assert bias is not None
+        return bias.view(-1, 1, 1)
 
     def _layer(self, i: int) -> nn.Conv2d:
         layer = self.layers[i]
