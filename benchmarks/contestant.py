@@ -54,6 +54,8 @@ class Contest:
     """Of each process."""
     keep_memory: bool = True
     """Whether ours keeps freed memory, as `multiset` does."""
+    compiled: bool = False
+    """Through `torch.compile`."""
     port: int = 0
     """Where the processes meet."""
 
@@ -81,6 +83,8 @@ def make(contest: Contest) -> Callable[[], object]:
         if ours
         else Model(PlainTower(encoder), PLAIN[contest.name](policy), contest.steps)
     )
+    if contest.compiled:
+        model.compile()
     if ours and contest.keep_memory:
         keep_freed_memory()
     if contest.processes > 1:

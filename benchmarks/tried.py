@@ -6,6 +6,7 @@ would replace take turns.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from benchmarks.timing import interleaved
 from benchmarks.training import contest
 from torchmultiset.cli._malloc import keep_freed_memory
 from torchmultiset.encoders._pool import max_pool
+from torchmultiset.policies._convolution import Convolution, Direct, Winograd
 from torchmultiset.policies._lstm import lstm_cell
 
 B, LAST = 32, torch.channels_last
@@ -65,11 +67,11 @@ def conv_pool_by_blocks(x: Tensor, weight: Tensor) -> Tensor:
     return torch.stack(conv2d(blocks, kernels).chunk(4, 1)).amax(0)
 
 
-def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
+def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, padding: int = 1) -> Tensor:
     """oneDNN's."""
     one, none = [1, 1], [0, 0]
     grads: list[Tensor] = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, one, one, one, False, none, 1, [False, True, False]
+        grad, x, weight, None, one, [padding] * 2, one, False, none, 1, [False, True, False]
     )
     return grads[1]
 
@@ -83,12 +85,39 @@ def weight_gradient_by_patches(x: Tensor, grad: Tensor) -> Tensor:
     return grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1]).t() @ patches
 
 
+def nine_times(convolution: Convolution) -> Callable[[Tensor, Tensor], Tensor]:
+    """As in ten steps."""
+
+    def convolve(x: Tensor, weight: Tensor) -> Tensor:
+        weights = convolution.weights(weight)
+        return sum((convolution.results([convolution.read(x)], [weights]) for _ in range(9)), torch.zeros(()))
+
+    return convolve
+
+
+class Turned(torch.autograd.Function):
+    """A convolution whose gradient is one with the weights turned around, not oneDNN's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return conv2d(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        turned = weight.transpose(0, 1).flip(2, 3).contiguous(memory_format=LAST)
+        of_x = conv2d(grad, turned, padding=weight.shape[-1] - 1)
+        return of_x, weight_gradient(x, grad, weight, padding=0)
+
+
 def ideas() -> list[Idea]:
     picture, kernel = maps(B, 1, 100, 100, grad=False), maps(10, 1, 5, 5)
     second, second_kernel = maps(B, 10, 48, 48), maps(10, 10, 5, 5)
     tower, gates, cell = maps(B, 10, 96, 96), maps(B, 128, 9, 9), maps(B, 32, 9, 9)
     table, chosen = maps(11, 128, 9, 9), torch.randint(0, 11, (B,))
-    hidden, of_gates, recurrent = (maps(*s, grad=False) for s in ((B, 32, 9, 9), (B, 128, 9, 9), (128, 32, 3, 3)))
+    hidden, of_gates = (maps(*s, grad=False) for s in ((B, 32, 9, 9), (B, 128, 9, 9)))
+    state, recurrent = maps(B, 32, 9, 9), maps(128, 32, 3, 3)
     steps = 4
     all_hidden, all_gates = (torch.cat([x] * steps).contiguous(memory_format=LAST) for x in (hidden, of_gates))
 
@@ -106,6 +135,12 @@ def ideas() -> list[Idea]:
             True,
             backward(lambda x: max_pool2d(x, 2), tower),
             backward(max_pool, tower),
+        ),
+        Idea(
+            "recurrent convolutions of ten steps by Winograd's algorithm",
+            True,
+            backward(nine_times(Direct(1)), state, recurrent),
+            backward(nine_times(Winograd(9, 9)), state, recurrent),
         ),
         Idea(
             "LSTM cell by hand",
@@ -130,6 +165,12 @@ def ideas() -> list[Idea]:
             False,
             backward(lambda x, w: max_pool(conv2d(x, w)), second, second_kernel),
             backward(conv_pool_by_blocks, second, second_kernel),
+        ),
+        Idea(
+            "gradient of its input as a convolution with turned weights",
+            False,
+            backward(conv2d, second, second_kernel),
+            backward(Turned.apply, second, second_kernel),
         ),
         Idea(
             "weight gradient as a product over patches",
@@ -173,6 +214,14 @@ def report(console: Console) -> dict[str, Any]:
     console.print(
         f"Training images/s of one process, freed memory kept {memory['kept']:.0f}, not {memory['handed back']:.0f}"
     )
+    if shutil.which("c++"):
+        alone = Contest(OURS, 4, 1, batch=B, threads=1)
+        compiled = contest({"ours": alone, "compiled": replace(alone, name="one convolution", compiled=True)})
+        record["images/s of one thread beside torch.compile of the plain network"] = compiled
+        console.print(
+            f"Training images/s of one thread: ours {compiled['ours']:.0f}, one convolution for all gates through "
+            f"torch.compile {compiled['compiled']:.0f}"
+        )
     speeds = ", ".join(f"{n}: {speed:.0f}" for n, speed in record["images/s by batch, one thread"].items())
     console.print(f"Training images/s of one thread by batch: {speeds}")
     torch.set_num_threads(threads)
