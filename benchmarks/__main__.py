@@ -1,10 +1,16 @@
-"""`make bench`: measure, show a table of each, keep one record in results/bench/."""
+"""`make bench`: measure, show a table of each part, keep one record in results/bench/.
+
+``python -m benchmarks losses growth`` measures these parts again and leaves the others in the record as they are.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standard error
 
@@ -12,30 +18,32 @@ from rich.console import Console
 
 from benchmarks import features, generate, growth, latency, losses, profile, training, tried
 from benchmarks.record import circumstances
-from benchmarks.timing import matmul_gflops
 
 RECORD = Path("results/bench/bench.json")
+PARTS: dict[str, Callable[[Console], Any]] = {
+    "training": training.report,
+    "prediction": training.report_prediction,
+    "profile": profile.report,
+    "tried": tried.report,
+    "latency": latency.report,
+    "losses": losses.report,
+    "generation": generate.report,
+    "features": features.report,
+    "growth": growth.report,
+}
 
 
-def main() -> None:
+def main(wanted: list[str]) -> None:
+    if unknown := {*wanted} - {*PARTS}:
+        sys.exit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     console = Console()
-    gflops = matmul_gflops()
-    record = {
-        **circumstances(),
-        "matmul_gflops": gflops,
-        **training.report(console, gflops),
-        "profile": profile.report(console),
-        "tried": tried.report(console),
-        "latency": latency.report(console),
-        "multiset_loss": losses.report(console),
-        "generation": generate.report(console),
-        "feature_cache": features.report(console),
-        "growth": growth.report(console),
-    }
     RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    record = json.loads(RECORD.read_text()) if wanted and RECORD.exists() else {}
+    for name in wanted or PARTS:
+        record[name] = {**circumstances(), "measured": PARTS[name](console)}
+        RECORD.write_text(json.dumps(record, indent=2) + "\n")  # after each: they take minutes
     console.print(f"recorded in {RECORD} and {growth.FIGURE}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -32,7 +32,7 @@ from torchmultiset.rollout import Trajectory, greedy, rollout
 from torchmultiset.run import share_cores
 from torchmultiset.training import evaluate
 
-OURS, PLAIN = "torchmultiset", {"one convolution": JointGates, "gate by gate": GateByGate}
+OURS, PLAIN = "torchmultiset", {"joint gates": JointGates, "gate by gate": GateByGate}
 BATCH, CLASSES, SIDE = 64, 10, 100
 EVALUATED = inspect.signature(evaluate).parameters["batch_size"].default
 

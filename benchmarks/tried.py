@@ -216,7 +216,7 @@ def report(console: Console) -> dict[str, Any]:
     )
     if shutil.which("c++"):
         alone = Contest(OURS, 4, 1, batch=B, threads=1)
-        compiled = contest({"ours": alone, "compiled": replace(alone, name="one convolution", compiled=True)})
+        compiled = contest({"ours": alone, "compiled": replace(alone, name="joint gates", compiled=True)})
         record["images/s of one thread beside torch.compile of the plain network"] = compiled
         console.print(
             f"Training images/s of one thread: ours {compiled['ours']:.0f}, one convolution for all gates through "
