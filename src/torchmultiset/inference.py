@@ -19,6 +19,7 @@ from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import ImageFiles
 from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import read_manifest
+from torchmultiset.models import locate
 from torchmultiset.predictor import DESCRIPTION, Prediction, Predictor
 
 __all__ = [
@@ -68,11 +69,9 @@ class Explained(NamedTuple):
 
 
 def open_model(path: str | Path) -> Predictor:
-    """Load a model, from its folder or from that of the run that made it."""
-    path = Path(path)
+    """Load a model: from its folder, from that of the run that made it, or by the name of one of the package's."""
+    path = locate(path)
     inside = path / MODEL
-    if not path.exists():
-        raise FileNotFoundError(f"there is no folder {path}")
     if not (path / DESCRIPTION).exists() and not (inside / DESCRIPTION).exists() and (path / "run.json").exists():
         raise FileNotFoundError(f"the run in {path} has no model yet: it is not finished. Go on with it (--resume)")
     return Predictor.load(inside if (inside / DESCRIPTION).exists() else path)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from torchmultiset._files import write_whole
 from torchmultiset.config import RunConfig
 from torchmultiset.data import store
 from torchmultiset.data.load import is_store
@@ -83,7 +84,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
             lines += ["", _toml(part.name, value)]
             continue
         lines += ["", f"# {part.name}", *(_toml(field.name, getattr(value, field.name)) for field in fields(value))]
-    _replace(folder / CONFIG, "\n".join(lines) + "\n")
+    write_whole(folder / CONFIG, "\n".join(lines) + "\n")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -112,7 +113,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write ``run.json``, at once."""
-    _replace(folder / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
+    write_whole(folder / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
 def data_record(path: str | Path) -> dict[str, str]:
@@ -209,9 +210,3 @@ def _toml(name: str, value: Any) -> str:
         value = portable(value)
     # Strings, numbers and lists of them are written alike in JSON and in TOML.
     return f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from torchmultiset._checks import check
+from torchmultiset._files import write_whole
 from torchmultiset.build import build_objective, build_predictor
 from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.data.load import is_store
@@ -43,6 +44,7 @@ from torchmultiset.record import (
     write_config,
     write_record,
 )
+from torchmultiset.report.card import CARD, model_card
 from torchmultiset.report.evaluation import Report, best_constant, report
 from torchmultiset.task import Task, prepare
 from torchmultiset.training import BEST, CHECKPOINT, Evaluation, Progress, evaluate, fit
@@ -297,9 +299,12 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
         "minutes": diary.record["minutes"],
         "metrics": results,
     }
-    best.cpu().save(folder / MODEL, record=about)
+    best.record = about
+    best.cpu().save(folder / MODEL)
     _draw(folder, task, fitted, best, evaluation, split)
     diary.record |= {"finished": True, **results}
+    name = task.data["name"]
+    write_whole(folder / MODEL / CARD, model_card(name, diary.record, best, objective=task.config.objective.objective))
     write_record(folder, diary.record)
     return Result(diary.record, told)
 

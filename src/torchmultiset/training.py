@@ -163,7 +163,7 @@ def evaluate(
     predictor: Predictor,
     examples: Examples,
     *,
-    batch_size: int = 256,
+    batch_size: int = 64,
     watch: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
     """Predict a whole split, greedily.

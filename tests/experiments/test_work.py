@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from torchmultiset.data.load import load_data
+from torchmultiset.experiments import work
 from torchmultiset.experiments.cells import find
 from torchmultiset.experiments.data import make_data
 from torchmultiset.experiments.work import Folders, run_cell
@@ -38,12 +39,23 @@ def record(folders: Folders, name: str) -> dict:
 
 
 def test_what_is_kept(folders):
-    always = {"record.json", "epochs.jsonl", "predictions.npz"}
+    always = {"record.json", "epochs.jsonl", "predictions.npz", "model"}
     assert {path.name for path in result(folders, RANDOM).iterdir()} == always
     assert {path.name for path in result(folders, TEN).iterdir()} == always | {"entropy.json"}
     run = folders.runs / "smoke" / RANDOM
     assert (result(folders, RANDOM) / "epochs.jsonl").read_bytes() == (run / "epochs.jsonl").read_bytes()
     assert len((run / "epochs.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_small_model_is_kept_and_a_large_one_is_not(folders, tmp_path, monkeypatch):
+    run = folders.runs / "smoke" / RANDOM / "model"
+    kept = result(folders, RANDOM) / "model"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == {
+        path.name: path.read_bytes() for path in run.iterdir()
+    }
+    monkeypatch.setattr("torchmultiset.experiments.work._KEPT_BYTES", 1)
+    work._keep_model(run, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_the_record_says_what_the_cell_is(folders):
@@ -135,7 +147,7 @@ def test_the_entropy_of_ten_digits(folders):
 
 def test_nothing_names_a_place_or_a_machine(folders):
     texts = [path.read_text() for path in folders.results.rglob("*.json*")]
-    assert len(texts) == 5
+    assert len(texts) == 7
     for text in texts:
         assert str(folders.results.parent) not in text
         assert not re.search(r'"/', text)

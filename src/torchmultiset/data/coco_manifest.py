@@ -12,6 +12,7 @@ from jaxtyping import Float64, Int64
 from PIL import ExifTags, Image
 
 from torchmultiset._checks import check
+from torchmultiset._files import write_whole
 from torchmultiset.data.coco import Coco
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.images import ImageFiles, image_sizes, letterbox
@@ -56,10 +57,7 @@ def write_coco_manifest(path: str | Path, coco: Coco) -> None:
         if path.read_text(encoding="utf-8") != text:
             raise FileExistsError(f"{path} is there already and says something else: delete it, or choose another name")
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, text)
 
 
 def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterator[Mapping[str, object]]:

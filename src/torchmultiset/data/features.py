@@ -25,6 +25,7 @@ from jaxtyping import Float16, Int, Int64, Shaped
 from torch import Tensor
 
 from torchmultiset._checks import check
+from torchmultiset._files import write_whole
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Inputs
 
@@ -189,9 +190,8 @@ class _Store:
 
 
 def _write_manifest(store: _Store, purpose: dict[str, Any]) -> None:
-    temporary = store.folder / "manifest.json.partial"
-    temporary.write_text(json.dumps({**purpose, "features": store.shape}, indent=1) + "\n")
-    temporary.replace(store.folder / "manifest.json")
+    text = json.dumps({**purpose, "features": store.shape}, indent=1) + "\n"
+    write_whole(store.folder / "manifest.json", text)
 
 
 def _open(folder: Path, purpose: dict[str, Any]) -> _Store:

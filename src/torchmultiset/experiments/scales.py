@@ -103,8 +103,8 @@ SCALES: Mapping[ScaleName, Scale] = {
         "what two CPU cores can do in a working day: the paper's digits for a few epochs, and the COCO subset",
         "fast",
         {
-            "mnist-multi-4": _mnist("4", 600, epochs=6, layers=1),
-            "mnist-multi-1-4": _mnist("1-4", 600, epochs=6, layers=1),
+            "mnist-multi-4": _mnist("4", 560, epochs=4, layers=1),
+            "mnist-multi-1-4": _mnist("1-4", 560, epochs=4, layers=1),
             "mnist-multi-10": _mnist("10", 350, epochs=4, layers=1),
             "coco-easy": DataPlan("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}),
             "coco-medium": DataPlan("coco-subset-medium.jsonl", 1992, 351, 775, 300, {"epochs": 20, **_SMALL_COCO}),

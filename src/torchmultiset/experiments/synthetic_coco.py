@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from torchmultiset._files import write_whole
+
 __all__ = ["draw_coco"]
 
 _SIDE = 96
@@ -35,9 +37,7 @@ def draw_coco(folder: Path, *, train: int = 80, test: int = 40, seed: int = 0) -
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for name, first, count in (("val", 1 + train, test), ("train", 1, train)):
         content = _annotate(folder / "images", range(first, first + count), rng)
-        partial = folder / f"instances_{name}.json.partial"
-        partial.write_text(json.dumps(content))
-        partial.replace(folder / f"instances_{name}.json")
+        write_whole(folder / f"instances_{name}.json", json.dumps(content))
 
 
 def _annotate(images: Path, ids: range, rng: np.random.Generator) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@
       epochs.jsonl                   a line for each epoch
       predictions.npz                predicted and true counts of each test example, for paired tests
       entropy.json                   for cells of the entropy figure
+      model/                         the predictor, if it is smaller than a megabyte
     RUNS/<scale>/<cell id>/          the run folder, as `multiset train` leaves it; log.txt and progress.json
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
+from torchmultiset._files import write_whole
 from torchmultiset.experiments.cells import Cell
 from torchmultiset.experiments.entropy import entropy_curves
 from torchmultiset.inference import MODEL, open_model
@@ -38,6 +41,7 @@ __all__ = ["ENTROPY", "LOG", "PREDICTIONS", "PROGRESS", "RECORD", "Folders", "re
 
 RECORD, PREDICTIONS, ENTROPY = "record.json", "predictions.npz", "entropy.json"
 LOG, PROGRESS = "log.txt", "progress.json"
+_KEPT_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
         if (result / RECORD).exists():
             return
         run.mkdir(parents=True, exist_ok=True)
-        _replace(run / PROGRESS, json.dumps({"pid": os.getpid()}).encode())
+        write_whole(run / PROGRESS, json.dumps({"pid": os.getpid()}))
         config, tasks = cell.config(folders.data), list[Task]()
 
         def watch(task: Task) -> Watch:
@@ -126,7 +130,7 @@ class _Notes:
             "em": progress.history[-1]["validation_em"] if progress.history else None,
             "share": seen / (self.optim.epochs * self.examples),
         }
-        _replace(self.path, json.dumps(told).encode())
+        write_whole(self.path, json.dumps(told))
 
 
 def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mapping[str, Any]) -> None:
@@ -154,12 +158,20 @@ def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mappin
         "run": {name: value for name, value in told.items() if name not in _TOLD_ABOVE},
     }
     result.mkdir(parents=True, exist_ok=True)
-    _replace(result / EPOCHS, (run / EPOCHS).read_bytes())
-    _replace(result / PREDICTIONS, _predictions(kept, model.classes))
+    write_whole(result / EPOCHS, (run / EPOCHS).read_bytes())
+    write_whole(result / PREDICTIONS, _predictions(kept, model.classes))
     if "entropy" in cell.tables:
         curves = {"split": "validation", **entropy_curves(model, task.splits["validation"])}
-        _replace(result / ENTROPY, (json.dumps(curves, indent=1, allow_nan=False) + "\n").encode())
-    _replace(result / RECORD, (json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
+        write_whole(result / ENTROPY, json.dumps(curves, indent=1, allow_nan=False) + "\n")
+    _keep_model(run / MODEL, result / MODEL)
+    write_whole(result / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def _keep_model(model: Path, kept: Path) -> None:
+    """A copy, unless it is large."""
+    shutil.rmtree(kept, ignore_errors=True)  # of an attempt that was cut short
+    if sum(path.stat().st_size for path in model.iterdir()) < _KEPT_BYTES:
+        shutil.copytree(model, kept)
 
 
 _TOLD_ABOVE = ("command", "seed", "test", "best_epoch", "validation_em")
@@ -175,10 +187,3 @@ def _predictions(evaluations: Mapping[str, Evaluation], classes: tuple[str, ...]
     buffer = io.BytesIO()
     np.savez_compressed(buffer, classes=np.array(classes), **arrays)
     return buffer.getvalue()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside, then put it in place at once."""
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_bytes(content)
-    temporary.replace(path)

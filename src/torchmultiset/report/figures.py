@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from torchmultiset._checks import check
+from torchmultiset._files import write_whole
 from torchmultiset.predictor import Prediction
 from torchmultiset.report.preview import captions, pixels_of
 
@@ -241,8 +243,5 @@ def _write(figure: Figure, x: float, y: float, lines: Sequence[str], colour: str
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.part")
     # Without the name of the software, so that the same picture has the same bytes.
-    figure.savefig(unfinished, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    write_whole(path, partial(figure.savefig, format="png", metadata={"Software": None}))

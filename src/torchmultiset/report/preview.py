@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import cycle
 from math import ceil, sqrt
 from pathlib import Path
@@ -16,6 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import TextToPath
 
 from torchmultiset._checks import check
+from torchmultiset._files import write_whole
 from torchmultiset.data.examples import Examples
 
 __all__ = ["PANEL_PX", "captions", "draw", "pixels_of", "save_preview"]
@@ -56,12 +58,8 @@ def save_preview(examples: Examples, path: str | Path, *, number: int = 24, seed
         raise ValueError("there are no examples to draw: the split is empty, choose another one")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:number])
     figure = draw(examples.subset(chosen), boxes=boxes)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.part")
     # Without the name of the software, so that the same picture has the same bytes.
-    figure.savefig(unfinished, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    write_whole(Path(path), partial(figure.savefig, format="png", metadata={"Software": None}))
     return len(chosen)
 
 

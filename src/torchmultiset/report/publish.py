@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from torchmultiset._files import write_whole
 from torchmultiset.data.examples import Examples
 from torchmultiset.report.markdown import in_markdown
 from torchmultiset.report.page import in_html
@@ -68,8 +69,5 @@ def publish(
     files[out / f"{scale}.md"] = in_markdown(scale, blocks, runs, addresses, notes, link=link, command=command).encode()
     files[out / f"{scale}.html"] = in_html(scale, blocks, runs, embedded, notes, link=link, command=command).encode()
     for path, content in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.part")
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
+        write_whole(path, content)
     return [*files]

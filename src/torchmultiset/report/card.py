@@ -1,0 +1,73 @@
+"""The model card that a finished run leaves beside its model: what it knows, how it was made, how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchmultiset.predictor import Predictor
+
+__all__ = ["CARD", "model_card"]
+
+CARD = "README.md"
+_MANY = 20
+
+
+def model_card(
+    name: str,
+    record: Mapping[str, Any],
+    predictor: Predictor,
+    *,
+    objective: str,
+    remarks: str = "",
+) -> str:
+    """As Markdown.
+
+    Args:
+        name: Of the model.
+        record: What ``run.json`` says.
+        predictor: The model, with its own record.
+        objective: What it learned with.
+        remarks: What else to say, as Markdown: where the data is from and under what licence, for example.
+    """
+    data, classes, shape = record["data"], predictor.classes, predictor.record["input"]["shape"]
+    split = "test" if "test" in record else "validation"
+    told = record[split]
+    named = ", ".join(classes[:_MANY]) + (f" and {len(classes) - _MANY} more" if len(classes) > _MANY else "")
+    examples = ", ".join(f"{count:,} {split}" for split, count in record["examples"].items())
+    lines = [
+        f"# {name}",
+        "",
+        f"Names the multiset of labels of an input of shape {' x '.join(map(str, shape))}: up to {predictor.max_size}"
+        f" labels of {len(classes)} classes ({named}).",
+        "",
+        "## How it was made",
+        "",
+        f"- Data: {data['name']} ({examples} examples), SHA-256 {data['sha256'][:12]}",
+        f"- Command: `{record['command']}`",
+        f"- Objective {objective}, seed {record['seed']}, best epoch {record['best_epoch']} by exact match on"
+        f" validation data ({record['validation_em']:.3f})",
+        f"- {record['parameters']:,} parameters; {record['minutes']:.0f} minutes on {record['processes']} x"
+        f" {record['device']}; commit {(record.get('git') or 'unknown')[:12]}",
+        "",
+        "## How good it is",
+        "",
+        "On test data, looked at once:" if split == "test" else "On validation data; there was no test data:",
+        "",
+        "| size | examples | exact match (95%) | F1 |",
+        "| ---: | ---: | ---: | ---: |",
+        *(_row(size, numbers) for size, numbers in told["sizes"].items() if len(told["sizes"]) > 1),
+        _row("all", told["overall"]),
+        "",
+        "## Limits",
+        "",
+        "It knows no other classes and names no more labels than it was taught with. The numbers hold for data like"
+        " that which it learned from; on other data, test it: `multiset evaluate`.",
+    ]
+    return "\n".join([*lines, *(["", remarks.strip()] if remarks else [])]) + "\n"
+
+
+def _row(size: str, numbers: Mapping[str, Any]) -> str:
+    low, high = numbers["interval"]
+    exact = f"{numbers['exact_match']:.3f} ({low:.3f} to {high:.3f})"
+    return f"| {size} | {numbers['examples']:,} | {exact} | {numbers['f1']:.3f} |"
