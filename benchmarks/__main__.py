@@ -17,6 +17,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standar
 from rich.console import Console
 
 from benchmarks import features, generate, growth, latency, losses, profile, training, tried
+from benchmarks.document import PAGE, document
 from benchmarks.record import circumstances
 
 RECORD = Path("results/bench/bench.json")
@@ -42,7 +43,8 @@ def main(wanted: list[str]) -> None:
     for name in wanted or PARTS:
         record[name] = {**circumstances(), "measured": PARTS[name](console)}
         RECORD.write_text(json.dumps(record, indent=2) + "\n")  # after each: they take minutes
-    console.print(f"recorded in {RECORD} and {growth.FIGURE}")
+    PAGE.write_text(document(record, PAGE.read_text()))
+    console.print(f"recorded in {RECORD} and {growth.FIGURE}; tables in {PAGE}")
 
 
 if __name__ == "__main__":

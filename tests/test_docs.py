@@ -1,9 +1,12 @@
 """What the documentation names is there."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from benchmarks.document import PAGE, TABLES, document
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -35,3 +38,10 @@ def test_every_name_in_the_paper_map_is_in_the_file_it_links_to():
         return not any(re.search(rf"\b{name}\b", source.read_text()) for source in sources)
 
     assert [pair for pair in named if missing(*pair)] == []
+
+
+def test_the_tables_of_the_speeds_are_those_of_the_record():
+    record = json.loads(Path("results/bench/bench.json").read_text())
+    assert document(record, PAGE.read_text()) == PAGE.read_text()
+    for part in TABLES:
+        assert f"<!-- {part} -->" in PAGE.read_text()

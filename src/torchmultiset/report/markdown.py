@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import METRICS, Block, Row, Score, in_short
+from torchmultiset.report.summary import METRICS, Block, Row, Score, in_short, scale_note
 
 __all__ = ["anchor", "in_markdown"]
 
@@ -38,7 +38,7 @@ def in_markdown(
     done = sum(run.done for run in runs)
     parts = [
         f"# Results, scale `{scale}`",
-        f"Written by `{command}`: do not edit. {done} of {len(runs)} runs are done.",
+        f"Written by `{command}`: do not edit. {scale_note(scale)} {done} of {len(runs)} runs are done.",
         "\n".join(f"- {_text(note)}" for note in notes),
     ]
     for block in blocks:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchmultiset.report.markdown import anchor
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import METRICS, Block, Row, Score, in_short
+from torchmultiset.report.summary import METRICS, Block, Row, Score, in_short, scale_note
 
 __all__ = ["in_html"]
 
@@ -26,11 +26,14 @@ nav ul { columns: 18rem; padding-left: 1.2rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d0d7de; }
 th:first-child, td:first-child, td.text { text-align: left; }
+table.results td:first-child { position: sticky; left: 0; min-width: 6rem; max-width: 9rem; white-space: normal;
+  background: inherit; }
+table.results tr { background: #fff; }
 th[colspan] { text-align: center; }
 th.group, td.group { border-left: 1px solid #d0d7de; }
 td small { color: #57606a; }
 td.missing { color: #9a6700; font-style: italic; }
-tr.constant { background: #f6f8fa; }
+table.results tr.constant { background: #f6f8fa; }
 .verdict { font-weight: 600; }
 figure { margin: 1.5rem 0; } figcaption { color: #57606a; font-size: .9rem; }
 img { display: block; width: 100%; min-width: 36rem; max-width: 56rem; height: auto; }
@@ -77,7 +80,7 @@ def in_html(
 <body>
 <h1>{escape(title)}</h1>
 <p>The experiments of <cite>Loss Functions for Multiset Prediction</cite> (Welleck et al., 2018), ours beside the
-paper's. {done} of {len(runs)} runs are done. Written by <code>{escape(command)}</code>.</p>
+paper's. {escape(scale_note(scale))} {done} of {len(runs)} runs are done. Written by <code>{escape(command)}</code>.</p>
 <nav><ul>{contents}</ul></nav>
 <details><summary>How to read the tables</summary><ul>{items}</ul></details>
 {tables}
@@ -101,7 +104,7 @@ def _block(number: int, block: Block, link: Link) -> str:
     return f"""
 <h2 id="table-{number}">{escape(block.title)}</h2>
 <p>{escape(block.data)}</p>
-<div class="wide"><table>
+<div class="wide"><table class="results">
 <thead><tr><th></th>{groups}</tr><tr><th></th>{each}</tr></thead>
 <tbody>{"".join(rows)}</tbody>
 </table></div>

@@ -14,7 +14,7 @@ from torchmultiset.report.comparison import ALPHA, Comparison, Correct, compare
 from torchmultiset.report.evaluation import in_words
 from torchmultiset.report.results import Place, Run
 
-__all__ = ["METRICS", "MISSING", "NOTES", "Block", "Row", "Score", "summarise"]
+__all__ = ["METRICS", "MISSING", "NOTES", "Block", "Row", "Score", "scale_note", "summarise"]
 
 TITLES = {
     "table-1": "Table 1, rank functions",
@@ -36,6 +36,11 @@ NOTES = (
     f" with several seeds, an exact sign test on each example's sum over the seeds that both have; two-sided, Holm's"
     f" correction, p < {ALPHA}). It speaks of these trained models; what other seeds would give, the deviation says.",
 )
+
+
+def scale_note(scale: str) -> str:
+    """What a reader must know before comparing."""
+    return "" if scale == "paper" else f"Ours were made at the scale {scale}, the paper's at full scale."
 
 
 @dataclass(frozen=True)
