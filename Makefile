@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types imports pytest format bench clean
+.PHONY: help setup demo test lint types imports pytest docs format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,5 +44,8 @@ format: $(INSTALLED) ## format the code
 bench: $(INSTALLED) ## measure speed and memory; writes results/bench/
 	$(BIN)/python -m benchmarks
 
+docs: $(INSTALLED) ## build the documentation; writes site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean: ## remove what was installed and cached
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

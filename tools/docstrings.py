@@ -1,0 +1,43 @@
+"""Formulas of docstrings, written for Sphinx, as the site's Markdown has them: a griffe extension."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any
+
+from griffe import Extension, Object
+
+
+class Formulas(Extension):
+    """``:math:`x``` becomes ``$x$``, and ``.. math::`` with its block ``$$...$$``."""
+
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        """Called for each module, class, function and attribute that has been read."""
+        if obj.docstring:
+            obj.docstring.value = in_markdown(obj.docstring.value)
+
+
+def in_markdown(text: str) -> str:
+    r"""One docstring.
+
+    Example:
+        >>> print(in_markdown("Of :math:`x`:\n\n.. math::\n    a\n    + b\n\nDone."))
+        Of $x$:
+        <BLANKLINE>
+        $$
+        a
+        + b
+        $$
+        <BLANKLINE>
+        Done.
+    """
+    text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    block = re.compile(r"^([ ]*)\.\. math::\n((?:\1[ ]+.*\n?|[ ]*\n)+)", re.MULTILINE)
+    return block.sub(_block, text)
+
+
+def _block(found: re.Match[str]) -> str:
+    inner = textwrap.dedent(found[2]).strip("\n").rstrip()
+    lines = textwrap.indent(f"$$\n{inner}\n$$", found[1])
+    return f"{lines}\n\n"

@@ -1,0 +1,72 @@
+"""What `mkdocs build` needs besides plugins: links out of docs/ lead to copies of the files, and TeX becomes MathML.
+
+So the site is whole by itself: it needs no other host for its sources, records and formulas.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+COPIES = "files"
+_LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#]+)", re.MULTILINE)
+_PICTURES = {".png", ".svg", ".html"}
+
+
+def _outside(page: str, target: str) -> str | None:
+    """The path in the repository that a link of a page in docs/ leads to, if it leads out of docs/."""
+    if re.match(r"[a-z]+:|/", target):
+        return None
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
+    if path.startswith("docs/") or not (ROOT / path).is_file():
+        return None
+    return path
+
+
+def _copy(path: str) -> str:
+    """Where its copy is in the site: as text, unless a browser shows it anyhow."""
+    return f"{COPIES}/{path}" if Path(path).suffix in _PICTURES else f"{COPIES}/{path}.txt"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add a copy of each file that a page links to."""
+    wanted = set()
+    for page in files.documentation_pages():
+        for found in _LINK.finditer(page.content_string):
+            if path := _outside(page.src_uri, found[2]):
+                wanted.add(path)
+    for path in sorted(wanted):
+        files.append(File.generated(config, _copy(path), content=(ROOT / path).read_bytes()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to the copies."""
+    here = posixpath.dirname(page.file.src_uri)
+
+    def lead(found: re.Match[str]) -> str:
+        path = _outside(page.file.src_uri, found[2])
+        return found[0] if path is None else found[1] + posixpath.relpath(_copy(path), here or ".")
+
+    return _LINK.sub(lead, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers show without help."""
+    html = re.sub(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', _inline, html, flags=re.DOTALL)
+    return re.sub(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', _display, html, flags=re.DOTALL)
+
+
+def _inline(found: re.Match[str]) -> str:
+    return str(convert(unescape(found[2]).strip()))
+
+
+def _display(found: re.Match[str]) -> str:
+    return str(convert(unescape(found[1]).strip(), display="block"))
