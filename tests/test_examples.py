@@ -1,6 +1,7 @@
 """The examples run, and do what they say."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,32 @@ def test_mnist_multi_trains_evaluates_and_draws(tmp_path, capsys):
     shown = capsys.readouterr().out.replace("\n", "")  # a long path is broken over lines
     for word in ("60 test pictures", "best constant answer", "4 digits", "predictions.png"):
         assert word in shown
+
+
+def test_a_predictor_learns_and_is_loaded_again(capsys):
+    assert load("predictor").main() == [["cat", "cat", "dog"], ["dog"], []]
+
+
+def test_every_loss_is_a_number(capsys):
+    values = load("losses").main()
+    assert all(math.isfinite(value) for value in values.values())
+    assert len(capsys.readouterr().out.splitlines()) == len(values)
+
+
+def test_metrics_see_no_order(capsys):
+    exact, total = load("metrics").main()
+    assert exact == [1, 0, 1]
+    assert total == pytest.approx((1 + 2 / 3 + 1) / 3)
+
+
+def test_own_data_becomes_a_model(capsys):
+    assert load("own_data").main() == [["sandwich", "ticket", "ticket", "ticket"], ["ticket"]]
+    assert "Picked epochs" in capsys.readouterr().out
+
+
+def test_the_estimator_works_in_a_pipeline(capsys):
+    pytest.importorskip("sklearn", reason="the extra 'sklearn' brings scikit-learn")
+    assert load("estimator").main(epochs=15) > 0.5
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(EXAMPLES.glob("*.py"))])

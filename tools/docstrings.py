@@ -33,6 +33,7 @@ def in_markdown(text: str) -> str:
         Done.
     """
     text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    text = re.sub(r"^([ ]*)\.\. math:: (.+)$", r"\1$$\n\1\2\n\1$$", text, flags=re.MULTILINE)
     block = re.compile(r"^([ ]*)\.\. math::\n((?:\1[ ]+.*\n?|[ ]*\n)+)", re.MULTILINE)
     return block.sub(_block, text)
 

@@ -7,13 +7,14 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import safetensors.torch
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Float64, Int64, Shaped
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset.config import Stop
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.heads import SizeHead, StopHead, ValueHead
+from torchmultiset.models import locate
 from torchmultiset.multiset import from_labels, to_labels
 from torchmultiset.policies import (
     ConvLSTMPolicy,
@@ -31,6 +33,7 @@ from torchmultiset.policies import (
     round_counts,
 )
 from torchmultiset.rollout import Choose, Step, greedy, rollout
+from torchmultiset.search import Ranked, Search
 from torchmultiset.termination import until_end, until_size, until_stop
 
 __all__ = ["Output", "Prediction", "Predictor", "read_description"]
@@ -141,7 +144,9 @@ class Predictor(nn.Module):
             choose: How to name a label from the scores.
             early: Whether the rollout may end as soon as all examples have stopped.
         """
-        memory = self.encoder(x)
+        return self._decode(self.encoder(x), choose, early=early)
+
+    def _decode(self, memory: Tensor, choose: Choose, *, early: bool) -> Output:
         if self.size_head is not None:
             logits, features = self.policy(memory)
             return Output(
@@ -160,7 +165,8 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
         """Predicted counts (B, C), decoded greedily."""
-        return self.counts(self._evaluate(x))
+        with self._evaluating():
+            return self.counts(self.forward(x, early=True))
 
     @torch.no_grad()
     def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
@@ -171,7 +177,8 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def explain(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
         """Predicted multisets with the sequence in which labels were named, confidence and distributions."""
-        output = self._evaluate(x)
+        with self._evaluating():
+            output = self.forward(x, early=True)
         counts = self.counts(output)
         probabilities = output.logits.softmax(-1)
         if self.one_step:
@@ -190,6 +197,44 @@ class Predictor(nn.Module):
             # The last slot always ends, whatever anyone thinks of it.
             confidence = confidence * torch.where(slot < self.max_size, ends.gather(1, slot), 1.0).squeeze(-1)
         return Prediction(counts, output.labels.masked_fill(~kept, -1), confidence, probabilities)
+
+    @torch.no_grad()
+    def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:
+        """The k most probable multisets that a beam search finds, greedy's answer among those it looks at.
+
+        Args:
+            x: Inputs.
+            k: How many multisets.
+            beam: The most prefixes of one size to go on with. What is exact and what is estimated: see `search.Search`.
+
+        Example:
+            >>> from torchmultiset.encoders import MLPEncoder
+            >>> from torchmultiset.policies import FeedForwardPolicy
+            >>> policy = FeedForwardPolicy(2, memory=128)
+            >>> predictor = Predictor(MLPEncoder(7), policy, classes=["cat", "dog"], max_size=3)
+            >>> counts, log_probability = predictor.search(torch.rand(4, 7), k=10)  # there are no others
+            >>> counts.shape, log_probability.exp().sum(1)
+            (torch.Size([4, 10, 2]), tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64))
+        """
+        search = self._search(beam)
+        with self._evaluating():
+            memory = self.encoder(x)
+            return search.best(memory, k, among=self.counts(self._decode(memory, greedy, early=True)))
+
+    @torch.no_grad()
+    def log_probability(
+        self, x: Shaped[Tensor, "b ..."], counts: Int64[Tensor, "b c"], *, beam: int = 32
+    ) -> Float64[Tensor, " b"]:
+        """Log-probability of a multiset of each input, over all orders of its labels: by this, `search` ranks.
+
+        Args:
+            x: Inputs.
+            counts: The multisets, such as those that `predict` gives.
+            beam: As for `search`.
+        """
+        search = self._search(beam)
+        with self._evaluating():
+            return search.log_probability(self.encoder(x), counts)
 
     def counts(self, output: Output) -> Int64[Tensor, "b c"]:
         """The counts (B, C) that an output of `forward` comes to."""
@@ -245,12 +290,12 @@ class Predictor(nn.Module):
         """Read a predictor that `save` wrote; nothing in it is executed.
 
         Args:
-            folder: Where it is.
+            folder: Where it is; or the name of one that comes with the package, see `models`.
             encoder: Needed if the predictor was saved with an encoder of one's own: one of the same make, whose
                 weights are then loaded.
             policy: The same for a policy of one's own.
         """
-        folder = Path(folder)
+        folder = locate(folder)
         description, state = _read(folder)
         try:
             with torch.random.fork_rng(devices=[]):  # the random weights that modules are made with
@@ -281,15 +326,25 @@ class Predictor(nn.Module):
             return until_stop(output.stop)
         if self.stop == "end":
             return until_end(output.labels, len(self.classes))
-        size = torch.full((len(output.labels),), self.max_size, device=output.labels.device)
+        size = torch.full(output.labels.shape[:1], self.max_size, device=output.labels.device)
         return until_size(size, output.labels.shape[1])
 
-    def _evaluate(self, x: Tensor) -> Output:
+    def _search(self, beam: int) -> Search:
+        if self.one_step:
+            raise ValueError(
+                "a one-step model gives no probabilities of multisets, because it names no labels one after another:"
+                " train one with another objective, such as 'multi'"
+            )
+        end = self.stop == "end"
+        return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, end)  # type: ignore[arg-type]
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         # Module by module: some may be in evaluation mode for good, such as an encoder that is frozen.
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            return self.forward(x, early=True)
+            yield
         finally:
             for module in training:
                 module.training = True

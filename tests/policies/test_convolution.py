@@ -43,11 +43,12 @@ def test_single_precision_rounds_little_more_than_conv2d():
 @pytest.mark.parametrize(
     ("kernel", "shape", "dtype", "winograd"),
     [
-        (3, (2, 3, 9, 9), torch.float32, True),
-        (3, (2, 3, 8, 8), torch.float64, True),
-        (3, (2, 3, 4, 4), torch.float32, False),  # the tiles would reach far over the edge
-        (5, (2, 3, 9, 9), torch.float32, False),
-        (3, (2, 3, 9, 9), torch.bfloat16, False),
+        (3, (8, 3, 9, 9), torch.float32, True),
+        (3, (7, 3, 9, 9), torch.float32, False),  # too few to pay for preparing the weights
+        (3, (8, 3, 8, 8), torch.float64, True),
+        (3, (8, 3, 4, 4), torch.float32, False),  # the tiles would reach far over the edge
+        (5, (8, 3, 9, 9), torch.float32, False),
+        (3, (8, 3, 9, 9), torch.bfloat16, False),
     ],
 )
 def test_who_is_chosen(kernel, shape, dtype, winograd):
@@ -55,9 +56,9 @@ def test_who_is_chosen(kernel, shape, dtype, winograd):
 
 
 def test_another_device_and_low_precision_have_their_own_ways():
-    assert isinstance(choose_convolution(torch.zeros(2, 3, 9, 9, device="meta"), 3), Direct)
+    assert isinstance(choose_convolution(torch.zeros(8, 3, 9, 9, device="meta"), 3), Direct)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert isinstance(choose_convolution(torch.zeros(2, 3, 9, 9), 3), Direct)
+        assert isinstance(choose_convolution(torch.zeros(8, 3, 9, 9), 3), Direct)
 
 
 def test_what_was_first_needed_without_gradients_serves_with_them():

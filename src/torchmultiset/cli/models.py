@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from cyclopts import App, Parameter
@@ -22,8 +23,11 @@ from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.inference import Explained, explain, open_examples, open_inputs, open_model
+from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
+from torchmultiset.report.calibration import calibrate, calibration_tables, confidences
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
+from torchmultiset.search import Ranked
 from torchmultiset.task import features_of
 from torchmultiset.training import evaluate as evaluate_all
 
@@ -36,6 +40,7 @@ Examples:
 
 - `multiset evaluate runs/demo data/demo`
 - `multiset evaluate runs/pets pets.csv --split validation --json`
+- `multiset evaluate runs/demo data/demo --figure calibration.png`
 """,
 )
 predict = App(
@@ -45,11 +50,15 @@ Examples:
 
 - `multiset predict runs/demo photos/ more/*.png`
 - `multiset predict runs/demo inputs.npy --json`
+- `multiset predict runs/demo photos/ --best 3 --min-confidence 0.8`
 - `multiset predict runs/demo data/demo --split test --number 12 --figure predicted.png`
 """,
 )
 
 _Json = Annotated[bool, Parameter("--json", negative=())]
+_Figure = Annotated[Path | None, Parameter(validator=PathOf(ext="png", dir_okay=False))]
+_Beam = Annotated[int, Parameter(validator=Number(gte=1))]
+_BEAM = 8  # ten labels have too many orders for more on a CPU; up to three are scored exactly
 _FIGURE = 48  # inputs that a picture has room for
 
 
@@ -61,6 +70,9 @@ def _evaluate(
     *,
     split: Literal["train", "validation", "test"] = "test",
     json_: _Json = False,
+    calibration: bool = True,
+    beam: _Beam = _BEAM,
+    figure: _Figure = None,
 ) -> None:
     """Test a model on a data set.
 
@@ -69,8 +81,15 @@ def _evaluate(
         data: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
         split: Which examples.
         json_: Print JSON.
+        calibration: Whether to compare how sure the model is with how often it is right. That takes longer than the
+            predictions themselves.
+        beam: How thoroughly: so many orders of the labels are followed. Wider is more exact and takes longer.
+        figure: Picture of that to write, a .png file: reliability, and risk against coverage.
     """
     predictor = open_model(model)
+    calibration = calibration and not predictor.one_step
+    if figure is not None:
+        _check_drawable(predictor, calibration)
     splits = open_examples(predictor, data)
     if not len(splits.get(split, ())):
         filled = [name for name, examples in splits.items() if len(examples)]
@@ -79,13 +98,25 @@ def _evaluate(
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
         counts, target = evaluate_all(predictor, examples, watch=advance)
     told = report(counts, target, predictor.classes, split=split, constant=_constant(predictor, splits))
+    shown, plain = tables(told), told.to_json()
+    if calibration:
+        with progress_bar(sys.stderr.isatty(), "how sure it is", len(examples)) as advance:
+            sure = calibrate(confidences(predictor, examples, counts, beam=beam, watch=advance), equal(counts, target))
+        shown += calibration_tables(sure, estimated=not predictor.policy.counts_only)
+        plain["calibration"] = sure.to_json()
+        if figure is not None:
+            from torchmultiset.report.calibration_figure import save_calibration
+
+            save_calibration(sure, figure)
     if json_:
-        print(json.dumps(told.to_json(), indent=2, allow_nan=False))
+        print(json.dumps(plain, indent=2, allow_nan=False))
         return
     console = Console()
-    for table in tables(told):
+    for table in shown:
         console.print(table)
         console.print()
+    if figure is not None:
+        print(f"{figure} shows how sure the model is, and how often it is right.")
 
 
 @predict.default
@@ -97,7 +128,10 @@ def _predict(
     split: Literal["all", "train", "validation", "test"] = "all",
     number: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     json_: _Json = False,
-    figure: Annotated[Path | None, Parameter(validator=PathOf(ext="png", dir_okay=False))] = None,
+    best: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    min_confidence: Annotated[float | None, Parameter(validator=Number(gte=0, lte=1))] = None,
+    beam: _Beam = _BEAM,
+    figure: _Figure = None,
 ) -> None:
     """Predict multisets of images or arrays.
 
@@ -107,24 +141,42 @@ def _predict(
         split: Which examples of data sets.
         number: Predict so many at most.
         json_: Print a line of JSON for each input, with the labels in the order in which they were named.
-        figure: Picture to write, a .png file: each image with its prediction and, step by step, how likely each label
-            was.
+        best: Search for the so many most probable multisets, and predict the first; without it, labels are named
+            greedily.
+        min_confidence: Abstain where the prediction is less probable than this.
+        beam: How thoroughly to search, and to add up the orders of a multiset. Wider is more exact and takes longer.
+        figure: Picture to write, a .png file: each image with what greedy search predicts and, step by step, how likely
+            each label was.
     """
     predictor = open_model(model)
+    if predictor.one_step and (best is not None or min_confidence is not None):
+        flag = "--min-confidence" if best is None else "--best"
+        raise ValueError(f"{flag} needs probabilities, and a one-step model has none: it names all labels at once")
     sources = open_inputs(predictor, inputs, split=split)
-    table, drawn = _predictions_table(), _Panels(figure)
+    table, drawn, tally = _predictions_table(), _Panels(figure), Counter[str]()
     for batch in explain(predictor, sources, number=number):
         drawn.add(batch)
-        for row in _rows(batch, predictor):
+        for row in _rows(batch, _worth(batch, predictor, best, beam), predictor, min_confidence):
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
             else:
                 _add_row(table, row)
+                tally.update(name for name, value in row.items() if value not in (None, False))
     shown = drawn.save(predictor.classes)
     if not json_:
         Console().print(table)
+        if min_confidence is not None:
+            print(f"\n{_abstained(tally, min_confidence)}")
         if figure is not None:
             print(f"\n{figure} shows {shown} of them.")
+
+
+def _check_drawable(predictor: Predictor, calibration: bool) -> None:
+    """Say before the work what would make a picture of it impossible."""
+    if not calibration:
+        why = "a one-step model does not say" if predictor.one_step else "--no-calibration leaves that out"
+        raise ValueError(f"--figure shows how sure the model is, but {why}")
+    import torchmultiset.report.calibration_figure  # noqa: F401  (needs matplotlib)
 
 
 class _Panels:
@@ -168,20 +220,60 @@ def _constant(predictor: Predictor, splits: Mapping[str, Examples]) -> torch.Ten
     return best_constant(torch.from_numpy(train.counts)) if train is not None and len(train) else None
 
 
-def _rows(batch: Explained, predictor: Predictor) -> Iterator[dict[str, Any]]:
-    counts, sequence, confidence, _ = batch.prediction
+class _Worth(NamedTuple):
+    """Predictions, how probable they are, and the best ones if they are asked for."""
+
+    counts: torch.Tensor
+    confidence: torch.Tensor
+    ranked: Ranked | None = None
+
+
+def _rows(
+    batch: Explained, worth: _Worth, predictor: Predictor, min_confidence: float | None
+) -> Iterator[dict[str, Any]]:
+    """What is told about each input; `best` and `abstained` only where they are asked for."""
+    counts, confidence, ranked = worth
     for i, name in enumerate(batch.names):
         sure = float(confidence[i])
-        row = {
+        sequence = [label for label in batch.prediction.sequence[i].tolist() if label >= 0]
+        found = bool((counts[i] == batch.prediction.counts[i]).all())  # by naming labels greedily
+        row: dict[str, Any] = {
             "input": name,
             "labels": _named(counts[i], predictor),
-            "sequence": [predictor.classes[label] for label in sequence[i].tolist() if label >= 0],
+            "sequence": [predictor.classes[label] for label in sequence] if found else None,
             "confidence": None if math.isnan(sure) else sure,
         }
+        if ranked is not None:
+            row["best"] = [
+                {"labels": _named(multiset, predictor), "probability": math.exp(log)}
+                for multiset, log in zip(ranked.counts[i], ranked.log_probability[i].tolist(), strict=True)
+                if log > -math.inf
+            ]
         if batch.truth is not None:
             right = bool((counts[i] == batch.truth[i]).all())
             row |= {"truth": _named(batch.truth[i], predictor), "right": right}
+        if min_confidence is not None:
+            row["abstained"] = sure < min_confidence
+            if row["abstained"]:
+                row |= {name: None for name in ("labels", "sequence", "right") if name in row}
         yield row
+
+
+def _worth(batch: Explained, predictor: Predictor, best: int | None, beam: int) -> _Worth:
+    counts = batch.prediction.counts
+    if predictor.one_step:
+        return _Worth(counts, batch.prediction.confidence)
+    x = torch.from_numpy(batch.inputs).to(next(predictor.parameters()).device)
+    if best is None:
+        return _Worth(counts, predictor.log_probability(x, counts.to(x.device), beam=beam).exp().cpu())
+    ranked = Ranked(*(part.cpu() for part in predictor.search(x, k=best, beam=beam)))
+    return _Worth(ranked.counts[:, 0], ranked.log_probability[:, 0].exp(), ranked)
+
+
+def _abstained(tally: Mapping[str, int], min_confidence: float) -> str:
+    answers = tally["input"] - tally["abstained"]
+    told = f"Not sure enough, below {min_confidence:g}: {tally['abstained']:,} of {tally['input']:,}."
+    return told + (f" Of the {answers:,} others {tally['right']:,} are right." if tally["truth"] else "")
 
 
 def _named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
@@ -199,7 +291,15 @@ def _predictions_table() -> Table:
 
 
 def _add_row(table: Table, row: Mapping[str, Any]) -> None:
-    truth = "" if "truth" not in row else "✓" if row["right"] else f"✗ {in_words(row['truth'])}"
+    truth = ""
+    if "truth" in row:
+        truth = (
+            "✓" if row["right"] else in_words(row["truth"]) if row["right"] is None else f"✗ {in_words(row['truth'])}"
+        )
     sure = "" if row["confidence"] is None else f"{row['confidence']:.2f}"
-    named = " ".join(row["sequence"])
-    table.add_row(Text(row["input"]), Text(in_words(row["labels"])), Text(named), sure, Text(truth))
+    unsure = row.get("abstained", False)
+    predicted = "(not sure)" if unsure else in_words(row["labels"])
+    table.add_row(Text(row["input"]), Text(predicted), Text(" ".join(row["sequence"] or ())), sure, Text(truth))
+    for other in row.get("best", ())[0 if unsure else 1 :]:
+        mark = "✓" if other["labels"] == row.get("truth") else ""
+        table.add_row("", Text(in_words(other["labels"])), "", f"{other['probability']:.2f}", mark)

@@ -20,7 +20,8 @@ __all__ = ["max_pool"]
 def max_pool(x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b c h w"]:
     """The largest of each 2x2 window; an odd row or column at the end is left out."""
     rows = x.permute(0, 2, 3, 1)
-    if x.device.type != "cpu" or not rows.is_contiguous() or x.shape[2] % 2 or x.shape[3] % 2:
+    plain = x.device.type != "cpu" or torch.compiler.is_exporting()
+    if plain or not rows.is_contiguous() or x.shape[2] % 2 or x.shape[3] % 2:
         return max_pool2d(x, 2)
     pooled: Tensor = _MaxPool.apply(rows)  # type: ignore[no-untyped-call]
     return pooled.permute(0, 3, 1, 2)

@@ -91,7 +91,9 @@ class PretrainedEncoder(nn.Module):
             x,
         )
         if x.shape[1] != self.channels:
-            # Being no submodule, it does not move with this one.
-            x = self.backbone().to(self.project.weight.device)(x)
+            backbone, device = self.backbone(), self.project.weight.device
+            if backbone.mean.device != device:  # being no submodule, it does not move with this one
+                backbone.to(device)
+            x = backbone(x)
         x = x.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)
         return relu(self.project(x))

@@ -7,6 +7,9 @@
 | `FeedForwardPolicy` | either              | counts only           |
 | `TransformerPolicy` | either              | counts only           |
 
+Each says so itself, `counts_only`: where it is True, two prefixes with the same labels lead to the same state, whatever
+their order. `select(state, index)` picks and repeats the examples of a state, which `torchmultiset.search` needs.
+
 `OneStep` is no policy: it says in one go what share each class has.
 """
 

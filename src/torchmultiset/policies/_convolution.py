@@ -21,6 +21,9 @@ from torch.nn.functional import conv2d
 
 __all__ = ["Convolution", "Direct", "Winograd", "choose_convolution"]
 
+FEW_EXAMPLES = 8
+"""With fewer, preparing the weights costs more than it saves."""
+
 
 @runtime_checkable
 class Convolution(Protocol):
@@ -38,6 +41,10 @@ class Convolution(Protocol):
         """Maps (B, results, h, w): the sum over all that was read, each with its weights."""
         ...
 
+    def select(self, read: Tensor, index: Tensor) -> Tensor:
+        """What was read of the examples at these positions."""
+        ...
+
 
 def choose_convolution(memory: Tensor, kernel: int) -> Convolution:
     """The quicker one for maps like these.
@@ -50,7 +57,8 @@ def choose_convolution(memory: Tensor, kernel: int) -> Convolution:
     multiplications = 25 * _tiles(height) * _tiles(width)
     # On other devices the vendor's library chooses; with half the digits, the basis has too few left.
     plain = memory.device.type != "cpu" or memory.dtype.itemsize < 4 or torch.is_autocast_enabled("cpu")
-    if plain or kernel != 3 or 2 * multiplications > 9 * height * width:
+    plain = plain or torch.compiler.is_exporting()  # other runtimes have convolutions of their own
+    if plain or len(memory) < FEW_EXAMPLES or kernel != 3 or 2 * multiplications > 9 * height * width:
         return Direct(kernel // 2)
     return Winograd(height, width)
 
@@ -72,6 +80,9 @@ class Direct:
         for other in others:
             first = first + other
         return first
+
+    def select(self, read: Tensor, index: Tensor) -> Tensor:
+        return read[index]
 
 
 # For tiles of 3 results, in one dimension: results = _RESULTS ((_WEIGHTS weights) * (_INPUTS inputs)).
@@ -112,6 +123,11 @@ class Winograd:
         rows = places.view(down.shape[1], across.shape[1], -1)
         by_position = down @ torch.bmm(across.expand(len(rows), -1, -1), rows).view(len(rows), -1)
         return by_position.view(self.height, self.width, -1, places.shape[2]).permute(2, 3, 0, 1)
+
+    def select(self, read: Tensor, index: Tensor) -> Tensor:
+        places, _, channels = read.shape
+        by_example = read.view(places, _tiles(self.width), -1, channels)
+        return by_example.index_select(2, index).view(places, -1, channels)
 
 
 def _tiles(side: int) -> int:

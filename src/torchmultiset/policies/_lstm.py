@@ -21,6 +21,12 @@ def lstm_cell(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
     Returns:
         Hidden and cell state, (B, q, ...) each.
     """
+    if torch.compiler.is_exporting():  # other runtimes need plain operations, and no backward pass
+        into, keep, out, candidate = gates.chunk(4, 1)
+        new = into.sigmoid() * candidate.tanh()
+        if cell is not None:
+            new = new + keep.sigmoid() * cell
+        return out.sigmoid() * new.tanh(), new
     hidden, new = _Cell.apply(gates, cell)  # type: ignore[no-untyped-call]
     return hidden, new
 

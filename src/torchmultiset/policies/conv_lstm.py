@@ -60,6 +60,8 @@ class ConvLSTMPolicy(nn.Module):
         torch.Size([2, 4, 10])
     """
 
+    counts_only = False
+
     def __init__(
         self,
         num_classes: int,
@@ -97,7 +99,8 @@ class ConvLSTMPolicy(nn.Module):
         of_memory, of_label, of_hidden = torch.split(first.weight, [self.memory[0], 1, self.hidden], dim=1)
         memory_gates = conv2d(memory, of_memory, first.bias, padding=first.padding)
         label_gates = None
-        if self.num_classes + 1 <= len(memory):
+        # A graph that is exported must not depend on the size of the batch.
+        if not torch.compiler.is_exporting() and self.num_classes + 1 <= len(memory):
             label_gates = self._label_gates(self.embedding.weight, of_label)
         weights: list[tuple[Tensor, ...]] = [(of_hidden,)]
         weights += [torch.split(self._layer(i).weight, self.hidden, dim=1) for i in range(1, len(self.layers))]
@@ -108,7 +111,7 @@ class ConvLSTMPolicy(nn.Module):
     def step(self, state: ConvLSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, ConvLSTMState]:
         """Take in the label named last and score the next."""
         if previous is None:
-            previous = torch.full((len(state.memory_gates),), self.num_classes, device=state.memory_gates.device)
+            previous = torch.full(state.memory_gates.shape[:1], self.num_classes, device=state.memory_gates.device)
         hidden: list[Tensor] = []
         cell: list[Tensor] = []
         for i, weights in enumerate(state.weights):
@@ -125,6 +128,14 @@ class ConvLSTMPolicy(nn.Module):
             features = torch.cat([features, self.embedding(previous)], 1)
         new = state._replace(hidden=tuple(hidden), cell=tuple(cell))
         return Step(self.classifier(features), features), new
+
+    def select(self, state: ConvLSTMState, index: Int64[Tensor, " n"]) -> ConvLSTMState:
+        """The state of the examples at these positions, in this order; one may be named several times."""
+        return state._replace(
+            memory_gates=state.memory_gates[index],
+            hidden=tuple(state.convolution.select(read, index) for read in state.hidden),
+            cell=tuple(cell[index] for cell in state.cell),
+        )
 
     def _gates_of_labels(self, state: ConvLSTMState, labels: Int64[Tensor, " b"]) -> Float[Tensor, "b gates h w"]:
         if state.label_gates is None:

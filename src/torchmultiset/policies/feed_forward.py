@@ -44,6 +44,8 @@ class FeedForwardPolicy(nn.Module):
         torch.Size([2, 4, 10])
     """
 
+    counts_only = True
+
     def __init__(self, num_classes: int, memory: int, *, hidden: int = 128, layers: int = 2) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
@@ -61,7 +63,7 @@ class FeedForwardPolicy(nn.Module):
     def start(self, memory: Float[Tensor, "b d *hw"]) -> CountState:
         """Compute what will not change with the steps."""
         seen = self.from_memory(places(memory, self.memory))
-        return CountState((seen,), seen.new_zeros(len(seen), self.num_classes, dtype=torch.int64))
+        return CountState((seen,), seen.new_zeros(seen.shape[0], self.num_classes, dtype=torch.int64))
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
         """Count the label named last and score the next."""
@@ -70,9 +72,18 @@ class FeedForwardPolicy(nn.Module):
         features = self.deeper(seen + self.from_counts(state.named.to(seen.dtype))[:, None]).mean(1)
         return Step(self.classifier(features), features), state
 
+    def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
+        """The state of the examples at these positions, in this order; one may be named several times."""
+        return select(state, index)
+
 
 def count(state: CountState, previous: Int64[Tensor, " b"] | None) -> CountState:
     """Add the label named last to the counts; there is none at the start."""
     if previous is None:
         return state
     return state._replace(named=state.named.scatter_add(1, previous[:, None], torch.ones_like(previous[:, None])))
+
+
+def select(state: CountState, index: Int64[Tensor, " n"]) -> CountState:
+    """The state of the examples at these positions."""
+    return CountState(tuple(part[index] for part in state.memory), state.named[index])

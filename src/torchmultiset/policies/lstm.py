@@ -43,6 +43,8 @@ class LSTMPolicy(nn.Module):
         torch.Size([2, 4, 10])
     """
 
+    counts_only = False
+
     def __init__(
         self, num_classes: int, memory: int, *, hidden: int = 128, layers: int = 1, embedding: int = 32
     ) -> None:
@@ -62,14 +64,14 @@ class LSTMPolicy(nn.Module):
     def start(self, memory: Float[Tensor, "b d"]) -> LSTMState:
         """Compute what will not change with the steps."""
         check_float("memory", memory, "(B, D)", like=(None, self.memory))
-        zero = memory.new_zeros(len(memory), self.features)
+        zero = memory.new_zeros(memory.shape[0], self.features)
         zeros = (zero,) * len(self.layers)
         return LSTMState(self.from_memory(memory), zeros, zeros)
 
     def step(self, state: LSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, LSTMState]:
         """Take in the label named last and score the next."""
         if previous is None:
-            previous = torch.full((len(state.memory_gates),), self.num_classes, device=state.memory_gates.device)
+            previous = torch.full(state.memory_gates.shape[:1], self.num_classes, device=state.memory_gates.device)
         below = self.embedding(previous)
         shared: Tensor | float = state.memory_gates
         hidden: list[Tensor] = []
@@ -81,3 +83,8 @@ class LSTMPolicy(nn.Module):
             hidden.append(below)
             cell.append(new_cell)
         return Step(self.classifier(below), below), state._replace(hidden=tuple(hidden), cell=tuple(cell))
+
+    def select(self, state: LSTMState, index: Int64[Tensor, " n"]) -> LSTMState:
+        """The state of the examples at these positions, in this order; one may be named several times."""
+        hidden, cell = (tuple(layer[index] for layer in part) for part in (state.hidden, state.cell))
+        return LSTMState(state.memory_gates[index], hidden, cell)

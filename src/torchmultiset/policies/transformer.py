@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
 from torchmultiset.policies._memory import places
-from torchmultiset.policies.feed_forward import CountState, count
+from torchmultiset.policies.feed_forward import CountState, count, select
 from torchmultiset.rollout import Step
 
 __all__ = ["TransformerPolicy"]
@@ -32,10 +32,11 @@ class _Layer(nn.Module):
 
     def forward(self, x: Float[Tensor, "b e"], memory: Float[Tensor, "b n 2*e"]) -> Float[Tensor, "b e"]:
         b, n, _ = memory.shape
-        query = self.query(self.before_attention(x)).view(b, self.heads, 1, -1)
-        keys, values = memory.view(b, n, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        each = x.shape[1] // self.heads
+        query = self.query(self.before_attention(x)).view(b, self.heads, 1, each)
+        keys, values = memory.view(b, n, 2, self.heads, each).permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(query, keys, values)
-        x = x + self.attended(seen.reshape(b, -1))
+        x = x + self.attended(seen.reshape(x.shape))
         out: Tensor = x + self.network(x)
         return out
 
@@ -62,6 +63,8 @@ class TransformerPolicy(nn.Module):
         torch.Size([2, 4, 10])
     """
 
+    counts_only = True
+
     def __init__(
         self, num_classes: int, memory: int, *, places: int = 1, width: int = 64, heads: int = 4, layers: int = 2
     ) -> None:
@@ -87,7 +90,7 @@ class TransformerPolicy(nn.Module):
         n = tokens.shape[1]
         check(n <= self.places, "memory", f"a map of at most {self.places} places (the policy's `places`)", memory)
         tokens = self.normalised(self.from_memory(tokens) + self.position[:n])
-        named = torch.zeros(len(tokens), self.num_classes, dtype=torch.int64, device=tokens.device)
+        named = torch.zeros(tokens.shape[0], self.num_classes, dtype=torch.int64, device=tokens.device)
         return CountState(tuple(layer.keys_and_values(tokens) for layer in self._layers()), named)
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
@@ -98,6 +101,10 @@ class TransformerPolicy(nn.Module):
             x = layer(x, memory)
         features = self.last(x)
         return Step(self.classifier(features), features), state
+
+    def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
+        """The state of the examples at these positions, in this order; one may be named several times."""
+        return select(state, index)
 
     def _layers(self) -> list[_Layer]:
         return [layer for layer in self.layers if isinstance(layer, _Layer)]

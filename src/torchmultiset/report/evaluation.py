@@ -18,7 +18,18 @@ from torchmultiset._checks import check, check_counts
 from torchmultiset.metrics import class_f1, exact_match, f1, precision, recall
 from torchmultiset.multiset import cardinality, intersection
 
-__all__ = ["ClassScores", "Constant", "Report", "Scores", "best_constant", "in_words", "report", "tables", "wilson"]
+__all__ = [
+    "ClassScores",
+    "Constant",
+    "Report",
+    "Scores",
+    "best_constant",
+    "in_words",
+    "report",
+    "scores_table",
+    "tables",
+    "wilson",
+]
 
 # What a terminal can show; the JSON has all.
 _ROWS = 40
@@ -200,7 +211,7 @@ def _number(value: Tensor) -> float | None:
 
 
 def _overall_table(report: Report) -> Table:
-    table = _table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
+    table = scores_table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
     table.add_row("this model", *_cells(report.overall), _show(report.class_f1))
     if report.constant is not None:
         table.add_row("always the same", *_cells(report.constant.scores), _show(report.constant.class_f1))
@@ -215,7 +226,7 @@ def _sizes_table(report: Report) -> Table:
     if len(sizes) > _ROWS:
         sizes = sorted(sizes, key=lambda item: -item[1].examples)[:_ROWS]
         title += f", the {_ROWS} most frequent of {len(report.sizes)}"
-    table = _table(title, "size", "examples", *_HEADINGS)
+    table = scores_table(title, "size", "examples", *_HEADINGS)
     for size, scores in sorted(sizes):
         table.add_row(str(size), f"{scores.examples:,}", *_cells(scores))
     return table
@@ -227,7 +238,7 @@ def _classes_table(report: Report) -> Table:
     if len(classes) > _ROWS:
         classes = sorted(classes, key=lambda item: -item[1].labels)[:_ROWS]
         title += f", the {_ROWS} most frequent of {len(report.classes)}"
-    table = _table(title, "class", "labels", "predicted", "precision", "recall", "F1")
+    table = scores_table(title, "class", "labels", "predicted", "precision", "recall", "F1")
     for name, scores in classes:
         shares = map(_show, (scores.precision, scores.recall, scores.f1))
         table.add_row(Text(name), f"{scores.labels:,}", f"{scores.predicted:,}", *shares)
@@ -247,7 +258,8 @@ def _show(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _table(title: str, first: str, *others: str) -> Table:
+def scores_table(title: str, first: str, *others: str) -> Table:
+    """An empty table: names on the left, which may be wrapped, and numbers, which may not."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
     table.padding = (0, 1, 0, 0)
     table.add_column(first, max_width=24)
