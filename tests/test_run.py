@@ -90,7 +90,7 @@ def test_vectors_get_linear_layers_and_an_lstm(tmp_path, config):
     [
         ({"model": ModelConfig(max_size=1)}, "max_size must be at least 2"),
         ({"model": ModelConfig(stop="fixed")}, "stop 'fixed' needs multisets of one size"),
-        ({"optim": OptimConfig(epochs=0)}, "epochs must be at least 1"),
+        ({"optim": OptimConfig(epochs=-1)}, "epochs must be at least 0"),
         ({"optim": OptimConfig(lr=0.0)}, "lr must be more than 0"),
         ({"optim": OptimConfig(lr=math.nan)}, "lr must be more than 0"),
         ({"optim": OptimConfig(clip=math.inf)}, "clip must be at least 0"),
@@ -189,6 +189,14 @@ def test_the_model_is_the_best_one_and_was_tested(finished, digits):
     assert model.record["input"] == {"shape": [1, 28, 28], "dtype": "uint8", "exif": False}
     rows = [tuple(row) for row in splits["train"].counts.tolist()]
     assert rows.count(tuple(model.record["constant"])) == max(map(rows.count, rows))
+
+
+def test_the_model_has_a_card(finished):
+    _, folder, result, _ = finished
+    card = (folder / "model" / "README.md").read_text()
+    assert f"| all | 20 | {result.report.overall.exact_match:.3f} (" in card
+    assert result.record["command"] in card
+    assert "1 x 28 x 28" in card
 
 
 def test_it_can_be_run_again_from_its_config(finished, tmp_path):

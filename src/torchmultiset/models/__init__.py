@@ -1,12 +1,15 @@
 """Trained predictors that come with the package: each a folder with its weights and a model card, README.md.
 
-``Predictor.load("mnist-multi-4")`` opens one, and so does each command that takes a model.
+``Predictor.load("mnist-multi-4")`` opens one, and so does each command that takes a model. One on the Hugging Face Hub
+is opened by its address, ``hf://owner/name``; see `hub`.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
+
+from torchmultiset.models.hub import PREFIX, pull
 
 __all__ = ["NAMES", "locate"]
 
@@ -16,15 +19,17 @@ NAMES = tuple(sorted(path.parent.name for path in _HERE.glob("*/predictor.json")
 
 
 def locate(model: str | Path) -> Path:
-    """The folder of a model: a path, or else the name of one that comes with the package.
+    """The folder of a model: a path, the name of one that comes with the package, or an address on the hub.
 
     Raises:
-        FileNotFoundError: It is neither.
+        FileNotFoundError: It is none of these.
 
     Example:
         >>> locate("mnist-multi-4").name
         'mnist-multi-4'
     """
+    if str(model).startswith(PREFIX):
+        return pull(str(model))
     if Path(model).exists():
         return Path(model)
     if str(model) in NAMES:
