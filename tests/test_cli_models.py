@@ -111,7 +111,7 @@ def test_the_help_explains_every_field_of_the_configuration(run):
         ("train --preset demo --epocs 3", "Did you mean --epochs"),
         ("train --preset demo --epochs many", 'unable to convert "many" into int'),
         ("train --preset demo --epochs 2.5", "--epochs must be a whole number"),
-        ("train --preset demo --epochs 0", "epochs must be at least 1"),
+        ("train --preset demo --epochs -1", "epochs must be at least 0"),
         ("train --preset demo --lr -1", "lr must be more than 0"),
         ("train --preset demo --channels 0", "channels must be at least one number, each at least 1"),
         ("train --preset demo --objective mutli", 'Did you mean "multi"'),
@@ -156,7 +156,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of one size"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
         ("train --data digits --out new", "x must be images larger than 28x28"),
-        ("evaluate nowhere digits", "there is no folder nowhere"),
+        ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
         ("evaluate run other.csv", "1 problem in other.csv"),
@@ -209,7 +209,8 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     preset, folder = resolved("--preset", "mnist-multi-10")
     assert folder == "runs/mnist-multi-10"
     changed = {name: value for name, value in preset.items() if value != defaults[name]}
-    assert changed == {"data": "data/mnist-multi-10", "mnist_multi": "10", "epochs": 12, "layers": 2}
+    named = {"data": "data/mnist-multi-10", "mnist_multi": "10", "batch_size": 64, "epochs": 12, "layers": 2}
+    assert changed == named
 
     paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
     assert (paper["epochs"], paper["norm"], paper["lr"], paper["mnist_multi"]) == (350, "none", 1e-3, "10")

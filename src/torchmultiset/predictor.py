@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import safetensors.torch
 import torch
 from jaxtyping import Float, Float64, Int64, Shaped
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from torchmultiset._checks import check, check_one_of
+from torchmultiset._saved import DESCRIPTION, describe, make, read_description, read_saved, write_saved
 from torchmultiset.config import Stop
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.heads import SizeHead, StopHead, ValueHead
@@ -38,8 +32,6 @@ from torchmultiset.termination import until_end, until_size, until_stop
 
 __all__ = ["Output", "Prediction", "Predictor", "read_description"]
 
-FORMAT = 1
-DESCRIPTION = "predictor.json"
 ENCODERS: Mapping[str, type[nn.Module]] = {c.__name__: c for c in (ConvEncoder, MLPEncoder, PretrainedEncoder)}
 POLICIES: Mapping[str, type[nn.Module]] = {
     c.__name__: c for c in (ConvLSTMPolicy, LSTMPolicy, FeedForwardPolicy, TransformerPolicy, OneStep)
@@ -257,31 +249,16 @@ class Predictor(nn.Module):
 
         # Copies, because safetensors refuses tensors that share memory, such as tied weights.
         state = {name: value.clone(memory_format=torch.contiguous_format) for name, value in self.state_dict().items()}
-        weights = safetensors.torch.save(state)
-        sha256 = hashlib.sha256(weights).hexdigest()
         description = {
-            "format": FORMAT,
             "torchmultiset": __version__,
             "classes": self.classes,
             "max_size": self.max_size,
             "stop": self.stop,
             "baseline": self.value_head is not None,
-            "encoder": _describe(self.encoder, ENCODERS),
-            "policy": _describe(self.policy, POLICIES),
-            "weights_sha256": sha256,
-            "record": dict(self.record if record is None else record),
+            "encoder": describe(self.encoder, ENCODERS),
+            "policy": describe(self.policy, POLICIES),
         }
-        try:
-            text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"record must be something that JSON can hold, which NaN is not: {error}") from error
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / _weights_file(sha256), weights)
-        _write(folder / DESCRIPTION, text.encode())
-        for path in folder.iterdir():  # of the predictor that was here, and of saves that were cut short
-            if _OURS.fullmatch(path.name) and path.name not in (_weights_file(sha256), DESCRIPTION):
-                path.unlink()
+        write_saved(Path(folder), state, description, self.record if record is None else record)
 
     @classmethod
     def load(
@@ -296,12 +273,12 @@ class Predictor(nn.Module):
             policy: The same for a policy of one's own.
         """
         folder = locate(folder)
-        description, state = _read(folder)
+        description, state = read_saved(folder)
         try:
             with torch.random.fork_rng(devices=[]):  # the random weights that modules are made with
                 predictor = cls(
-                    _make(description["encoder"], ENCODERS, "encoder", folder) if encoder is None else encoder,
-                    _make(description["policy"], POLICIES, "policy", folder) if policy is None else policy,
+                    make(description["encoder"], ENCODERS, "encoder", folder) if encoder is None else encoder,
+                    make(description["policy"], POLICIES, "policy", folder) if policy is None else policy,
                     description["classes"],
                     max_size=description["max_size"],
                     stop=description["stop"],
@@ -354,85 +331,3 @@ class Predictor(nn.Module):
             return labels == len(self.classes)
         done: Tensor = self.stop_head(step.features) > 0
         return done
-
-
-def read_description(folder: Path) -> dict[str, Any]:
-    """What `predictor.json` says, checked for its format."""
-    path = folder / DESCRIPTION
-    if not path.exists():
-        raise FileNotFoundError(f"there is no predictor in {folder}: {DESCRIPTION} is missing")
-    try:
-        description = json.loads(path.read_text())
-        found = description["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, or not the description of a predictor") from error
-    if found != FORMAT:
-        raise ValueError(f"{path} has format {found}, but this version of torchmultiset reads format {FORMAT}")
-    described: dict[str, Any] = description
-    return described
-
-
-def _describe(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[str, Any] | None:
-    name = type(module).__name__
-    if known.get(name) is not type(module):
-        return None  # one of the user's own
-    return {"class": name, "arguments": module.arguments}
-
-
-def _make(
-    described: Mapping[str, Any] | None, known: Mapping[str, type[nn.Module]], what: str, folder: Path
-) -> nn.Module:
-    if described is None:
-        raise ValueError(
-            f"the {what} of the predictor in {folder} is not part of torchmultiset: give one of the same make,"
-            f" load(folder, {what}=...)"
-        )
-    if described["class"] not in known:
-        raise ValueError(f"the predictor in {folder} has an unknown {what}, {described['class']!r}")
-    # JSON has no tuples, and no argument of ours is a list.
-    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in dict(described["arguments"]).items()}
-    return known[described["class"]](**arguments)
-
-
-def _weights_file(sha256: str) -> str:
-    return f"weights-{sha256[:12]}.safetensors"
-
-
-# What `save` may leave in a folder if it is killed, and what it leaves if not.
-_OURS = re.compile(r"(weights-[0-9a-f]{12}\.safetensors|predictor\.json)(\.[0-9a-f]{8}\.partial)?")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write beside, then put it in place at once."""
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Description and weights that belong together."""
-    description = read_description(folder)
-    try:
-        sha256 = str(description["weights_sha256"])
-    except KeyError as error:
-        raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
-    path = folder / _weights_file(sha256)
-    try:
-        weights = path.read_bytes()
-    except FileNotFoundError:
-        if read_description(folder) != description:  # replaced by another predictor just now
-            return _read(folder)
-        raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing") from None
-    if hashlib.sha256(weights).hexdigest() != sha256:
-        raise ValueError(f"{path} is damaged, or does not belong to {DESCRIPTION} beside it: save the predictor again")
-    try:
-        return description, safetensors.torch.load(weights)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from error

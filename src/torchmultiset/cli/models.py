@@ -102,7 +102,7 @@ def _evaluate(
     if calibration:
         with progress_bar(sys.stderr.isatty(), "how sure it is", len(examples)) as advance:
             sure = calibrate(confidences(predictor, examples, counts, beam=beam, watch=advance), equal(counts, target))
-        shown += calibration_tables(sure, estimated=not predictor.policy.counts_only)
+        shown += calibration_tables(sure)
         plain["calibration"] = sure.to_json()
         if figure is not None:
             from torchmultiset.report.calibration_figure import save_calibration
