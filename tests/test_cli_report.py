@@ -93,7 +93,7 @@ def test_without_matplotlib_there_are_tables_and_a_word_on_the_rest(run, tmp_pat
     code, lines, err = run("report", "--scale", "smoke")
     assert code == 1
     assert "Table 3, losses: MNIST Multi (4), test data" in lines
-    assert err == 'multiset: Figures need matplotlib, which is not installed: pip install "torchmultiset[plots]"\n'
+    assert err == 'multiset: Figures need matplotlib, which is not installed: pip install "torchmultiset[report]"\n'
 
 
 def test_an_unknown_scale_is_refused(run):

@@ -210,4 +210,4 @@ def test_without_matplotlib_only_the_picture_is_missing(run, there, monkeypatch)
     assert run("evaluate", "model", "data.csv")[0] == 0
     code, lines, err = run("evaluate", "model", "data.csv", "--figure", "c.png")
     assert (code, lines) == (1, [])
-    assert err == 'multiset: Figures need matplotlib, which is not installed: pip install "torchmultiset[plots]"\n'
+    assert err == 'multiset: Figures need matplotlib, which is not installed: pip install "torchmultiset[report]"\n'

@@ -381,8 +381,8 @@ def test_evaluation_is_on_the_device_of_the_predictor():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"epochs": 0}, "epochs must be at least 1, but is 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"epochs": -1}, "epochs must be at least 1, but is -1"),
+        ({"batch_size": -1}, "batch_size must be at least 1"),
         ({"lr": 0.0}, "lr must be above 0"),
         ({"clip": -1.0}, "clip must be at least 0"),
         ({"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'constant'"),

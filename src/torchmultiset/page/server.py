@@ -1,0 +1,173 @@
+"""The page's server: static files, the list of models, predictions.
+
+It fetches nothing from elsewhere, and its Content-Security-Policy keeps the page from doing so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.requests import ClientDisconnect
+
+from torchmultiset.page.watching import PageModel, UnfitImageError
+
+__all__ = ["LOOPBACK", "MAX_BYTES", "Rate", "create_app", "serve"]
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+MAX_BYTES = 10_000_000
+"""Of an image file."""
+_AT_A_TIME = 2  # predictions; the others wait
+_STATIC = Path(__file__).parent / "static"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+class Rate:
+    """How often a client may ask.
+
+    Args:
+        number: So many times ...
+        seconds: ... in so many seconds.
+        clock: Tells the time.
+
+    Example:
+        >>> rate = Rate(number=1, seconds=10, clock=lambda: 100.0)
+        >>> rate.wait("somebody"), rate.wait("somebody"), rate.wait("somebody else")
+        (0.0, 10.0, 0.0)
+    """
+
+    def __init__(
+        self, number: int = 60, seconds: int | float = 60, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.number = number
+        self.seconds = seconds
+        self.clock = clock
+        self._asked: dict[str, deque[float]] = {}
+
+    def wait(self, client: str) -> float:
+        """Note that a client asks; 0, or how many seconds it has to wait instead."""
+        now = self.clock()
+        if len(self._asked) > 1000:
+            self._asked = {key: times for key, times in self._asked.items() if times[-1] > now - self.seconds}
+        times = self._asked.setdefault(client, deque())
+        while times and times[0] <= now - self.seconds:
+            times.popleft()
+        if len(times) >= self.number:
+            return times[0] + self.seconds - now
+        times.append(now)
+        return 0.0
+
+
+def create_app(models: Sequence[str], *, hosts: frozenset[str] | None = LOOPBACK, rate: Rate | None = None) -> FastAPI:
+    """The page as an ASGI application, with all models loaded.
+
+    Args:
+        models: Folders of models or of runs, and names of models that come with the package.
+        hosts: Names under which it answers. Only its own ones keep pages of other sites out that pretend to be it;
+            None: any.
+        rate: How often one client may ask for a prediction; once a second on average if None.
+
+    Raises:
+        ValueError: A model does not read images.
+        OSError: A model is not there.
+    """
+    loaded = {name: PageModel.open(name) for name in dict.fromkeys(models)}
+    allowed = Rate() if rate is None else rate
+    slots = asyncio.Semaphore(_AT_A_TIME)
+    app = FastAPI(openapi_url=None)  # FastAPI's own pages load scripts from elsewhere
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        if hosts is not None and request.url.hostname not in hosts:
+            response: Response = JSONResponse({"detail": "The page does not answer under this name."}, 421)
+        else:
+            response = await call_next(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    @app.get("/api/models")
+    async def describe() -> dict[str, Any]:
+        return {"max_bytes": MAX_BYTES, "models": [model.describe() for model in loaded.values()]}
+
+    @app.post("/api/predict")
+    async def predict(request: Request, model: str) -> dict[str, Any]:
+        if model not in loaded:
+            raise HTTPException(404, f"There is no model {model} here. Load the page again to see which there are.")
+        wait = allowed.wait(request.client.host if request.client else "")
+        if wait:
+            seconds = math.ceil(wait)
+            told = f"That was a little fast. Try again in {seconds} second{'s' * (seconds > 1)}."
+            raise HTTPException(429, told, {"Retry-After": str(seconds)})
+        image = await _image(request)
+        try:
+            async with slots:
+                return await run_in_threadpool(loaded[model].watch, image)
+        except UnfitImageError as error:
+            raise HTTPException(422, str(error)) from None
+
+    app.mount("/", StaticFiles(directory=_STATIC, html=True))
+    return app
+
+
+def serve(models: Sequence[str], host: str, port: int, *, ready: Callable[[str], object]) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        models: As for `create_app`.
+        host: Address to listen at.
+        port: 0: any that is free.
+        ready: Told the page's address once it can be opened.
+    """
+    app = create_app(models, hosts=LOOPBACK if host in LOOPBACK else None)
+    with _listen(host, port) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"http://{shown}:{listening.getsockname()[1]}")
+        config = uvicorn.Config(app, log_level="warning", server_header=False, lifespan="off", ws="none")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = f"{error.strerror or error}. Choose another one: --port, where 0 takes any that is free"
+        raise OSError(f"cannot listen at {host} port {port}: {reason}") from None
+
+
+async def _image(request: Request) -> bytes:
+    # Pages of other sites cannot send these types unasked.
+    kind = request.headers.get("content-type", "")
+    if not kind.startswith("image/") and kind != "application/octet-stream":
+        raise HTTPException(415, "This is not an image: the file's type says so.")
+    too_large = HTTPException(413, f"This file is too large. The page takes up to {MAX_BYTES // 1_000_000} MB.")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > MAX_BYTES:
+        raise too_large
+    image = bytearray()
+    try:
+        async for chunk in request.stream():
+            image += chunk
+            if len(image) > MAX_BYTES:
+                raise too_large
+    except ClientDisconnect:
+        raise HTTPException(400, "The upload was cut short.") from None
+    return bytes(image)

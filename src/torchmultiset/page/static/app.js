@@ -1,0 +1,284 @@
+// The page: which model, which picture, and the steps one after another.
+
+import { Pad } from "./draw.js";
+import { $, Bars, Moments, counted, inWords, make, percent, showAnswer, showChips } from "./show.js";
+
+const PAUSE = 700; // milliseconds between seeing the bars and naming a label, and again until the next step
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+const state = {
+  maxBytes: 0,
+  models: [],
+  model: null,
+  picture: null, // what is shown: { image, truth, caption, sample }
+  result: null,
+  step: 0,
+  timer: 0,
+  asked: 0, // number of the newest question: older answers are not shown
+};
+
+// Asking the server
+
+async function ask(address, options) {
+  let response;
+  try {
+    response = await fetch(address, options);
+  } catch {
+    throw new Error("The server does not answer. Is multiset demo still running?");
+  }
+  const told = await response.json().catch(() => ({}));
+  if (response.ok) return told;
+  if (response.status === 503) throw new Error("The server is busy. Try again in a moment.");
+  const unknown = `Something went wrong in the server (${response.status}).`;
+  throw new Error(typeof told.detail === "string" ? told.detail : unknown);
+}
+
+function fail(message) {
+  $("error").textContent = message;
+  $("error").hidden = false;
+}
+
+async function predict(picture, { follow = true } = {}) {
+  const { image } = picture;
+  const mine = ++state.asked;
+  $("error").hidden = true;
+  if (image.size > state.maxBytes) {
+    fail(`This file is too large. The page takes up to ${state.maxBytes / 1e6} MB.`);
+    return;
+  }
+  $("work").setAttribute("aria-busy", "true");
+  try {
+    const result = await ask(`api/predict?model=${encodeURIComponent(state.model.name)}`, {
+      method: "POST",
+      headers: { "Content-Type": image.type || "application/octet-stream" },
+      body: image,
+    });
+    if (mine !== state.asked) return;
+    state.picture = picture;
+    show(result);
+    const below = $("work").getBoundingClientRect().top > innerHeight / 2;
+    if (follow && below) $("work").scrollIntoView({ behavior: still.matches ? "auto" : "smooth" });
+  } catch (error) {
+    if (mine === state.asked) fail(error.message);
+  } finally {
+    if (mine === state.asked) $("work").setAttribute("aria-busy", "false");
+  }
+}
+
+// Choosing a model and a picture
+
+function chooseModel(name) {
+  const model = state.models.find((one) => one.name === name);
+  state.model = model;
+  const names = [...model.classes];
+  while (names.length > 3 && names.join(", ").length > 50) names.pop();
+  const more = model.more_classes + model.classes.length - names.length;
+  if (more) names.push(`${more} more`);
+  const size = model.fixed ? `exactly ${model.max_size}` : `up to ${model.max_size}`;
+  const right = (100 * model.exact_match).toFixed(1);
+  const worth = model.exact_match === null ? "" : `Right for ${right} % of its test pictures.`;
+  $("about").textContent = `Names ${size} labels of: ${names.join(", ")}. ${worth}`;
+  $("stage").classList.toggle("colour-model", model.channels === 3);
+  $("colour-field").hidden = model.channels === 1;
+  pad.colours(...(model.channels === 1 ? ["#000000", "#ffffff"] : ["#ffffff", $("colour").value]));
+  $("samples-block").hidden = model.samples.length === 0;
+  $("samples").replaceChildren(
+    ...model.samples.map((sample, i) => {
+      const alt = `Sample ${i + 1}: ${sample.labels.join(", ")}`;
+      const picture = make("img", { src: sample.file, alt, width: 64, height: 64 });
+      const button = make("button", { type: "button" }, picture);
+      button.addEventListener("click", () => takeSample(sample));
+      return make("li", {}, button);
+    }),
+  );
+  press(state.picture?.sample);
+}
+
+function press(sample = null) {
+  state.model.samples.forEach(({ file }, i) => {
+    $("samples").children[i].firstChild.setAttribute("aria-pressed", String(file === sample));
+  });
+}
+
+async function takeSample({ file, labels }, options) {
+  try {
+    const response = await fetch(file);
+    take({ image: await response.blob(), truth: labels, caption: "The sample", sample: file }, options);
+  } catch {
+    fail("The sample could not be loaded. Is multiset demo still running?");
+  }
+}
+
+function takeFile(file) {
+  if (file) take({ image: file, truth: null, caption: file.name || "The image" });
+}
+
+function take(picture, options) {
+  drawing(false);
+  predict(picture, options);
+}
+
+async function readDrawing() {
+  if (!pad.empty) predict({ image: await pad.image(), truth: null, caption: "The drawing" });
+}
+
+function drawing(on) {
+  $("draw").setAttribute("aria-pressed", String(on));
+  for (const id of ["pad", "tools"]) $(id).hidden = !on;
+  showPicture();
+  if (on) $("pad").focus({ preventScroll: true });
+}
+
+const draws = () => $("draw").getAttribute("aria-pressed") === "true";
+
+function showPicture() {
+  const { side } = state.model;
+  $("seen").hidden = draws() || state.result === null;
+  $("invitation").hidden = draws() || state.result !== null;
+  const caption = state.picture ? `${state.picture.caption} at ${side} × ${side} pixels` : "";
+  $("caption").textContent = draws() ? drawingHint() : caption;
+}
+
+function drawingHint() {
+  const { fixed, max_size: most, classes, more_classes: more } = state.model;
+  const digits = !more && classes.every((name) => /^\d$/.test(name));
+  return `Draw ${fixed ? "" : "up to "}${most} ${digits ? "digits, apart from each other" : "things"}.`;
+}
+
+const pad = new Pad($("pad"), $("cursor"), {
+  changed: (empty) => ["undo", "clear", "read"].forEach((id) => ($(id).disabled = empty)),
+  done: readDrawing,
+});
+
+// The steps
+
+let bars = null;
+let moments = null;
+
+function show(result) {
+  const { truth, sample } = state.picture;
+  state.result = result;
+  $("waiting").hidden = true;
+  $("result").hidden = false;
+  $("seen").src = result.seen;
+  $("seen").alt = truth ? `The picture, which shows ${truth.join(", ")}` : "The picture as the model sees it";
+  press(sample);
+  showPicture();
+  bars = new Bars($("bars"), result);
+  moments = new Moments(result, goTo);
+  showAnswer(result, truth);
+  if (still.matches) goTo(result.steps.length - 1);
+  else play();
+}
+
+function play() {
+  pause();
+  $("play").textContent = "Skip";
+  const next = (t, chosen) => {
+    showStep(t, chosen);
+    if (t === state.result.steps.length - 1 && chosen) finish();
+    else state.timer = setTimeout(next, PAUSE, chosen ? t + 1 : t, !chosen);
+  };
+  next(0, false);
+}
+
+function pause() {
+  clearTimeout(state.timer);
+  $("play").textContent = "Replay";
+}
+
+function goTo(t) {
+  pause();
+  showStep(t, true);
+  if (t === state.result.steps.length - 1) finish();
+}
+
+function finish() {
+  pause();
+  const { answer, probability } = state.result;
+  const worth = probability === null ? "" : `, probability ${percent(probability)}`;
+  $("status").textContent = `Answer: ${inWords(answer)}${worth}`;
+}
+
+function showStep(t, chosen) {
+  const { steps, classes, ends } = state.result;
+  const last = t === steps.length - 1 && chosen;
+  state.step = t;
+  bars.show(steps[t], chosen, ends);
+  moments.show(t, chosen);
+  const named = steps.slice(0, t + (chosen ? 1 : 0)).filter(moments.isLabel).map((step) => step.named);
+  const newest = chosen && moments.isLabel(steps[t], t) ? classes[steps[t].named] : null;
+  const running = counted(named.sort((a, b) => a - b).map((i) => classes[i]));
+  showChips($("running"), ends === "at once" ? state.result.answer : running, newest);
+  $("says").replaceChildren(...says(t, chosen, newest));
+  const { entropy, named: label } = steps[t];
+  const unsure = `${entropy.toFixed(2)} nats: as unsure as among ${Math.exp(entropy).toFixed(1)} labels`;
+  $("unsure").textContent = label === null && chosen && ends !== "at once" ? "" : unsure;
+  $("back").disabled = t === 0;
+  $("on").disabled = last;
+  $("answer-block").hidden = !last;
+  $("pending").hidden = last;
+}
+
+function says(t, chosen, newest) {
+  const { steps, ends } = state.result;
+  const place = `Step ${t + 1} of ${steps.length}. `;
+  if (ends === "at once") return ["A one-step model: each label's share of a predicted size, all at once."];
+  if (newest !== null) return [make("span", {}, place, "It names ", make("strong", {}, newest), ".")];
+  if (!chosen) return [make("span", {}, place, "What comes next?")];
+  const reasons = {
+    policy: "It stops: this is enough.",
+    end: "It names END: this is enough.",
+    full: "It has named as many as it may.",
+  };
+  return [make("span", {}, place, reasons[ends])];
+}
+
+// What the user does
+
+$("model").addEventListener("change", ({ target }) => {
+  chooseModel(target.value);
+  showPicture();
+  if (state.picture) predict(state.picture, { follow: false });
+});
+$("file").addEventListener("change", ({ target }) => {
+  takeFile(target.files[0]);
+  target.value = "";
+});
+$("draw").addEventListener("click", () => drawing(!draws()));
+$("undo").addEventListener("click", () => pad.undo());
+$("clear").addEventListener("click", () => pad.clear());
+$("read").addEventListener("click", readDrawing);
+$("colour").addEventListener("input", ({ target }) => (pad.ink = target.value));
+$("play").addEventListener("click", ({ target }) => {
+  if (target.textContent === "Skip") goTo(state.result.steps.length - 1);
+  else play();
+});
+$("back").addEventListener("click", () => goTo(state.step - 1));
+$("on").addEventListener("click", () => goTo(Math.min(state.step + 1, state.result.steps.length - 1)));
+
+const isFile = (event) => event.dataTransfer?.types.includes("Files");
+document.addEventListener("dragover", (event) => {
+  if (!isFile(event)) return;
+  event.preventDefault();
+  $("stage").classList.add("over");
+});
+document.addEventListener("dragleave", () => $("stage").classList.remove("over"));
+document.addEventListener("drop", (event) => {
+  if (!isFile(event)) return;
+  event.preventDefault();
+  $("stage").classList.remove("over");
+  takeFile(event.dataTransfer.files[0]);
+});
+document.addEventListener("paste", (event) => takeFile(event.clipboardData.files[0]));
+
+try {
+  const told = await ask("api/models");
+  state.maxBytes = told.max_bytes;
+  state.models = told.models;
+  $("model").replaceChildren(...told.models.map(({ name }) => make("option", { value: name }, name)));
+  chooseModel(told.models[0].name);
+  if (state.model.samples.length) await takeSample(state.model.samples[0], { follow: false });
+} catch (error) {
+  fail(error.message);
+}

@@ -1,0 +1,40 @@
+"""Small models for the page, of every way to end, and the samples that come with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import torchmultiset.page
+from torchmultiset.encoders import ConvEncoder
+from torchmultiset.policies import ConvLSTMPolicy, OneStep
+from torchmultiset.predictor import Predictor
+
+SIDE = 24
+CLASSES = ("apple", "pear", "plum")
+STATIC = Path(torchmultiset.page.__file__).parent / "static"
+
+
+def predictor(stop: str, *, channels: int = 1, classes: tuple[str, ...] = CLASSES, seed: int = 0) -> Predictor:
+    """Untrained; `stop` may also be "one-step"."""
+    torch.manual_seed(seed)
+    encoder = ConvEncoder(channels, (4, 8))
+    memory = encoder.memory_shape(SIDE, SIDE)
+    if stop == "one-step":
+        return Predictor(encoder, OneStep(len(classes), memory[0]), classes, max_size=3)
+    policy = ConvLSTMPolicy(len(classes) + (stop == "end"), memory, hidden=8)
+    return Predictor(encoder, policy, classes, max_size=3, stop=stop)
+
+
+def save(model: Predictor, folder: Path, shape: tuple[int, ...] | None = None) -> str:
+    channels = model.encoder.arguments.get("in_channels", 1)
+    kind = {"shape": list(shape or (channels, SIDE, SIDE)), "dtype": "uint8", "exif": False}
+    model.save(folder, record={"input": kind})
+    return str(folder)
+
+
+def samples(side: int = 100, size: int = 4) -> dict[Path, list[str]]:
+    """The files of such a side with so many digits, and what their names say they show."""
+    named = {path: path.stem.split("-") for path in sorted((STATIC / "samples").glob("*.png"))}
+    return {path: labels for path, (pixels, *labels) in named.items() if int(pixels) == side and len(labels) == size}

@@ -1,0 +1,281 @@
+"""The page in a real browser: `multiset demo` in a process of its own, read as a person would read it."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from page_models import predictor, samples, save
+from PIL import Image
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: the Debian package chromium")
+
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 360, "height": 740}
+FRUIT = "fruit"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("models")
+    save(predictor("policy", channels=3), folder / FRUIT)
+    command = [sys.executable, "-m", "torchmultiset", "demo", "mnist-multi-4", FRUIT, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        said = process.stdout.readline()
+        found = re.fullmatch(r"The page is at (http://127\.0\.0\.1:\d+)\. Ctrl-C ends it\.\n", said)
+        assert found, said + process.stderr.read()
+        yield found[1]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == "multiset: stopped\n"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open the page; at the end of the test, nothing may have gone wrong in it or left this computer."""
+    contexts = []
+    problems = []
+
+    def open_page(viewport=DESKTOP, *, motion="reduce", theme="light"):
+        context = browser.new_context(viewport=viewport, reduced_motion=motion, color_scheme=theme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        elsewhere = (f"{address}/", "data:")
+        page.on("request", lambda asked: problems.append(asked.url) if not asked.url.startswith(elsewhere) else None)
+        page.goto(address)
+        page.wait_for_selector("#answer-block:visible")  # of the first sample
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [problem for problem in problems if "422" not in problem] == []  # the browser notes refusals itself
+
+
+def answer(page, act):
+    """Do something that leads to a prediction; the labels that the page then shows as its answer."""
+    with page.expect_response(lambda response: "/api/predict" in response.url):
+        act()
+    page.wait_for_selector("#work[aria-busy=false]")
+    page.wait_for_selector("#answer-block:visible", timeout=60_000)
+    return page.get_attribute("#answer", "data-labels").split(", ")
+
+
+# Ways to give a picture
+
+
+def test_a_sample(visit):
+    page = visit()
+    path, labels = list(samples().items())[1]
+    assert answer(page, page.locator(f"#samples img[src$='{path.name}']").click) == labels
+    assert "Right" in page.inner_text("#verdict")
+    assert re.search(r"\d %", page.inner_text("#probability"))
+    first = page.locator("#best li").first
+    assert first.locator(".name").inner_text().split(", ") == labels
+    assert page.locator("#best li").count() == 5
+
+
+def photo(path: Path) -> bytes:
+    """A sample as somebody might send it: in colour, larger, not square."""
+    file = io.BytesIO()
+    with Image.open(path) as image:
+        canvas = Image.new("RGB", (500, 400))
+        canvas.paste(image.resize((400, 400), Image.Resampling.BICUBIC), (50, 0))
+    canvas.save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def test_an_upload(visit):
+    page = visit()
+    path, labels = list(samples().items())[2]
+    file = {"name": "digits.jpg", "mimeType": "image/jpeg", "buffer": photo(path)}
+    assert answer(page, lambda: page.set_input_files("#file", file)) == labels
+    assert page.is_hidden("#verdict")
+    assert page.inner_text("#caption").startswith("digits.jpg at 100")
+
+
+def drop(page, content):
+    """Drop a file of these bytes, or of so many."""
+    made = """content => {
+        const transfer = new DataTransfer();
+        transfer.items.add(new File([new Uint8Array(content)], "digits.png", { type: "image/png" }));
+        return transfer;
+    }"""
+    page.dispatch_event("#stage", "drop", {"dataTransfer": page.evaluate_handle(made, content)})
+
+
+def test_a_dropped_file(visit):
+    page = visit()
+    path, labels = list(samples().items())[3]
+    assert answer(page, lambda: drop(page, list(path.read_bytes()))) == labels
+
+
+RING = [(0.5 + 0.4 * math.sin(math.pi * t / 8), 0.5 - 0.5 * math.cos(math.pi * t / 8)) for t in range(17)]
+
+
+# Strokes of each digit in a unit square, x to the right and y down.
+STROKES = {
+    "0": [RING],
+    "1": [[(0.55, 0), (0.45, 1)]],
+    "4": [[(0.25, 0), (0.15, 0.55), (0.85, 0.5)], [(0.75, 0.1), (0.65, 1)]],
+    "7": [[(0.1, 0.05), (0.9, 0.05), (0.4, 1)]],
+}
+
+
+def draw(page, digit, left, top, size):
+    """Draw with the mouse; places and sizes in shares of the drawing area."""
+    box = page.locator("#pad").bounding_box()
+    for stroke in STROKES[digit]:
+        x, y, side = box["x"], box["y"], box["width"]
+        points = [(x + side * (left + size * right), y + side * (top + size * down)) for right, down in stroke]
+        page.mouse.move(*points[0])
+        page.mouse.down()
+        for point in points[1:]:
+            page.mouse.move(*point)
+        page.mouse.up()
+
+
+def test_a_drawing(visit):
+    page = visit()
+    page.click("#draw")
+    assert page.is_disabled("#read")
+    for digit, left, top in (("7", 0.1, 0.1), ("1", 0.55, 0.1), ("0", 0.1, 0.55), ("4", 0.55, 0.55)):
+        draw(page, digit, left, top, 0.33)
+    assert answer(page, lambda: page.click("#read")) == ["0", "1", "4", "7"]
+    assert page.is_visible("#pad")
+
+
+def test_a_drawing_with_the_keyboard(visit):
+    page = visit()
+    page.focus("#draw")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "pad"
+    page.keyboard.press("Space")
+    for _ in range(5):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Space")
+    assert len(answer(page, lambda: page.keyboard.press("Enter"))) == 4
+    page.click("#undo")
+    assert page.is_disabled("#read")
+
+
+# Watching
+
+
+def test_the_steps_come_one_after_another(visit):
+    page = visit(motion="no-preference")
+    told = []
+    page.on("response", lambda response: told.append(response.json()) if "/api/predict" in response.url else None)
+    path, labels = list(samples().items())[4]
+    page.evaluate(
+        """() => {
+            window.seen = [];
+            const running = document.getElementById("running");
+            const note = () => window.seen.push(running.dataset.labels);
+            new MutationObserver(note).observe(running, { attributes: true });
+        }"""
+    )
+    assert answer(page, page.locator(f"#samples img[src$='{path.name}']").click) == labels
+    sizes = [0 if text == "nothing" else len(text.split(", ")) for text in page.evaluate("window.seen")]
+    assert sorted(set(sizes)) == [0, 1, 2, 3, 4]
+    assert sizes == sorted(sizes)
+    entropies = [float(text) for text in page.locator("#moments .value").all_inner_texts()]
+    assert entropies == [round(step["entropy"], 2) for step in told[0]["steps"]]
+    assert entropies[-1] < entropies[0]
+    assert page.inner_text("#status").startswith("Answer: " + ", ".join(labels))
+
+
+def test_a_step_shows_its_distribution(visit):
+    page = visit()
+    told = []
+    page.on("response", lambda response: told.append(response.json()) if "/api/predict" in response.url else None)
+    answer(page, page.locator("#samples button").nth(1).click)
+    page.locator("#moments button").first.click()
+    assert page.is_hidden("#answer-block")
+    step = told[0]["steps"][0]
+    widths = page.eval_on_selector_all("#bars .fill", "fills => fills.map(fill => parseFloat(fill.style.width) / 100)")
+    assert widths == pytest.approx(step["probabilities"], abs=1e-4)
+    named = page.locator("#bars .named .name").all_inner_texts()
+    assert named == [told[0]["classes"][step["named"]]]
+    for _ in range(3):
+        page.click("#on")
+    assert page.is_visible("#answer-block")
+    assert page.is_disabled("#on")
+
+
+def test_another_model_reads_the_same_picture(visit):
+    page = visit()
+    labels = answer(page, lambda: page.select_option("#model", FRUIT))
+    assert set(labels) <= {"apple", "pear", "plum", "nothing"}
+    assert page.is_hidden("#samples-block")
+    assert "stop?" in page.inner_text("#bars")
+
+
+def test_what_goes_wrong_is_said(visit):
+    page = visit()
+    before = page.get_attribute("#answer", "data-labels")
+    with page.expect_response(lambda response: response.status == 422):
+        page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image"})
+    page.wait_for_selector("#error:visible")
+    assert page.inner_text("#error").startswith("This is not an image")
+    drop(page, 10_000_001)
+    sync_api.expect(page.locator("#error")).to_have_text("This file is too large. The page takes up to 10 MB.")
+    assert page.get_attribute("#answer", "data-labels") == before
+    assert page.inner_text("#caption").startswith("The sample")
+    answer(page, page.locator("#samples button").nth(1).click)
+    assert page.is_hidden("#error")
+
+
+# Everyone
+
+
+@pytest.mark.parametrize(("viewport", "theme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"])
+def test_it_fits_the_screen(visit, viewport, theme, tmp_path):
+    page = visit(viewport, theme=theme)
+    page.click("#draw")
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    with Image.open(tmp_path / "page.png") as shot:
+        assert shot.width == viewport["width"]
+        corner = shot.convert("L").getpixel((2, 2))
+    assert corner > 200 if theme == "light" else corner < 60
+
+
+def test_every_control_has_a_name_and_can_be_reached(visit):
+    page = visit()
+    page.click("#draw")
+    shown = "button:visible, select:visible, input:not([type=color])"
+    nameless = page.eval_on_selector_all(
+        shown,
+        """controls => controls.filter(
+            control => !control.getAttribute("aria-label") && !control.innerText.trim() && !control.labels?.length
+                && !control.querySelector("img[alt]:not([alt=''])")
+        ).map(control => control.id)""",
+    )
+    assert nameless == []
+    page.focus("#model")
+    reached = []
+    for _ in range(5 + len(samples())):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id"))
+    assert reached == ["pad", "file", "draw", *[""] * len(samples()), "back", "play"]

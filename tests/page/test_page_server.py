@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+import struct
+import warnings
+import zlib
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from page_models import SIDE, STATIC, predictor, samples, save
+from PIL import Image
+
+from torchmultiset.encoders import MLPEncoder
+from torchmultiset.page import server
+from torchmultiset.page.server import Rate, create_app
+from torchmultiset.policies import LSTMPolicy
+from torchmultiset.predictor import Predictor
+
+with warnings.catch_warnings():  # Starlette would rather have httpx's successor
+    warnings.filterwarnings("ignore", "Using `httpx`")
+    from fastapi.testclient import TestClient
+
+LOCAL = "http://127.0.0.1"
+
+
+def client(*models, **options):
+    return TestClient(create_app(models, **options), base_url=LOCAL)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """The page with the model that comes with the package; nobody waits."""
+    with client("mnist-multi-4", rate=Rate(number=10_000)) as ready:
+        yield ready
+
+
+@pytest.fixture
+def page(tmp_path):
+    """The page with models of one's own."""
+
+    def ready(*models):
+        return client(*(save(model, tmp_path / str(i)) for i, model in enumerate(models)))
+
+    return ready
+
+
+def ask(page, image, model=None, kind="image/png"):
+    name = model or page.get("/api/models").json()["models"][0]["name"]
+    return page.post("/api/predict", params={"model": name}, content=image, headers={"Content-Type": kind})
+
+
+def png(pixels, **options):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", **options)
+    return file.getvalue()
+
+
+def noise(channels=1, seed=0):
+    shape = (SIDE, SIDE) if channels == 1 else (SIDE, SIDE, channels)
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def as_input(pixels):
+    return torch.from_numpy(pixels.reshape(SIDE, SIDE, -1).transpose(2, 0, 1)[None].copy())
+
+
+def spelled(multiset):
+    return [name for name, count in multiset for _ in range(count)]
+
+
+# What the model does is what the page is told
+
+
+@pytest.mark.parametrize(("path", "labels"), samples().items(), ids=lambda value: getattr(value, "stem", None))
+def test_samples_are_read_right(digits, path, labels):
+    told = ask(digits, path.read_bytes()).json()
+    assert spelled(told["answer"]) == labels
+    assert sorted(told["classes"][step["named"]] for step in told["steps"]) == labels
+    assert told["best"][0] == {"multiset": told["answer"], "probability": told["probability"], "answer": True}
+    assert 0.2 < told["probability"] <= 1
+
+
+@pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_step_is_told_as_it_happened(page, stop, seed):
+    model = predictor(stop, seed=seed)
+    pixels = noise(seed=seed)
+    explained = model.explain(as_input(pixels))
+    sequence = [model.classes[label] for label in explained.sequence[0].tolist() if label >= 0]
+    told = ask(page(model), png(pixels)).json()
+    named = [step["named"] for step in told["steps"]]
+    kept = named if told["ends"] == "fixed" else named[:-1]
+    assert [told["classes"][label] for label in kept] == sequence
+    assert Counter(spelled(told["answer"])) == Counter(sequence)
+    for step, row in zip(told["steps"], explained.probabilities[0].tolist(), strict=False):
+        assert step["probabilities"] == pytest.approx(row, abs=1e-4)
+        assert step["entropy"] == pytest.approx(-sum(p * math.log(p) for p in row), abs=1e-3)
+        assert (step["stop"] is None) == (stop != "policy")
+    probabilities = [one["probability"] for one in told["best"]]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert told["probability"] >= float(explained.confidence[0]) - 1e-5  # of one of its orders
+
+
+@pytest.mark.parametrize(("bias", "size", "ends"), [(9.0, 0, "policy"), (-9.0, 3, "full")])
+def test_a_stop_head_ends_at_once_or_never(page, bias, size, ends):
+    model = predictor("policy")
+    for parameter in model.stop_head.parameters():
+        torch.nn.init.constant_(parameter, bias if parameter.ndim == 1 else 0.0)
+    told = ask(page(model), png(noise())).json()
+    assert (len(spelled(told["answer"])), told["ends"], len(told["steps"])) == (size, ends, size + 1)
+    assert told["steps"][0]["stop"] == pytest.approx(1 / (1 + math.exp(-bias)), abs=1e-4)
+
+
+def test_a_one_step_model_has_one_step_and_no_probability(page):
+    model = predictor("one-step")
+    told = ask(page(model), png(noise())).json()
+    assert (told["ends"], told["probability"], told["best"]) == ("at once", None, [])
+    assert [step["named"] for step in told["steps"]] == [None]
+    assert spelled(told["answer"]) == model.predict_labels(as_input(noise()))[0]
+
+
+def test_of_many_classes_the_highest_bars_are_shown(page):
+    model = predictor("fixed", classes=tuple(f"thing {i}" for i in range(40)))
+    told = ask(page(model), png(noise())).json()
+    assert (len(told["classes"]), told["others"]) == (12, 28)
+    rows = model.explain(as_input(noise())).probabilities[0]
+    for step, row in zip(told["steps"], rows, strict=True):
+        shown = dict(zip(told["classes"], step["probabilities"], strict=True))
+        assert {name: round(float(row[int(name.split()[1])]), 4) for name in shown} == shown
+        assert sum(shown.values()) + step["rest"] == pytest.approx(1, abs=1e-3)
+        assert f"thing {int(row.argmax())}" in shown
+
+
+# Images
+
+
+def test_images_are_fitted_with_their_larger_side(digits):
+    wide = np.full((50, 200, 3), 255, dtype=np.uint8)
+    seen = ask(digits, png(wide)).json()["seen"]
+    with Image.open(io.BytesIO(base64.b64decode(seen.removeprefix("data:image/png;base64,")))) as image:
+        pixels = np.asarray(image)
+    assert pixels.shape == (100, 100)
+    rows = np.flatnonzero(pixels.all(1))
+    assert rows.tolist() == list(range(37, 62))
+    assert not np.delete(pixels, rows, 0).any()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_kinds_of_images(page, kind):
+    file = io.BytesIO()
+    Image.fromarray(noise(3)).save(file, kind)
+    answer = ask(page(predictor("fixed", channels=3)), file.getvalue(), kind="application/octet-stream")
+    assert answer.status_code == 200
+    assert answer.json()["seen"].startswith("data:image/jpeg;base64,")
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+WHOLE = png(noise())
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (b"", "not an image"),
+        (b"some text", "not an image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image"),
+        (EPS, "not an image"),
+        (WHOLE[:8], "not an image"),
+        (WHOLE[: len(WHOLE) // 2], "damaged"),
+    ],
+)
+def test_what_is_not_an_image_is_refused_in_plain_words(digits, image, words):
+    answer = ask(digits, image)
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]
+    assert not re.search(r"/|Error|Traceback", answer.json()["detail"])
+
+
+def claiming(width, height):
+    """A PNG whose header tells of a size that its data does not have."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("size", [(5001, 5000), (10_000, 10_000), (60_000, 60_000)])
+def test_an_image_of_too_many_pixels_is_not_decoded(digits, size):
+    answer = ask(digits, claiming(*size))
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422,
+        "This image has too many pixels. The page takes up to 25 million: make it smaller.",
+    )
+
+
+# Limits
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["with its length", "in pieces"])
+def test_a_large_file_is_refused(digits, monkeypatch, told):
+    monkeypatch.setattr(server, "MAX_BYTES", 1000)
+    pieces = [WHOLE[:500], bytes(501)]
+    answer = ask(digits, b"".join(pieces) if told else iter(pieces))
+    assert answer.status_code == 413
+    assert "too large" in answer.json()["detail"]
+
+
+def test_a_file_of_just_that_size_is_read(digits, monkeypatch):
+    monkeypatch.setattr(server, "MAX_BYTES", len(WHOLE))
+    assert ask(digits, WHOLE).status_code == 200
+
+
+def test_who_asks_too_often_waits(tmp_path):
+    now = [0.0]
+    page = client(save(predictor("fixed"), tmp_path), rate=Rate(number=2, seconds=10, clock=lambda: now[0]))
+    codes = []
+    for now[0] in (0.0, 4.0, 7.5, 9.0, 10.0, 10.5):
+        answer = ask(page, WHOLE)
+        codes.append(answer.status_code)
+        if now[0] == 7.5:
+            assert answer.json() == {"detail": "That was a little fast. Try again in 3 seconds."}
+            assert answer.headers["Retry-After"] == "3"
+    assert codes == [200, 200, 429, 429, 200, 429]
+
+
+def test_the_rate_forgets_clients():
+    now = [0.0]
+    rate = Rate(number=1, seconds=10, clock=lambda: now[0])
+    for client_number in range(1500):
+        assert rate.wait(str(client_number)) == 0
+    now[0] = 20.0
+    assert rate.wait("one more") == 0
+    assert len(rate._asked) == 1
+
+
+def test_wrong_questions(digits):
+    assert ask(digits, WHOLE, model="no-such-model").status_code == 404
+    assert ask(digits, WHOLE, kind="text/plain").status_code == 415
+    assert ask(digits, WHOLE, kind="multipart/form-data; boundary=x").status_code == 415
+    assert digits.get("/api/predict").status_code in (404, 405)
+
+
+# Nobody else
+
+
+def test_every_answer_forbids_the_page_to_look_elsewhere(digits):
+    for address in ("/", "/app.js", "/style.css", "/api/models", "/no-such-file"):
+        policy = digits.get(address).headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "http" not in policy
+    assert "default-src 'none'" in ask(digits, b"").headers["Content-Security-Policy"]
+
+
+def test_the_page_names_no_other_place():
+    files = [path for path in STATIC.rglob("*") if path.suffix in (".html", ".css", ".js", ".svg")]
+    assert len(files) >= 5
+    for path in files:
+        text = path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert not re.search(r"https?:|url\(|@import|//[a-z]", text), path.name
+        assert " style=" not in text, path.name
+        assert "<script>" not in text, path.name
+
+
+@pytest.mark.parametrize("address", ["/docs", "/redoc", "/openapi.json", "/../server.py", "/%2e%2e/server.py"])
+def test_there_is_nothing_else(digits, address):
+    assert digits.get(address).status_code == 404
+
+
+def test_only_its_own_names_are_answered(tmp_path):
+    model = save(predictor("fixed"), tmp_path)
+    page = client(model)
+    for host, code in {"localhost:8000": 200, "[::1]:8000": 200, "127.0.0.1": 200, "evil.example": 421}.items():
+        assert page.get("/api/models", headers={"Host": host}).status_code == code
+    assert client(model, hosts=None).get("/", headers={"Host": "my.computer"}).status_code == 200
+
+
+# Models
+
+
+def test_models_are_described(page):
+    first, second = page(predictor("fixed"), predictor("policy", channels=3)).get("/api/models").json()["models"]
+    assert (first["fixed"], first["channels"], first["side"], first["max_size"]) == (True, 1, SIDE, 3)
+    assert first["classes"] == ["apple", "pear", "plum"]
+    assert first["samples"] == []
+    assert (second["fixed"], second["channels"]) == (False, 3)
+
+
+def test_samples_go_with_models_that_can_read_them(digits):
+    (described,) = digits.get("/api/models").json()["models"]
+    assert described["exact_match"] == pytest.approx(0.9548)
+    assert {sample["file"]: sample["labels"] for sample in described["samples"]} == {
+        f"samples/{path.name}": labels for path, labels in samples().items()
+    }
+    for sample in described["samples"]:
+        served = digits.get(sample["file"])
+        assert served.headers["Content-Type"] == "image/png"
+        assert len(served.content) < 3500
+
+
+def test_models_that_the_page_cannot_use(tmp_path):
+    vectors = Predictor(MLPEncoder(7, (8,)), LSTMPolicy(2, 8, hidden=4), ("a", "b"), max_size=2)
+    with pytest.raises(ValueError, match="reads inputs of shape 7, not images"):
+        create_app([save(vectors, tmp_path / "vectors", (7,))])
+    predictor("fixed").save(tmp_path / "silent")
+    with pytest.raises(ValueError, match="silent: the model does not say what its inputs are like"):
+        create_app([str(tmp_path / "silent")])
+    with pytest.raises(FileNotFoundError, match="there is no model"):
+        create_app(["no-such-model"])

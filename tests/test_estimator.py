@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from tiny_runs import weights
+
+pytest.importorskip("sklearn", reason="the extra 'sklearn' brings scikit-learn")
+
+import pandas as pd
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from torchmultiset import Predictor
+from torchmultiset.estimator import MultisetClassifier
+
+SMALL = {"units": (16,), "hidden": 8, "random_state": 0}
+QUICK = {**SMALL, "epochs": 1, "samples": 4}
+
+
+def pets(n=60):
+    """x_0 says how many cats, x_1 whether there is a dog."""
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.integers(0, 3, n), rng.integers(0, 2, n)], 1).astype(np.float64)
+    x[:2] = [[2, 1], [0, 0]]
+    return x, [["cat"] * int(cats) + ["dog"] * int(dog) for cats, dog in x]
+
+
+def matrix(lists):
+    return np.array([[row.count("cat"), row.count("dog")] for row in lists])
+
+
+@pytest.fixture(scope="module")
+def learned():
+    x, y = pets()
+    return MultisetClassifier(**SMALL, epochs=30, lr=0.02, batch_size=8, validation_fraction=0).fit(x, y)
+
+
+# scikit-learn's own checks
+
+
+# None is expected to fail.
+@parametrize_with_checks([MultisetClassifier(**QUICK)])
+def test_what_scikit_learn_asks_of_an_estimator(estimator, check, without_shape_hook):
+    check(estimator)
+
+
+# The three forms of a multiset
+
+
+def test_lists_of_labels_come_back_as_lists_of_labels(learned):
+    assert learned.classes_.tolist() == ["cat", "dog"]
+    assert learned.max_size_ == 3
+    assert learned.predict([[2, 1], [0, 0], [1, 0]]) == [["cat", "cat", "dog"], [], ["cat"]]
+    x, y = pets()
+    assert learned.score(x, y) == 1.0
+
+
+def test_every_form_teaches_the_same_and_comes_back_in_its_own_form():
+    x, lists = pets()
+    forms = [lists, [Counter(row) for row in lists], matrix(lists), pd.DataFrame(matrix(lists), columns=["cat", "dog"])]
+    models = [MultisetClassifier(**{**QUICK, "epochs": 3}).fit(x, form) for form in forms]
+    first = weights(models[0].predictor_)
+    for model in models[1:]:
+        assert all(torch.equal(first[name], value) for name, value in weights(model.predictor_).items())
+    said = [model.predict(x) for model in models]
+    assert said[1] == [Counter(row) for row in said[0]]
+    assert all(isinstance(row, Counter) for row in said[1])
+    assert said[2].dtype == np.int64
+    assert np.array_equal(said[2], matrix(said[0]))
+    assert np.array_equal(said[3], said[2])
+    assert [model.classes_.tolist() for model in models] == [["cat", "dog"], ["cat", "dog"], [0, 1], ["cat", "dog"]]
+    scores = {model.score(x, form) for model in models for form in forms}
+    assert scores == {np.mean([mine == row for mine, row in zip(said[0], lists, strict=True)])}
+
+
+def test_labels_may_be_numbers_and_rows_arrays():
+    x, lists = pets()
+    y = [np.array([7 if label == "cat" else 12 for label in row], dtype=np.int64) for row in lists]
+    model = MultisetClassifier(**QUICK).fit(x, pd.Series(y))
+    assert model.classes_.tolist() == [7, 12]
+    assert {label for row in model.predict(x) for label in row} <= {7, 12}
+    assert all(type(label) is int for row in model.predict(x) for label in row)
+
+
+def test_a_label_never_seen_in_training_cannot_be_predicted(learned):
+    right = learned.score([[1, 0], [1, 0]], [["cat"], ["cat", "unicorn"]])
+    assert right == 0.5
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (None, "the target y is None"),
+        (["cat", "dog", "cat"], r"y\[0\] is 'cat' \(str\)"),
+        ([1, 2, 3], r"y\[0\] is 1 \(int\)"),
+        ([["cat"], [1], []], "all strings or all numbers"),
+        ([[], [], []], "no example in y has a label"),
+        ([Counter(cat=1), Counter(cat=-1), Counter()], r"the counts in y\[1\] must be whole numbers"),
+        ([{"cat": 0.5}, {}, {}], r"the counts in y\[0\] must be whole numbers"),
+        (np.array([[1.5], [1.0], [2.0]]), "y must hold counts, whole numbers from 0 on"),
+        (np.array([[-1], [1], [2]]), "y must hold counts, whole numbers from 0 on"),
+        (np.array([[np.nan], [1], [2]]), "y contains NaN"),
+        ([["cat"], ["dog"]], "inconsistent numbers of samples"),
+    ],
+)
+def test_what_is_no_multiset_is_refused(y, message):
+    with pytest.raises(ValueError, match=message):
+        MultisetClassifier(**QUICK).fit(np.zeros((3, 2)), y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_size": 1}, "a multiset of 3 labels, but the predictor names at most 1"),
+        ({"stop": "fixed"}, "stop must be 'policy' or 'end'"),
+        ({"objective": "mutli"}, "objective must be one of"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be"),
+        ({"epochs": -1}, "epochs must be at least 1"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused(options, message, without_shape_hook):
+    with pytest.raises(ValueError, match=message):
+        MultisetClassifier(**{**QUICK, **options}).fit(*pets())
+
+
+# Probabilities
+
+
+def test_probabilities_are_shares_of_counts(learned):
+    x, _ = pets()
+    shares = learned.predict_proba(x)
+    assert shares.shape == (len(x), 2, 4)
+    assert np.allclose(shares.sum(-1), 1)
+    assert (shares >= 0).all()
+    # It is nearly sure everywhere, so what it draws most often is what it says.
+    assert (shares.argmax(-1) == matrix(learned.predict(x))).mean() > 0.9
+
+
+@pytest.mark.parametrize("stop", ["policy", "end"])
+def test_probabilities_are_those_of_the_model(stop):
+    """Against the sum over all sequences of labels, each a product of choices, that end in the multiset."""
+    x, y = pets()
+    model = MultisetClassifier(**{**SMALL, "samples": 4000}, stop=stop, max_size=3, epochs=1).fit(x, y)
+    row = x[:1]
+    expected = np.zeros((2, 4))
+    for sequence, chance in sequences(model.predictor_, torch.tensor(row, dtype=torch.float32)):
+        for c in range(2):
+            expected[c, sequence.count(c)] += chance
+    assert np.allclose(expected.sum(-1), 1, atol=1e-5)
+    assert np.abs(model.predict_proba(row)[0] - expected).max() < 0.03  # 4,000 draws: a deviation is 0.008 at most
+
+
+def sequences(predictor, x, named=()):
+    """Every sequence of labels that the model may name before it ends, with its probability."""
+    policy, memory = predictor.policy, predictor.encoder(x)
+    state, step = policy.start(memory), None
+    for label in (None, *named):
+        step, state = policy.step(state, None if label is None else torch.tensor([label]))
+    choices = step.logits.softmax(-1)[0].tolist()
+    if len(named) == predictor.max_size:
+        end = 1.0
+    elif predictor.stop == "policy":
+        end = predictor.stop_head(step.features).sigmoid().item()
+        choices = [choice * (1 - end) for choice in choices]
+    else:
+        end = choices[2]
+    yield named, end
+    if len(named) < predictor.max_size:
+        for label in range(2):
+            for sequence, chance in sequences(predictor, x, (*named, label)):
+                yield sequence, choices[label] * chance
+
+
+def test_multisets_of_one_size_end_there():
+    x, _ = pets()
+    y = [["cat", "dog"] if row[1] else ["cat", "cat"] for row in x]
+    model = MultisetClassifier(**QUICK).fit(x, y)
+    assert model.predictor_.stop == "fixed"
+    counts = np.arange(3)
+    sizes = (model.predict_proba(x) * counts).sum((1, 2))
+    assert np.allclose(sizes, 2)
+
+
+def test_a_one_step_model_draws_nothing():
+    model = MultisetClassifier(**QUICK, objective="one-step").fit(*pets())
+    assert not hasattr(model, "predict_proba")
+    assert len(model.predict(pets()[0])) == 60
+
+
+# In scikit-learn's company
+
+
+def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_grid_search():
+    x, y = pets()
+    pipeline = make_pipeline(StandardScaler(), MultisetClassifier(**QUICK))
+    scores = cross_val_score(pipeline, x, y, cv=3)
+    assert scores.shape == (3,)
+    search = GridSearchCV(pipeline, {"multisetclassifier__epochs": [1, 8]}, cv=2)
+    search.set_params(estimator__multisetclassifier__lr=0.02, estimator__multisetclassifier__batch_size=8).fit(x, y)
+    assert search.best_params_ == {"multisetclassifier__epochs": 8}
+    assert search.predict_proba(x[:5]).shape == (5, 2, 4)
+    assert len(search.predict(x[:5])) == 5
+
+
+def test_the_same_seed_gives_the_same_and_another_another():
+    x, y = pets()
+    model = MultisetClassifier(**QUICK).fit(x, y)
+    again, other = clone(model).fit(x, y), clone(model).set_params(random_state=1).fit(x, y)
+    assert np.array_equal(model.predict_proba(x), again.predict_proba(x))
+    assert model.history_[0]["loss"] == again.history_[0]["loss"] != other.history_[0]["loss"]
+
+
+def test_others_who_draw_random_numbers_notice_nothing():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model = MultisetClassifier(**QUICK).fit(*pets())
+    model.predict_proba(pets()[0])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_it_can_be_pickled_and_its_predictor_saved(learned, tmp_path):
+    x, _ = pets()
+    there_and_back = pickle.loads(pickle.dumps(learned))
+    assert there_and_back.predict(x) == learned.predict(x)
+    assert np.array_equal(there_and_back.predict_proba(x[:3]), learned.predict_proba(x[:3]))
+    learned.predictor_.save(tmp_path)
+    named = Predictor.load(tmp_path).predict_labels(torch.tensor(x, dtype=torch.float32))
+    assert named == learned.predict(x)
+
+
+def test_one_prediction_does_not_depend_on_the_others(learned):
+    x, _ = pets()
+    together = learned.predict_proba(x)
+    assert np.array_equal(together[7:8], learned.predict_proba(x[7:8]))
+
+
+def test_units_of_measurement_do_not_matter():
+    x, y = pets()
+    options = {**QUICK, "epochs": 3}
+    plain = MultisetClassifier(**options).fit(x, y)
+    scaled = MultisetClassifier(**options).fit(x * [1000, 0.001] + [5000, 0], y)
+    assert plain.history_[-1]["loss"] == pytest.approx(scaled.history_[-1]["loss"], rel=1e-3)
+
+
+# Images
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_images_have_four_dimensions(dtype):
+    rng = np.random.default_rng(0)
+    dark = rng.integers(0, 2, 40)
+    x = np.where(dark[:, None, None, None], 200, 20).astype(dtype) * np.ones((1, 3, 16, 16), dtype)
+    x = x if dtype is np.uint8 else x / 255
+    y = [["lamp"] if light else [] for light in dark]
+    model = MultisetClassifier(random_state=0, channels=(4,), hidden=4, epochs=8, lr=0.03, batch_size=8).fit(x, y)
+    assert model.predictor_.encoder.in_channels == 3
+    assert model.score(x, y) == 1.0
+    assert model.predict_proba(x[:2]).shape == (2, 1, 2)
+    with pytest.raises(ValueError, match=r"like that of fit, whose rows have \(3, 16, 16\)"):
+        model.predict(x[:, :, :8])
+    with pytest.raises(ValueError, match=r"a table .* or images"):
+        clone(model).fit(x[:, 0], y)
+
+
+# What does not happen
+
+
+def test_it_is_quiet(capfd):
+    MultisetClassifier(**QUICK).fit(*pets())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_must_be_fitted_first():
+    for name in ("predict", "predict_proba"):
+        with pytest.raises(NotFittedError):
+            getattr(MultisetClassifier(), name)(np.zeros((1, 2)))
+
+
+def test_numbers_too_large_for_the_network_are_refused():
+    with pytest.raises(ValueError, match="too large for float32"):
+        MultisetClassifier(**QUICK).fit(np.full((3, 2), 1e200), [["cat"], [], []])
+
+
+def test_importing_the_package_does_not_import_scikit_learn():
+    code = "import sys, torchmultiset, torchmultiset.predictor, torchmultiset.training; print('sklearn' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "torchmultiset.estimator")
+    with pytest.raises(ImportError, match=r'pip install "torchmultiset\[sklearn\]"'):
+        import torchmultiset.estimator  # noqa: F401

@@ -1,0 +1,246 @@
+"""What is exported predicts the same, wherever it runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import config
+from tiny_runs import images, vectors
+from torch import Tensor, nn
+
+import torchmultiset
+from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
+from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
+from torchmultiset.inference import InputKind, Source
+from torchmultiset.objectives import MultisetObjective, OneStepObjective
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
+from torchmultiset.predictor import Predictor
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+IMAGES = InputKind((1, 24, 24), "uint8", exif=False)
+VECTORS = InputKind((3,), "float32", exif=False)
+CLASSES = ("cat", "Kätzchen", "🐦")
+CASES = [
+    ("conv-lstm", "policy"),
+    ("lstm", "end"),
+    ("feed-forward", "fixed"),
+    ("transformer", "policy"),
+    ("one-step", "policy"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_shape_hook_in_this_module() -> Iterator[None]:
+    """What is traced must not look at shapes as numbers."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", before)
+
+
+def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
+    """A predictor that learned for a second."""
+    torch.manual_seed(0)
+    num_classes = 3 + (stop == "end")
+    if policy in ("lstm", "feed-forward"):
+        data, kind, encoder = vectors(600), VECTORS, MLPEncoder(3, (16,))
+        body = LSTMPolicy(num_classes, 16, hidden=16, layers=2) if policy == "lstm" else FeedForwardPolicy(3, 16)
+    else:
+        data, kind, encoder = images(600), IMAGES, ConvEncoder(1, (4, 8), norm="batch")
+        body = {
+            "conv-lstm": lambda: ConvLSTMPolicy(num_classes, (8, 3, 3), hidden=8, layers=2),
+            "transformer": lambda: TransformerPolicy(num_classes, 8, places=9, width=16, heads=2, layers=1),
+            "one-step": lambda: OneStep(num_classes, 8),
+        }[policy]()
+    predictor = Predictor(encoder, body, CLASSES, max_size=3, stop=stop)
+    objective = OneStepObjective() if policy == "one-step" else MultisetObjective(end=stop == "end")
+    adam = torch.optim.Adam(predictor.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        batch = data.batch(torch.randint(0, 600, (32,), generator=generator))
+        plan = objective(batch, generator)
+        adam.zero_grad()
+        plan.loss(predictor(batch.x, plan.choose)).backward()
+        adam.step()
+    predictor.record = {"input": {"shape": kind.shape, "dtype": kind.dtype, "exif": kind.exif}, "git": "abc"}
+    return predictor.eval()
+
+
+@cache
+def exported(policy: str, stop: Any) -> tuple[Predictor, bytes]:
+    predictor = made(policy, stop)
+    return predictor, to_onnx(predictor)
+
+
+@pytest.mark.parametrize(("policy", "stop"), CASES)
+def test_predictions_on_1000_inputs_are_those_of_pytorch(policy, stop):
+    predictor, content = exported(policy, stop)
+    session = open_onnx(content)
+    data = vectors(1000, seed=5) if policy in ("lstm", "feed-forward") else images(1000, seed=5)
+    x = data.inputs[np.arange(1000)]
+    expected = predictor.explain(torch.from_numpy(x))
+    named = ["counts", "probabilities"] if policy == "one-step" else ["counts", "sequence", "probabilities"]
+    assert [output.name for output in session.get_outputs()] == named
+    found = dict(zip(named, session.run(None, {"inputs": x}), strict=True))
+
+    assert found["counts"].dtype == np.int64
+    assert np.array_equal(found["counts"], expected.counts.numpy())
+    # Else they would be equal for want of anything to say.
+    assert len(np.unique(found["counts"], axis=0)) >= 5
+    assert len({*found["counts"].sum(1).tolist()}) >= (1 if stop == "fixed" else 2)
+
+    steps = expected.probabilities.shape[1]  # PyTorch ends once all have stopped
+    assert np.abs(found["probabilities"][:, :steps] - expected.probabilities.numpy()).max() < 1e-3
+    if "sequence" in found:
+        assert np.array_equal(found["sequence"][:, :steps], expected.sequence.numpy())
+        assert (found["sequence"][:, steps:] == -1).all()
+
+    for b in (1, 2, 5):
+        assert np.array_equal(session.run(["counts"], {"inputs": x[:b]})[0], found["counts"][:b])
+
+
+def test_the_metadata_says_what_one_needs(tmp_path):
+    predictor, content = exported("conv-lstm", "policy")
+    predictor.save(tmp_path)
+    session = open_onnx(content)
+    told = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert told == {
+        "classes": list(CLASSES),
+        "max_size": 3,
+        "stop": "policy",
+        "input": {"shape": [1, 24, 24], "dtype": "uint8", "exif": False},
+        "torchmultiset": torchmultiset.__version__,
+        "weights_sha256": json.loads((tmp_path / "predictor.json").read_text())["weights_sha256"],
+        "git": "abc",
+    }
+    (given,) = session.get_inputs()
+    assert (given.name, given.type, given.shape) == ("inputs", "tensor(uint8)", ["batch", 1, 24, 24])
+    shapes = {output.name: output.shape for output in session.get_outputs()}
+    assert shapes == {"counts": ["batch", 3], "sequence": ["batch", 4], "probabilities": ["batch", 4, 3]}
+
+
+def test_it_runs_without_pytorch_and_this_package(tmp_path):
+    predictor, content = exported("conv-lstm", "policy")
+    save_new(tmp_path / "model.onnx", content)
+    x = images(9, seed=6).inputs[np.arange(9)]
+    np.save(tmp_path / "x.npy", x)
+    program = """if True:
+        import sys
+        sys.modules["torch"] = sys.modules["torchmultiset"] = None
+        import json, numpy, onnxruntime
+        session = onnxruntime.InferenceSession("model.onnx")
+        classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+        counts, sequence, _ = session.run(None, {"inputs": numpy.load("x.npy")})
+        print(json.dumps([[classes[label] for label in row if label >= 0] for row in sequence]))
+    """
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert [sorted(row, key=CLASSES.index) for row in json.loads(ran.stdout)] == predictor.predict_labels(
+        torch.from_numpy(x)
+    )
+
+
+def test_other_weights_are_noticed():
+    predictor, content = exported("conv-lstm", "policy")
+    session = open_onnx(content)
+    x = images(40, seed=7).inputs[np.arange(40)]
+    same = compare(predictor, session, [x[:32], x[32:]])
+    assert (same.inputs, same.different) == (40, 0)
+    assert same.multisets == len({tuple(row) for row in predictor.predict(torch.from_numpy(x)).tolist()})
+    other = made("conv-lstm", "policy", steps=0)
+    assert compare(other, session, [x]).different > 10
+
+
+def test_the_predictor_stays_as_it_was():
+    predictor, fresh = exported("lstm", "end")[0], made("lstm", "end")
+    assert all(torch.equal(a, b) for a, b in zip(predictor.parameters(), fresh.parameters(), strict=True))
+    assert all(weight.requires_grad for weight in predictor.parameters())
+
+
+class Mean(nn.Module):
+    """A trunk that makes 1280 maps of 3, each a mean of 8x8 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1280, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(nn.functional.avg_pool2d(x, 8), self.weight)
+
+
+def test_a_backbone_is_in_the_file(monkeypatch):
+    torch.manual_seed(0)
+    backbone = Backbone(Mean(), name="mean", channels=1280, mean=(0.4,) * 3, std=(0.2,) * 3)
+    monkeypatch.setattr("torchmultiset.encoders.pretrained.make_backbone", lambda name: backbone)
+    encoder = PretrainedEncoder("efficientnet-lite0", width=8)
+    policy = ConvLSTMPolicy(4, (8, 3, 3), hidden=4, layers=1, classifier_sees_previous=True)
+    predictor = Predictor(encoder, policy, CLASSES, max_size=1, stop="end").eval()
+    kind = InputKind((3, 24, 24), "uint8", exif=True)
+    content = to_onnx(predictor, kind=kind)
+    assert len(content) > 4 * 3 * 1280
+    session = open_onnx(content)
+    assert compare(predictor, session, random_batches(kind, 100)).different == 0
+    x = next(random_batches(kind, 1))
+    (found,) = session.run(["probabilities"], {"inputs": x})
+    assert np.allclose(found, predictor(torch.from_numpy(x)).logits.softmax(-1).detach(), atol=1e-5)
+
+
+class Reads(nn.Module):
+    """An encoder whose way depends on its input."""
+
+    memory = (16,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.repeat(1, 16) if float(x.sum()) > 0 else x.expand(-1, 16)
+
+
+def test_what_cannot_be_exported_is_told_in_one_line():
+    predictor = Predictor(Reads(), LSTMPolicy(3, 16, hidden=8), CLASSES, max_size=2).eval()
+    with pytest.raises(ValueError, match=r"^PyTorch cannot export this model: [^\n]+$"):
+        to_onnx(predictor, kind=InputKind((1,), "float32", exif=False))
+
+
+def test_a_predictor_that_does_not_say_what_it_reads_is_refused():
+    predictor = made("lstm", "policy", steps=0)
+    predictor.record = {}
+    with pytest.raises(ValueError, match="does not say what its inputs are like"):
+        to_onnx(predictor)
+
+
+def test_inputs_come_in_batches_of_the_files_type():
+    names = [str(i) for i in range(70)]
+    floats = np.linspace(0, 1, 70 * 4, dtype=np.float32).reshape(70, 1, 2, 2)
+    sources = [Source(names, floats, None), Source(names[:5], np.full((5, 1, 2, 2), 7, np.uint8), None)]
+    batches = [*batches_of(sources, InputKind((1, 2, 2), "uint8", exif=False), 72)]
+    assert [len(batch) for batch in batches] == [32, 32, 6, 2]
+    assert {batch.dtype for batch in batches} == {np.dtype(np.uint8)}
+    assert (batches[0].min(), batches[2].max(), batches[3].max()) == (0, 255, 7)
+    (vectors,) = batches_of([Source(["a"], np.ones((1, 3)), None)], VECTORS, 5)
+    assert vectors.dtype == np.float32
+
+
+def test_speed_is_of_one_input_and_of_each_of_a_batch():
+    seen = []
+    taken = speed(lambda x: seen.append(len(x)), np.zeros((6, 2)))
+    assert {*seen} == {1, 6}
+    assert taken.one > 0
+    assert taken.many > 0
+
+
+def test_a_file_is_written_whole_and_never_over_another(tmp_path):
+    path = tmp_path / "deep" / "model.onnx"
+    save_new(path, b"first")
+    with pytest.raises(FileExistsError, match="is there already: delete it, or choose another name"):
+        save_new(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert [*path.parent.iterdir()] == [path]

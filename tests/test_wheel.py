@@ -1,0 +1,133 @@
+"""What `python -m build` makes, installed into an environment of its own and used from outside the repository.
+
+Real: the build of sdist and wheel, pip's installation of the wheel into a new virtual environment, the command it
+puts there, the commands of the README. Not real: packages are not fetched again. The build runs without isolation, and
+the new environment finds what the wheel depends on where the tests have it. That those can be installed is shown by
+`make setup`, which does it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import torchmultiset
+
+ROOT = Path(__file__).parent.parent
+# Less of everything: the README's own numbers are for minutes.
+SMALLER = {
+    "data build mnist-multi": {"--train": "48", "--validation": "16", "--test": "16", "--mnist": "bundled"},
+    "train": {"--epochs": "1", "--batch-size": "16", "--hidden": "8"},
+}
+
+
+def call(*command: object, cwd: Path) -> str:
+    ours = ("PYTHONPATH", "TORCHMULTISET_DEBUG", "TORCHMULTISET_MNIST")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    ran = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    call(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    assert sorted(path.suffix for path in out.iterdir()) == [".gz", ".whl"]
+    (found,) = out.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory) -> Path:
+    """The programs of a new virtual environment that has the wheel."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    call(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder)
+    # A folder that a .pth names is searched, but its own .pth files are not read: the editable install stays unseen.
+    site = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python.parent
+
+
+def smaller(command: list[str]) -> list[str]:
+    """The same command with less to do."""
+    for start, flags in SMALLER.items():
+        if " ".join(command).startswith(start):
+            for flag, value in flags.items():
+                if flag in command:
+                    command[command.index(flag) + 1] = value
+                else:
+                    command += [flag, value]
+    return command
+
+
+def readme_commands() -> list[list[str]]:
+    """What the first block of the README that uses the command tells one to type."""
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    block = next(block for block in blocks if re.search(r"^multiset ", block, flags=re.MULTILINE))
+    lines = [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()]
+    return [line[1:] for line in lines if line[:1] == ["multiset"]]
+
+
+def test_the_wheel_is_small_and_has_what_belongs_in_it(wheel):
+    assert wheel.name == f"torchmultiset-{torchmultiset.__version__}-py3-none-any.whl"
+    assert wheel.stat().st_size < 5_000_000
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        told = Parser().parsestr(archive.read(next(n for n in names if n.endswith(".dist-info/METADATA"))).decode())
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "torchmultiset").rglob("*.py")}
+    assert sources <= {*names}
+    assert "torchmultiset/py.typed" in names
+    assert {name.split("/")[0] for name in names} == {
+        "torchmultiset",
+        f"torchmultiset-{torchmultiset.__version__}.dist-info",
+    }
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert told["License-Expression"] == "Apache-2.0"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*told.get_all("Provides-Extra", [])} == {*extras}
+
+
+def test_the_models_that_are_shipped_are_in_the_wheel(wheel):
+    models = ROOT / "src" / "torchmultiset" / "models"
+    shipped = {path.relative_to(ROOT / "src").as_posix() for path in models.rglob("*") if path.suffix != ".pyc"}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {*archive.namelist()}
+    assert {name for name in shipped if (ROOT / "src" / name).is_file()} <= names
+    assert any(name.endswith(".safetensors") for name in names)
+
+
+def test_it_is_the_installed_package_that_runs(environment, tmp_path):
+    where = call(environment / "python", "-c", "import torchmultiset; print(torchmultiset.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(environment.parent)
+    version = call(environment / "multiset", "--version", cwd=tmp_path)
+    assert version.strip() == f"torchmultiset {torchmultiset.__version__}"
+
+
+def test_the_first_commands_of_the_readme_run_from_anywhere(environment, tmp_path):
+    commands = [smaller(command) for command in readme_commands()]
+    assert len(commands) >= 3
+    program = """if True:
+        import json, sys
+        from torchmultiset.cli import main
+        for command in json.loads(sys.argv[1]):
+            code = main(command)
+            assert code == 0, (command, code)
+    """
+    call(environment / "python", "-c", program, json.dumps(commands), cwd=tmp_path)
+    pictures = [token for command in commands for token in command if token.endswith(".png")]
+    assert pictures
+    assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
