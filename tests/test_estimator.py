@@ -263,7 +263,7 @@ def test_images_have_four_dimensions(dtype):
     x = np.where(dark[:, None, None, None], 200, 20).astype(dtype) * np.ones((1, 3, 16, 16), dtype)
     x = x if dtype is np.uint8 else x / 255
     y = [["lamp"] if light else [] for light in dark]
-    model = MultisetClassifier(random_state=0, channels=(4,), hidden=4, epochs=8, lr=0.03, batch_size=8).fit(x, y)
+    model = MultisetClassifier(random_state=0, channels=(4,), hidden=4, epochs=15, lr=0.02, batch_size=8).fit(x, y)
     assert model.predictor_.encoder.in_channels == 3
     assert model.score(x, y) == 1.0
     assert model.predict_proba(x[:2]).shape == (2, 1, 2)

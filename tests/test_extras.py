@@ -34,6 +34,7 @@ USES = {
     "onnx": ["export", "mnist-multi-4"],
     "sklearn": "from torchmultiset import MultisetClassifier",
     "fastapi": ["demo"],
+    "huggingface_hub": "from torchmultiset.models import locate; locate('hf://owner/name')",
 }
 """What needs a module: a command, or a line of Python."""
 PROGRAM = """if True:

@@ -37,6 +37,7 @@ def test_a_model_that_was_fetched_is_opened_by_its_address():
 
 def test_what_is_sent(monkeypatch, tmp_path):
     sent = []
+
     def create_repo(self, name, **more):
         sent.append((name, more))
         return f"https://hub/{name}"

@@ -318,7 +318,7 @@ def test_a_record_that_is_not_json_is_refused_before_anything_is_touched(tmp_pat
 def test_a_folder_without_a_predictor(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no predictor in .*predictor\.json is missing"):
         Predictor.load(tmp_path)
-    with pytest.raises(FileNotFoundError, match="there is no model .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"there is no model .*nowhere"):
         Predictor.load(tmp_path / "nowhere")
 
 

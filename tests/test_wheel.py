@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 SMALLER = {
     "data build mnist-multi": {"--train": "48", "--validation": "16", "--test": "16", "--mnist": "bundled"},
     "train": {"--epochs": "1", "--batch-size": "16", "--hidden": "8"},
+    "predict": {"--number": "4"},
 }
 
 

@@ -11,6 +11,7 @@ The parts, from the ground up:
 - `metrics`: exact match, precision, recall, F1, entropy
 - `data`: data sets
 - `Predictor`: encoder, policy, heads and the way to stop in one module; `objectives` and `training` teach it
+- `MultisetClassifier`: all of it as a scikit-learn estimator
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchmultiset import data, encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
+    from torchmultiset.estimator import MultisetClassifier
     from torchmultiset.predictor import Predictor
 
 __version__ = "0.1.0"
@@ -37,11 +39,13 @@ __all__ = [
     "termination",
 ]
 
+_CLASSES = {"MultisetClassifier": "estimator", "Predictor": "predictor"}
+
 
 def __getattr__(name: str) -> Any:
     # On demand: `multiset --help` need not wait for PyTorch.
-    if name == "Predictor":
-        return import_module("torchmultiset.predictor").Predictor
+    if name in _CLASSES:
+        return getattr(import_module(f"torchmultiset.{_CLASSES[name]}"), name)
     if name in __all__:
         return import_module(f"torchmultiset.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

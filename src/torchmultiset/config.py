@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from torchmultiset.encoders.pretrained import BackboneName
@@ -45,10 +45,11 @@ class DataConfig:
     mnist: str = ""
     """Where the digits come from: a folder with MNIST's four files, `bundled` or `download`. Empty: as for `multiset
     data build`."""
-    backbone: Literal["none", BackboneName] = "none"
-    """A frozen pretrained network whose features take the place of the images; computed once and cached."""
-    image_size: int = 224
-    """Pixels that the larger side of an image is resized to; for manifests and folders of images."""
+    backbone: Literal["auto", "none", BackboneName] = "auto"
+    """A frozen pretrained network whose features take the place of the images; computed once and cached. auto: one for
+    photographs of your own, if it is installed."""
+    image_size: int = 0
+    """Pixels that the larger side of an image of your own is resized to; 0: by the sizes of the images."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +103,33 @@ class ObjectiveConfig:
 class OptimConfig:
     """How it is learned."""
 
-    epochs: int = 8
-    """How often the training data is seen."""
-    batch_size: int = 64
-    """Examples of a step, over all devices together."""
+    epochs: int = 0
+    """How often the training data is seen; 0: the fewer examples, the more often."""
+    batch_size: int = 0
+    """Examples of a step, over all devices together; 0: fewer if there are few examples."""
     lr: float = 3e-3
     """Learning rate of Adam; its peak with the one-cycle schedule."""
     schedule: Literal["one-cycle", "constant"] = "one-cycle"
     """Rise for the first tenth and then fall (one-cycle), or stay (constant, as in the paper)."""
     clip: float = 1.0
     """Largest norm of the gradient; 0: not clipped, as in the paper."""
+
+    def settled(self, examples: int) -> OptimConfig:
+        """The same with a batch size and epochs that suit the data, where they are 0.
+
+        Few examples need small steps, and many of them: batches of 16, of 32 from 500 examples on, of 64 from 4,000 on;
+        epochs that come to about 1,200 steps, but 8 at least and 100 at most.
+
+        Args:
+            examples: Number of training examples.
+
+        Example:
+            >>> OptimConfig().settled(210).epochs, OptimConfig().settled(60_000).epochs
+            (91, 8)
+        """
+        size = self.batch_size or (16 if examples < 500 else 32 if examples < 4_000 else 64)
+        epochs = self.epochs or min(max(round(1_200 * size / examples), 8), 100)
+        return replace(self, batch_size=size, epochs=epochs)
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ import torch
 from jaxtyping import Int, Int64, Shaped, UInt8
 from torch import Tensor
 
+from torchmultiset._saved import DESCRIPTION
 from torchmultiset.data import Examples, store
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import ImageFiles
 from torchmultiset.data.load import is_store
-from torchmultiset.data.manifest import read_manifest
+from torchmultiset.data.manifest import FRACTIONS, glance, read_manifest
 from torchmultiset.models import locate
-from torchmultiset.predictor import DESCRIPTION, Prediction, Predictor
+from torchmultiset.predictor import Prediction, Predictor
 
 __all__ = [
     "MODEL",
@@ -90,7 +91,7 @@ def input_kind(predictor: Predictor) -> InputKind:
 
 
 def open_examples(
-    predictor: Predictor, path: str | Path, *, fractions: Sequence[int | float] = (0.7, 0.15, 0.15)
+    predictor: Predictor, path: str | Path, *, fractions: Sequence[int | float] = FRACTIONS, labelled: bool = True
 ) -> dict[str, Examples]:
     """Open a data set for a model: read as the model's training data was, with the model's classes.
 
@@ -98,6 +99,7 @@ def open_examples(
         predictor: The model.
         path: A folder that a build wrote; a .jsonl or .csv file; or a folder of images with a labels file.
         fractions: Shares of the splits, if the file names none.
+        labelled: Whether each line of a file must say its labels.
 
     Raises:
         ValueError: The data has classes that the model does not know, or inputs that it cannot read.
@@ -108,7 +110,13 @@ def open_examples(
     else:
         side = kind.shape[-1]
         splits = read_manifest(
-            path, classes=predictor.classes, image_size=side, exif=kind.exif, fractions=fractions, check_inputs=False
+            path,
+            classes=predictor.classes,
+            image_size=side,
+            exif=kind.exif,
+            fractions=fractions,
+            check_inputs=False,
+            labelled=labelled,
         )
     return {
         name: replace(examples, inputs=_fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
@@ -211,8 +219,10 @@ def _is_data_set(path: Path) -> bool:
 
 
 def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]:
-    # One whose lines name no split is taken whole.
-    splits = open_examples(predictor, path, fractions=(1, 0, 0))
+    # One whose lines name no split is taken whole, unless a part is wanted: then it is that of training.
+    fractions = (1, 0, 0) if split == "all" else FRACTIONS
+    splits = open_examples(predictor, path, fractions=fractions, labelled=False)
+    known = is_store(path) or glance(path).labelled
     chosen = {name: examples for name, examples in splits.items() if split in ("all", name) and len(examples)}
     if not chosen:
         filled = [name for name, examples in splits.items() if len(examples)]
@@ -221,7 +231,7 @@ def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]
         Source(
             examples.ids or [f"{path} {name} {i}" for i in range(len(examples))],
             examples.inputs,
-            torch.from_numpy(examples.counts),
+            torch.from_numpy(examples.counts) if known else None,
         )
         for name, examples in chosen.items()
     ]

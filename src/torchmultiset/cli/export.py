@@ -45,7 +45,7 @@ Examples:
 
 @app.default
 def export(
-    model: Path,
+    model: str,
     /,
     *,
     format_: Annotated[Literal["onnx"], Parameter("--format")] = "onnx",  # noqa: ARG001  (the only one so far)
@@ -59,7 +59,8 @@ def export(
     It is written only if it predicts the same as PyTorch does.
 
     Args:
-        model: Folder of a model or of the run that made it, or the name of a model that comes with the package.
+        model: Folder of a model or of the run that made it, the name of a model that comes with the package, or an
+            address on the hub, hf://owner/name.
         format_: Of the file.
         out: File to write, a new one. If not given, the name of the model, here.
         data: What to compare predictions on: images, folders of images, .npy arrays or data sets. If not given, random
@@ -100,9 +101,9 @@ Use it, with inputs of type {session.get_inputs()[0].type} and shape B x {" x ".
   classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])""")
 
 
-def _name(model: Path) -> str:
+def _name(model: str) -> str:
     """Of the run, if it is a run's model."""
-    whole = model.resolve()
+    whole = Path(model).resolve()
     return whole.parent.name if whole.name == MODEL else whole.name
 
 

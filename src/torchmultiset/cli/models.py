@@ -64,7 +64,7 @@ _FIGURE = 48  # inputs that a picture has room for
 
 @evaluate.default
 def _evaluate(
-    model: Path,
+    model: str,
     data: Path,
     /,
     *,
@@ -77,7 +77,7 @@ def _evaluate(
     """Test a model on a data set.
 
     Args:
-        model: Folder of a model, or of the run that made it.
+        model: Folder of a model, or of the run that made it; or the name of one that comes with the package.
         data: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
         split: Which examples.
         json_: Print JSON.
@@ -121,7 +121,7 @@ def _evaluate(
 
 @predict.default
 def _predict(
-    model: Path,
+    model: str,
     inputs: Annotated[tuple[str, ...], Parameter(negative=())],
     /,
     *,
@@ -136,7 +136,7 @@ def _predict(
     """Predict multisets of images or arrays.
 
     Args:
-        model: Folder of a model, or of the run that made it.
+        model: Folder of a model, or of the run that made it; or the name of one that comes with the package.
         inputs: Images, folders of images, patterns such as "photos/*.jpg", .npy arrays, or data sets.
         split: Which examples of data sets.
         number: Predict so many at most.

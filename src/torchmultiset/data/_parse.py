@@ -99,10 +99,10 @@ def read_count(value: Any, name: str) -> int:
     return int(value)
 
 
-def read_fields(path: Path, problems: Problems) -> Iterator[tuple[int, Fields]]:
-    """The lines of a .jsonl or .csv file that are not blank: number and fields."""
+def read_fields(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[tuple[int, Fields]]:
+    """The lines of a .jsonl or .csv file that are not blank: number and fields; `labelled`: labels must be there."""
     text = _decode(path.read_bytes(), problems)
-    return _csv_lines(text, problems) if path.suffix.lower() == ".csv" else _json_lines(text, problems)
+    return _csv_lines(text, problems, labelled) if path.suffix.lower() == ".csv" else _json_lines(text, problems)
 
 
 def _decode(data: bytes, problems: Problems) -> str:
@@ -148,13 +148,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> Fields:
     return fields
 
 
-def _csv_lines(text: str, problems: Problems) -> Iterator[tuple[int, Fields]]:
+def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[int, Fields]]:
     delimiter = _delimiter(text)
     rows = _csv_rows(text, delimiter, problems)
     number, header = next(rows, (0, []))
     columns = [_column(cell) for cell in header]
     before = len(problems)
-    _check_header(number, columns, problems)
+    _check_header(number, columns, problems, labelled)
     if len(problems) > before:
         return
     inputs = [] if {"image", "array"} & set(columns) else [c for c in columns if _is_number_column(c)]
@@ -206,7 +206,7 @@ def _is_number_column(column: str) -> bool:
     return column not in _COLUMNS and not column.startswith((_COUNT, "#"))
 
 
-def _check_header(number: int, columns: list[str], problems: Problems) -> None:
+def _check_header(number: int, columns: list[str], problems: Problems, labelled: bool) -> None:
     if not columns:
         problems.add(0, "the file is empty: write a header such as image,labels and a line for each example")
         return
@@ -214,7 +214,7 @@ def _check_header(number: int, columns: list[str], problems: Problems) -> None:
         if not name or times > 1:
             problems.add(number, f"the column {name!r} is there twice" if name else "a column has no name")
     counted = any(name.startswith(_COUNT) for name in columns)
-    if counted == ("labels" in columns):
+    if counted == ("labels" in columns) and (counted or labelled):
         which = "not both" if counted else "but has neither"
         expected = "a column 'labels' or columns of counts such as 'count:cat'"
         problems.add(number, f"the header must have {expected}, {which}")
@@ -233,7 +233,7 @@ def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems:
     fields: Fields = {key: cells[key] for key in ("image", "array", "split", "id") if cells.get(key)}
     if "labels" in cells:
         fields["labels"] = problems.attempt(number, _split_labels, cells["labels"])
-    else:
+    elif any(column.startswith(_COUNT) for column in cells):
         fields["counts"] = {
             column.removeprefix(_COUNT): problems.attempt(number, _count, cell or "0", column.removeprefix(_COUNT))
             for column, cell in cells.items()

@@ -39,9 +39,19 @@ class Record:
     areas: tuple[float, ...] | None
 
 
-def read_records(path: Path, problems: Problems) -> list[Record]:
-    """The lines of a .jsonl or .csv file that are well formed; what is wrong with the others goes to problems."""
-    records = [_record(line, fields, problems) for line, fields in read_fields(path, problems)]
+def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> list[Record]:
+    """The lines of a .jsonl or .csv file that are well formed; what is wrong with the others goes to problems.
+
+    Args:
+        path: The file.
+        problems: Where problems go.
+        labelled: Whether each line must say its labels; else one that does not has none.
+    """
+    instead: Fields = {} if labelled else {"labels": []}
+    records = [
+        _record(line, fields if "counts" in fields else {**instead, **fields}, problems)
+        for line, fields in read_fields(path, problems, labelled=labelled)
+    ]
     return [record for record in records if record is not None]
 
 

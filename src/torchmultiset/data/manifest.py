@@ -10,30 +10,62 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
 from torchmultiset._checks import check
 from torchmultiset.data._arrays import ArrayFiles, read_array
-from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, show
+from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, read_fields, show
 from torchmultiset.data._records import Record, read_records
 from torchmultiset.data._splits import SPLITS, split_by_id
 from torchmultiset.data.examples import Examples, Inputs
 
-__all__ = ["ManifestError", "read_manifest"]
+__all__ = ["FRACTIONS", "Glance", "ManifestError", "glance", "read_manifest"]
+
+FRACTIONS = (0.7, 0.15, 0.15)
+"""Shares of train, validation and test, where the lines name no split."""
+
+
+class Glance(NamedTuple):
+    """What there is to know about a manifest before it is read."""
+
+    images: tuple[Path, ...]
+    """Those that it names and that are there."""
+    labelled: bool
+    """Whether a line says its labels."""
+    split: bool
+    """Whether a line says its split."""
+
+
+def glance(path: str | Path) -> Glance:
+    """Look at a data set of your own; what is wrong with its lines is left to `read_manifest`.
+
+    Args:
+        path: As for `read_manifest`.
+    """
+    source = _labels_file(Path(path))
+    lines = [fields for _, fields in read_fields(source, Problems(source), labelled=False)]
+    images = [source.parent / str(fields["image"]) for fields in lines if fields.get("image")]
+    return Glance(
+        images=tuple(image for image in images if image.is_file()),
+        labelled=any(fields.get(key) is not None for fields in lines for key in ("labels", "counts")),
+        split=any(fields.get("split") is not None for fields in lines),
+    )
 
 
 def read_manifest(
     path: str | Path,
     *,
     classes: Sequence[str] | None = None,
-    fractions: Sequence[int | float] = (0.7, 0.15, 0.15),
+    fractions: Sequence[int | float] = FRACTIONS,
     seed: int = 0,
     image_size: int = 224,
     exif: bool = True,
     skip_unreadable: bool = False,
     check_inputs: bool = True,
+    labelled: bool = True,
     progress: bool = False,
 ) -> dict[str, Examples]:
     r"""Read a data set of your own.
@@ -53,6 +85,7 @@ def read_manifest(
         skip_unreadable: Leave out examples whose image or array cannot be read, with a warning that lists
             them. A file that is missing is a problem all the same.
         check_inputs: Read every image and array once now, so that no damaged file ends a training later.
+        labelled: Whether each line must say its labels; else one that does not has none. Needs `classes`.
         progress: Show a progress bar while images are read.
 
     Returns:
@@ -82,7 +115,7 @@ def read_manifest(
     _check_arguments(classes, fractions, image_size)
     source = _labels_file(Path(path))
     problems = Problems(source)
-    records = read_records(source, problems)
+    records = read_records(source, problems, labelled=labelled)
     if not records and not problems.found:
         problems.add(0, "there are no examples in the file: write a line for each")
     names = _class_names(records, classes, problems)

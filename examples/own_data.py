@@ -1,0 +1,31 @@
+"""Your own data: a table in a CSV file, a model of it in a folder. Run it: python examples/own_data.py
+
+From the command line it is `multiset train trips.csv`; images work alike, with a column `image` of their names.
+"""
+
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+
+from torchmultiset.config import DataConfig, OptimConfig, RunConfig
+from torchmultiset.inference import open_model
+from torchmultiset.run import train
+
+
+def main(epochs: int = 0) -> list[list[str]]:
+    folder = Path(mkdtemp())
+    trips = [(people, km) for people in (1, 2, 3) for km in range(10, 400, 10)]
+    rows = [f"{people},{km},{people},{int(km > 200)}" for people, km in trips]
+    (folder / "trips.csv").write_text("\n".join(["people,km,count:ticket,count:sandwich", *rows]))
+    config = RunConfig(DataConfig(str(folder / "trips.csv")), optim=OptimConfig(epochs=epochs))
+    result = train(config, folder / "run", say=print)  # says what it picks, and why
+    assert result.report is not None
+    print(f"exact match {result.report.overall.exact_match:.2f} on the test examples")
+    answers = open_model(folder / "run").predict_labels(torch.tensor([[3.0, 350.0], [1.0, 50.0]]))
+    print(answers)
+    return answers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""The scikit-learn door: `MultisetClassifier` has `fit`, `predict`, `predict_proba` and `score`.
+
+It needs the extra ``sklearn``. Nothing else in the package imports scikit-learn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64, Shaped
+from torch import Tensor
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils import check_array, check_random_state
+    from sklearn.utils.metaestimators import available_if
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError('MultisetClassifier is an extra: pip install "torchmultiset[sklearn]"') from error
+
+from torchmultiset._checks import check, given
+from torchmultiset.build import build_objective, build_predictor
+from torchmultiset.config import ModelConfig, ObjectiveConfig, ObjectiveName, OptimConfig, PolicyName, Stop
+from torchmultiset.data import Examples
+from torchmultiset.encoders import MLPEncoder
+from torchmultiset.multiset import to_labels
+from torchmultiset.predictor import Output, Predictor
+from torchmultiset.rollout import Choose, rollout
+from torchmultiset.training import BEST, fit, local_fabric
+
+__all__ = ["MultisetClassifier"]
+
+_ROWS = 2048  # rollouts at a time
+
+Form: TypeAlias = Literal["matrix", "lists", "counters"]
+
+
+class Targets(NamedTuple):
+    """Multisets as somebody wrote them down, read."""
+
+    form: Form
+    classes: list[Any]
+    """Their labels, sorted; of a matrix, the names of its columns, or their numbers."""
+    counts: Int64[np.ndarray, "n c"]
+
+
+class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
+    """Predicts a multiset of labels for each row or image, in the manner of scikit-learn.
+
+    Y holds a multiset for each example, in one of three forms, and `predict` answers in the same one:
+
+    - a list of lists of labels, ``[["cat", "cat", "dog"], []]``; labels are strings or numbers
+    - a list of counts by label, ``[Counter(cat=2, dog=1), {}]``
+    - a matrix of counts (n, C), as a NumPy array, DataFrame or tensor; a list of lists is never read as one
+
+    X is a table (n, features), or images (n, channels, height, width), uint8 or floats from 0 to 1. Features are
+    standardised inside, images are taken as they are.
+
+    Args:
+        policy: What names the labels; auto: ConvLSTM for images, LSTM for vectors.
+        objective: The loss, by the paper's names.
+        stop: How a multiset ends; auto: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
+        max_size: The most labels of a multiset; None: as many as the largest of the training data has.
+        units: Of the linear layers that read vectors.
+        channels: Of the convolutions that read images.
+        hidden: Channels or units of the policy's layers.
+        layers: Number of the policy's layers.
+        epochs: How often the training data is seen; None: the fewer examples, the more often.
+        batch_size: Examples of a step; None: fewer if there are few examples.
+        lr: Peak of the learning rate.
+        validation_fraction: Share of the examples that choose the best epoch and are not learned from. 0: all are
+            learned from, and choose it too.
+        samples: Rollouts for `predict_proba`.
+        random_state: Of the weights, the order of the examples, the validation examples and the rollouts.
+
+    Attributes:
+        classes_: The labels, sorted; of a matrix, the names of its columns, or their numbers.
+        max_size_: The most labels that a prediction has.
+        predictor_: The `Predictor`, which can be saved.
+        history_: A line for each epoch: loss, exact match and F1 on the validation examples.
+        n_features_in_: Features of a vector, or channels of an image.
+
+    Example:
+        >>> X = [[0, 1], [1, 0], [2, 1]] * 20
+        >>> Y = [["cat"], ["dog"], ["cat", "dog", "dog"]] * 20
+        >>> model = MultisetClassifier(epochs=30, lr=0.01, random_state=0).fit(X, Y)
+        >>> model.predict([[2, 1], [0, 1]])
+        [['cat', 'dog', 'dog'], ['cat']]
+        >>> model.score(X, Y)
+        1.0
+        >>> model.predict_proba([[2, 1]]).shape  # (n, C, max_size_ + 1): how probable are 0, 1, 2 or 3 of each class
+        (1, 2, 4)
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: PolicyName = "auto",
+        objective: ObjectiveName = "multi",
+        stop: Literal["auto", Stop] = "auto",
+        max_size: int | None = None,
+        units: tuple[int, ...] = (128, 128),
+        channels: tuple[int, ...] = (10, 10, 32),
+        hidden: int = 32,
+        layers: int = 1,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: int | float = 3e-3,
+        validation_fraction: int | float = 0.15,
+        samples: int = 200,
+        random_state: Any = None,
+    ) -> None:
+        self.policy = policy
+        self.objective = objective
+        self.stop = stop
+        self.max_size = max_size
+        self.units = units
+        self.channels = channels
+        self.hidden = hidden
+        self.layers = layers
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.validation_fraction = validation_fraction
+        self.samples = samples
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.target_tags.required = True
+        tags.target_tags.positive_only = True
+        # A row of Y is a multiset, so Y as a matrix has two dimensions, always.
+        tags.target_tags.single_output, tags.target_tags.multi_output = False, True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> MultisetClassifier:
+        """Learn from examples.
+
+        Args:
+            X: Inputs: a table (n, features), or images (n, channels, height, width).
+            y: A multiset for each: lists of labels, Counters, or a matrix of counts (n, C).
+        """
+        inputs = self._inputs(X, first=True)
+        targets = _read(y)
+        check_consistent_length(inputs, targets.counts)
+        sizes = targets.counts.sum(1)
+        self._form: Form = targets.form
+        self._shape = inputs.shape[1:]
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.classes_ = _array(targets.classes)
+        self.max_size_ = max(1, int(sizes.max())) if self.max_size is None else self.max_size
+        same = int(sizes.min()) == self.max_size_
+        stop: Stop = ("fixed" if same else "policy") if self.stop == "auto" else self.stop
+        check(same or stop != "fixed", "stop", "'policy' or 'end' for multisets of several sizes", stop)
+
+        labels = to_labels(torch.from_numpy(targets.counts)).numpy()
+        examples = Examples(inputs, labels, tuple(map(str, targets.classes)))
+        train, validation = self._split(examples)
+        with torch.random.fork_rng(devices=[]):  # what others draw from PyTorch's generator stays as it is
+            torch.manual_seed(self._seed)
+            self._learn(train, validation, stop)
+        return self
+
+    def predict(self, X: Any) -> list[list[Any]] | list[Counter[Any]] | Int64[np.ndarray, "n c"]:
+        """Predicted multisets, decoded greedily, in the form that `fit` was given.
+
+        Args:
+            X: Inputs.
+        """
+        counts = self._predict(X)
+        if self._form == "matrix":
+            return counts
+        names = self.classes_.tolist()
+        rows = [{name: n for name, n in zip(names, row, strict=True) if n} for row in counts.tolist()]
+        return (
+            [Counter(row) for row in rows] if self._form == "counters" else [[*Counter(row).elements()] for row in rows]
+        )
+
+    @available_if(lambda self: self.objective != "one-step")  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Float64[np.ndarray, "n c k"]:
+        """How probable each count of each class is: (n, C, max_size_ + 1), where the last axis sums to 1.
+
+        Shares of `samples` rollouts in which labels, and the place to stop, are drawn from the model. All examples are
+        given the same random numbers, from `random_state`: what comes out for one does not depend on the others. A
+        model trained with ``objective="one-step"``, which draws nothing, does not have this method.
+
+        Args:
+            X: Inputs.
+        """
+        check_is_fitted(self)
+        check(self.samples >= 1, "samples", "at least 1", self.samples)
+        inputs, predictor = self._inputs(X), self.predictor_
+        generator = torch.Generator().manual_seed(self._seed)
+        draws = torch.rand(2, self.samples, predictor.steps, generator=generator, dtype=torch.float64)
+        shares = []
+        with torch.inference_mode():
+            for x in _batches(inputs, max(1, _ROWS // self.samples)):
+                counts = _draw_counts(predictor, x, draws)
+                shares.append(torch.nn.functional.one_hot(counts, self.max_size_ + 1).double().mean(1))
+        return torch.cat(shares).numpy()
+
+    def score(self, X: Any, y: Any) -> float:
+        """Exact match: the share of examples whose multiset is predicted without a mistake.
+
+        Args:
+            X: Inputs.
+            y: Their multisets, in any of the three forms; the columns of a matrix are those of `classes_`.
+        """
+        counts, true = self._predict(X), _read(y)
+        check_consistent_length(counts, true.counts)
+        if true.form == "matrix":
+            check(true.counts.shape[1] == counts.shape[1], "y", f"{counts.shape[1]} columns wide", true.counts.shape)
+            return float((counts == true.counts).all(1).mean())
+        # A label that was not there in training makes a multiset that cannot be predicted.
+        place = {name: i for i, name in enumerate(self.classes_.tolist())}
+        known = np.array([name in place for name in true.classes], dtype=bool)
+        wanted = np.zeros_like(counts)
+        wanted[:, [place[name] for name in true.classes if name in place]] = true.counts[:, known]
+        return float(((counts == wanted).all(1) & (true.counts[:, ~known] == 0).all(1)).mean())
+
+    def _inputs(self, X: Any, *, first: bool = False) -> Shaped[np.ndarray, "n ..."]:
+        """X as the network reads it."""
+        if not first:
+            check_is_fitted(self)
+        inputs = validate_data(self, X, reset=first, allow_nd=True)
+        what = "a table (n, features) or images (n, channels, height, width)"
+        check(inputs.ndim in (2, 4), "X", what, inputs.shape)
+        if not first:
+            check(
+                inputs.shape[1:] == self._shape, "X", f"like that of fit, whose rows have {self._shape}", inputs.shape
+            )
+        if inputs.ndim == 4 and inputs.dtype == np.uint8:
+            return np.asarray(inputs)
+        with np.errstate(over="ignore"):
+            numbers: np.ndarray = inputs.astype(np.float32)
+        if not np.isfinite(numbers).all():
+            raise ValueError("X holds numbers that are too large for float32: use other units")
+        return numbers
+
+    def _split(self, examples: Examples) -> tuple[Examples, Examples]:
+        """Examples to learn from, and to choose the best epoch by."""
+        share = self.validation_fraction
+        check(0 <= share < 1, "validation_fraction", "at least 0 and below 1", share)
+        kept = int(len(examples) * share)
+        order = np.random.default_rng(self._seed).permutation(len(examples))
+        return examples.subset(order[kept:]), examples.subset(order[:kept] if kept else order)
+
+    def _learn(self, train: Examples, validation: Examples, stop: Stop) -> None:
+        model = ModelConfig(
+            channels=self.channels, units=self.units, policy=self.policy, hidden=self.hidden, layers=self.layers
+        )
+        objective = ObjectiveConfig(objective=self.objective)
+        predictor = build_predictor(
+            model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
+        )
+        if isinstance(predictor.encoder, MLPEncoder):
+            predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
+        teacher = build_objective(objective, num_classes=len(train.classes), stop=stop, seed=self._seed)
+        optim = OptimConfig(self.epochs or 0, self.batch_size or 0, self.lr)
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+        with TemporaryDirectory() as folder:
+            progress = fit(predictor, teacher, train, validation, optim, folder, seed=self._seed, fabric=local_fabric())
+            self.predictor_ = Predictor.load(Path(folder, BEST))
+        self.history_ = progress.history
+
+    def _predict(self, X: Any) -> Int64[np.ndarray, "n c"]:
+        check_is_fitted(self)
+        with torch.inference_mode():
+            return torch.cat([self.predictor_.predict(x) for x in _batches(self._inputs(X), 256)]).numpy()
+
+
+def _batches(inputs: Shaped[np.ndarray, "n ..."], size: int) -> Iterator[Tensor]:
+    for start in range(0, len(inputs), size):
+        yield torch.from_numpy(inputs[start : start + size].copy())  # what is given may be read-only
+
+
+def _draw_counts(predictor: Predictor, x: Tensor, draws: Float64[Tensor, "2 s t"]) -> Int64[Tensor, "b s c"]:
+    """Multisets drawn from the model, S for each input, by the same random numbers for all of them."""
+    labels, ends = (part.repeat(len(x), 1) for part in draws)
+    memory = predictor.encoder(x).repeat_interleave(draws.shape[1], 0)
+    trajectory = rollout(predictor.policy, memory, _by(labels), predictor.steps)  # type: ignore[arg-type]
+    stop = None
+    if predictor.stop_head is not None:
+        stop = torch.where(ends < predictor.stop_head(trajectory.features).sigmoid(), 1.0, -1.0)
+    counts = predictor.counts(Output(*trajectory, stop=stop))
+    return counts.view(len(x), draws.shape[1], -1)
+
+
+def _by(numbers: Float64[Tensor, "n t"]) -> Choose:
+    """Draw labels from the policy by these numbers, uniform in [0, 1)."""
+
+    def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
+        upto = logits.double().softmax(-1).cumsum(-1)
+        return torch.searchsorted(upto, numbers[:, t : t + 1] * upto[:, -1:], right=True).squeeze(1)
+
+    return choose
+
+
+def _read(y: Any) -> Targets:
+    if y is None:
+        raise ValueError("MultisetClassifier requires y to be passed, but the target y is None")
+    if getattr(y, "ndim", 1) >= 2:
+        return _read_matrix(y)
+    rows = [_read_row(row, i) for i, row in enumerate(y)]
+    try:
+        classes = sorted({label for row in rows for label in row})
+    except TypeError as error:
+        raise ValueError(f"the labels in y must be all strings or all numbers ({error})") from None
+    if not classes:
+        raise ValueError("no example in y has a label: give at least one, or a matrix of counts (n, C)")
+    counts = np.array([[row[label] for label in classes] for row in rows], dtype=np.int64)
+    counters = all(isinstance(row, Mapping) for row in y)
+    return Targets("counters" if counters else "lists", classes, counts)
+
+
+def _read_matrix(y: Any) -> Targets:
+    names = [*y.columns] if hasattr(y, "columns") else None
+    numbers = check_array(y, input_name="y", ensure_min_samples=0)
+    if (numbers < 0).any() or (numbers % 1 != 0).any():
+        raise ValueError("y must hold counts, whole numbers from 0 on, but holds others")
+    return Targets("matrix", names or [*range(numbers.shape[1])], numbers.astype(np.int64))
+
+
+def _read_row(row: Any, i: int) -> Counter[Any]:
+    if isinstance(row, str | bytes) or not isinstance(row, Iterable):
+        raise ValueError(
+            f"y must hold a list of labels, a Counter or a row of counts for each example, but y[{i}] is {given(row)}"
+        )
+    counts = Counter(row)
+    wrong = [name for name, count in counts.items() if count < 0 or count % 1 != 0]
+    check(not wrong, f"the counts in y[{i}]", "whole numbers from 0 on", dict(counts))
+    return Counter({_plain(name): int(count) for name, count in counts.items()})
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def _array(names: Sequence[Any]) -> Shaped[np.ndarray, " c"]:
+    made = np.array(names)
+    if made.ndim == 1:
+        return made
+    apart = np.empty(len(names), dtype=object)  # labels that are tuples would become a matrix
+    apart[:] = names
+    return apart

@@ -1,0 +1,302 @@
+"""A predictor as one ONNX file: encoder, all steps of the greedy decoder, and the way to stop.
+
+It runs wherever ONNX does, without PyTorch and without this package. Its input is `inputs`, a batch of any size of what
+the model was trained on: uint8 images (B, channels, H, W), or float32 numbers. A backbone is part of the file. Outputs:
+
+- `counts` (B, C), int64: the predicted multisets.
+- `sequence` (B, T), int64: the labels in the order in which they were named, -1 after the last. A one-step model, which
+  names none, has no such output.
+- `probabilities` (B, T, C), float32: the distribution over the labels at each step. With ``stop="end"`` END is one more
+  of them, the last.
+
+The metadata has, each as JSON: `classes` (their names), `max_size`, `stop`, `input` (shape and dtype of one input, and
+whether photographs are to be turned as their EXIF tag says), `torchmultiset` (the version), `weights_sha256` (as in the
+model's ``predictor.json``), and `git`, the commit that trained the model, if that is known.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.torch
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.export import Dim
+
+from torchmultiset import __version__
+from torchmultiset._checks import check
+from torchmultiset._files import write_whole
+from torchmultiset.encoders import PretrainedEncoder
+from torchmultiset.inference import InputKind, Source, input_kind
+from torchmultiset.predictor import Predictor
+from torchmultiset.termination import until_size
+
+__all__ = [
+    "BATCH",
+    "Comparison",
+    "Speed",
+    "batches_of",
+    "compare",
+    "open_onnx",
+    "random_batches",
+    "refuse_existing",
+    "save_new",
+    "speed",
+    "to_onnx",
+    "weight_bytes",
+]
+
+BATCH = 32
+"""Inputs that are compared and timed at once."""
+_PATCH = 4
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+class Comparison(NamedTuple):
+    """What came out for the same inputs."""
+
+    inputs: int
+    different: int
+    """For how many of them the predicted multisets differ."""
+    multisets: int
+    """How many different multisets PyTorch predicted: a comparison of inputs that all look alike says little."""
+
+
+class Speed(NamedTuple):
+    """How long it takes."""
+
+    one: float
+    """Seconds for a single input."""
+    many: float
+    """Seconds for each input of a batch."""
+
+
+def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
+    """The content of an ONNX file that predicts what the predictor does, in single precision.
+
+    Args:
+        predictor: It stays as it is.
+        kind: What its inputs are like. None: as its record says.
+
+    Raises:
+        ImportError: The extra ``onnx`` is not installed.
+        ValueError: PyTorch cannot export it: an encoder or policy of one's own does what no graph can.
+    """
+    _need_packages()
+    kind = input_kind(predictor) if kind is None else kind
+    decoder = _Decoder(copy.deepcopy(predictor).cpu().float()).eval()
+    # Two at least: a batch of one would be taken for a size that never changes.
+    example = torch.zeros(2, *kind.shape, dtype=torch.uint8 if kind.dtype == "uint8" else torch.float32)
+    with torch.no_grad(), _quiet():
+        try:
+            exported = torch.export.export(decoder, (example,), dynamic_shapes=({0: Dim("batch")},), strict=False)
+            program = torch.onnx.export(
+                exported,
+                dynamo=True,
+                input_names=["inputs"],
+                output_names=decoder.outputs,
+                dynamic_shapes=({0: "batch"},),
+                verbose=False,
+            )
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"PyTorch cannot export this model: {reason}") from error
+    assert program is not None
+    model: Any = program.model_proto
+    graph = model.graph
+    # The exporter writes down which line of which file each part is from.
+    for part in (model, graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
+        del part.metadata_props[:]
+    model.producer_name, model.producer_version, model.doc_string = "torchmultiset", __version__, __doc__
+    for name, value in _metadata(predictor, kind).items():
+        model.metadata_props.add(key=name, value=json.dumps(value))
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def open_onnx(model: bytes | str | Path) -> Any:
+    """A session of ONNX Runtime on the CPU, with as many threads as PyTorch has.
+
+    Args:
+        model: A file, or its content.
+    """
+    _need_packages()
+    runtime: Any = import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    content = model if isinstance(model, bytes) else str(model)
+    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def random_batches(kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, "b ..."]]:
+    """Inputs to compare predictions on where there is no data: patches of any brightness, or normal numbers.
+
+    Args:
+        kind: What they are like.
+        number: How many in all.
+    """
+    rng = np.random.default_rng(0)
+    for start in range(0, number, BATCH):
+        b = min(BATCH, number - start)
+        if len(kind.shape) != 3:
+            yield rng.normal(size=(b, *kind.shape)).astype(np.float32)
+            continue
+        channels, height, width = kind.shape
+        shape = b, channels, -(-height // _PATCH), -(-width // _PATCH)
+        patches = rng.random(shape) * (rng.random(shape) < rng.random((b, 1, 1, 1)))  # few or many of them bright
+        images = patches.repeat(_PATCH, 2).repeat(_PATCH, 3)[:, :, :height, :width]
+        yield (255 * images).astype(np.uint8) if kind.dtype == "uint8" else images.astype(np.float32)
+
+
+def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, "b ..."]]:
+    """The first inputs of some sources, in the type that the file reads.
+
+    Args:
+        sources: From `open_inputs`.
+        kind: What the model reads.
+        number: How many at most.
+    """
+    for _, inputs, _ in sources:
+        some = min(number, len(inputs))
+        number -= some
+        for start in range(0, some, BATCH):
+            x = inputs[np.arange(start, min(start + BATCH, some))]
+            if kind.dtype == "uint8" and x.dtype != np.uint8:  # floats from 0 to 1
+                x = np.rint(255 * x).astype(np.uint8)
+            yield np.ascontiguousarray(x, dtype=np.uint8 if kind.dtype == "uint8" else np.float32)
+
+
+def compare(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Comparison:
+    """Predict the same inputs with PyTorch and with ONNX Runtime.
+
+    Args:
+        predictor: What was exported.
+        session: From `open_onnx`.
+        batches: Inputs of the model's shape and type.
+    """
+    ours = predictor.predict
+    pairs = [(ours(torch.from_numpy(x)).numpy(), session.run(["counts"], {"inputs": x})[0]) for x in batches]
+    check(len(pairs) >= 1, "batches", "at least one", len(pairs))
+    expected, found = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    return Comparison(
+        inputs=len(expected),
+        different=int((expected != found).any(1).sum()),
+        multisets=len(np.unique(expected, axis=0)),
+    )
+
+
+def speed(predict: Callable[[Shaped[np.ndarray, "b ..."]], object], batch: Shaped[np.ndarray, "b ..."]) -> Speed:
+    """How long predictions take: the median of several, after one that is not counted.
+
+    Args:
+        predict: What is measured.
+        batch: Inputs.
+    """
+    return Speed(_seconds(lambda: predict(batch[:1])), _seconds(lambda: predict(batch)) / len(batch))
+
+
+def weight_bytes(predictor: Predictor) -> int:
+    """How large all weights are, with those of a backbone."""
+    return sum(value.nbytes for value in _Decoder(predictor).state_dict().values())
+
+
+def save_new(path: Path, content: bytes) -> None:
+    """Write a file all at once, and never over another.
+
+    Raises:
+        FileExistsError: There is one.
+    """
+    refuse_existing(path)
+    write_whole(path, content)
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise if there is something of that name."""
+    if path.exists():
+        raise FileExistsError(f"{path} is there already: delete it, or choose another name (--out)")
+
+
+class _Decoder(nn.Module):
+    """What the graph is made from: the forward pass of a predictor, and what its output comes to."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+        # A backbone is no submodule of its encoder. Here it is one, so that its weights are in the file.
+        encoder = predictor.encoder
+        self.backbone = encoder.backbone() if isinstance(encoder, PretrainedEncoder) else None
+        self.outputs = ["counts", "probabilities"] if predictor.one_step else ["counts", "sequence", "probabilities"]
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        output = self.predictor(inputs)
+        counts = self.predictor.counts(output)
+        probabilities = output.logits.softmax(-1)
+        if self.predictor.one_step:
+            return counts, probabilities
+        # The labels of a prediction are the first ones, as many as its counts come to.
+        kept = until_size(counts.sum(-1), output.labels.shape[1])
+        return counts, output.labels.masked_fill(~kept, -1), probabilities
+
+
+def _metadata(predictor: Predictor, kind: InputKind) -> dict[str, Any]:
+    weights = {
+        name: value.clone(memory_format=torch.contiguous_format) for name, value in predictor.state_dict().items()
+    }
+    known = {"git": predictor.record["git"]} if predictor.record.get("git") else {}
+    return {
+        "classes": predictor.classes,
+        "max_size": predictor.max_size,
+        "stop": predictor.stop,
+        "input": asdict(kind),
+        "torchmultiset": __version__,
+        "weights_sha256": hashlib.sha256(safetensors.torch.save(weights)).hexdigest(),
+        **known,
+    }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what PyTorch and the packages say about their own insides."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _need_packages() -> None:
+    for name in _PACKAGES:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise ImportError('ONNX is an extra: pip install "torchmultiset[onnx]"') from error
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    call()
+    taken: list[float] = []
+    while len(taken) < 5 or (sum(taken) < 0.5 and len(taken) < 50):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
