@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchmultiset import data, encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
-    from torchmultiset.estimator import MultisetClassifier
+    from torchmultiset.estimator import MultisetClassifier as MultisetClassifier
     from torchmultiset.predictor import Predictor
 
 __version__ = "0.1.0"
