@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,10 @@ from jaxtyping import config, install_import_hook
 
 install_import_hook("torchmultiset", "beartype.beartype")
 torch.set_num_threads(1)
+
+# A shell lets what it starts in the background ignore Ctrl-C, and that is inherited; our children are to hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run: a failure is a fact about the code, never about the day.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=30)

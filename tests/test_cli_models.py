@@ -209,8 +209,8 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     preset, folder = resolved("--preset", "mnist-multi-10")
     assert folder == "runs/mnist-multi-10"
     changed = {name: value for name, value in preset.items() if value != defaults[name]}
-    named = {"data": "data/mnist-multi-10", "mnist_multi": "10", "batch_size": 64, "epochs": 12, "layers": 2}
-    assert changed == named
+    named = {"data": "data/mnist-multi-10", "mnist_multi": "10", "backbone": "none", "image_size": 224}
+    assert changed == named | {"batch_size": 64, "epochs": 12, "layers": 2}
 
     paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
     assert (paper["epochs"], paper["norm"], paper["lr"], paper["mnist_multi"]) == (350, "none", 1e-3, "10")

@@ -32,8 +32,7 @@ def test_the_paper_recipe_is_the_papers(preset):
     assert (values["layers"], values["hidden"], values["batch_size"]) == (2, 512 if coco else 32, 32 if coco else 64)
     assert values["epochs"] == (350 if preset == "mnist-multi-10" else 200)
     assert values["channels"] == (10, 10, 32)
-    # What was built is read as it is.
-    assert (values["backbone"], values["image_size"]) == (("resnet34", 600) if coco else ("auto", 0))
+    assert (values["backbone"], values["image_size"]) == (("resnet34", 600) if coco else ("none", 224))
 
 
 def test_the_fast_recipe_is_quicker_and_the_recipe_has_the_last_word():

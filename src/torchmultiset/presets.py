@@ -51,10 +51,14 @@ class Preset:
     """What each recipe sets in addition for this task."""
 
 
+# What would be picked: a preset leaves nothing open.
+_DIGITS: Mapping[str, Any] = {"batch_size": 64, "backbone": "none", "image_size": 224}
+
+
 def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
     return Preset(
         about,
-        {"data": f"data/mnist-multi-{name}", "mnist_multi": name, "batch_size": 64},
+        {"data": f"data/mnist-multi-{name}", "mnist_multi": name, **_DIGITS},
         {"fast": {"epochs": 12, "layers": 2}, "paper": {"epochs": paper_epochs}},
     )
 
@@ -75,7 +79,7 @@ _COCO: Mapping[RecipeName, Mapping[str, Any]] = {
 PRESETS: Mapping[PresetName, Preset] = {
     "demo": Preset(
         "1 to 4 digits on a small canvas; learned in minutes",
-        {"data": "data/demo", "mnist_multi": "demo", "batch_size": 64},
+        {"data": "data/demo", "mnist_multi": "demo", **_DIGITS},
         {"fast": {"epochs": 5, "lr": 5e-3, "layers": 1}},
     ),
     "mnist-multi-4": _mnist_multi("4", "4 digits of 20 to 50 pixels among clutter"),
