@@ -15,9 +15,10 @@ from tiny_runs import Task, outcome, task, vectors, weights
 from torch import Tensor
 
 from torchmultiset.data import Batch, Examples
+from torchmultiset.evaluation import evaluate
 from torchmultiset.objectives import MultisetObjective, Plan
 from torchmultiset.predictor import Predictor
-from torchmultiset.training import NotFiniteError, evaluate, fit, local_fabric
+from torchmultiset.training import NotFiniteError, fit, local_fabric
 
 
 class Enough(Exception):

@@ -15,8 +15,9 @@ import torch
 from lightning_fabric import Fabric
 from tiny_runs import outcome, pair, task, weights
 
+from torchmultiset.evaluation import evaluate
 from torchmultiset.predictor import Predictor
-from torchmultiset.training import evaluate, fit
+from torchmultiset.training import fit
 
 
 def alone(name: str, folder: Path, **options: int) -> dict[str, torch.Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,10 +18,12 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
         content: Text, bytes, or what writes to a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if callable(content):
-        buffer = BytesIO()
-        content(buffer)
-        content = buffer.getvalue()
     unfinished = path.with_name(f"{path.name}.partial")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+    with unfinished.open("wb") as file:
+        if callable(content):
+            content(file)
+        else:
+            file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
     unfinished.replace(path)

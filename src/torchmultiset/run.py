@@ -33,6 +33,7 @@ from torchmultiset.build import build_objective, build_predictor
 from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.evaluation import Evaluation, evaluate
 from torchmultiset.inference import MODEL, InputKind
 from torchmultiset.predictor import Predictor
 from torchmultiset.record import (
@@ -48,7 +49,7 @@ from torchmultiset.record import (
 from torchmultiset.report.card import CARD, model_card
 from torchmultiset.report.evaluation import Report, best_constant, report
 from torchmultiset.task import Task, prepare
-from torchmultiset.training import BEST, CHECKPOINT, Evaluation, Progress, evaluate, fit
+from torchmultiset.training import BEST, CHECKPOINT, Progress, fit
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

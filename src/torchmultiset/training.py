@@ -1,4 +1,4 @@
-"""The training loop, and evaluation.
+"""The training loop.
 
 Every random choice is drawn from (seed, epoch, step, process), and a checkpoint holds all the rest. So a run that was
 killed and resumed ends with the same weights, to the bit, as one that was not.
@@ -12,26 +12,25 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
 from torchmultiset._checks import check, check_one_of
+from torchmultiset._files import write_whole
 from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch, Examples
+from torchmultiset.evaluation import evaluate
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.objectives import Objective
 from torchmultiset.predictor import Predictor
@@ -39,20 +38,13 @@ from torchmultiset.predictor import Predictor
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Evaluation", "NotFiniteError", "Progress", "evaluate", "fit", "local_fabric"]
+__all__ = ["NotFiniteError", "Progress", "fit", "local_fabric"]
 
 CHECKPOINT, EPOCHS, BEST, BAD_BATCH = "checkpoint.pt", "epochs.jsonl", "best", "bad-batch.pt"
 
 
 class NotFiniteError(ValueError):
     """The loss or its gradient became infinite or NaN."""
-
-
-class Evaluation(NamedTuple):
-    """Predictions for a whole split, in its order."""
-
-    counts: Int64[Tensor, "n c"]
-    target: Int64[Tensor, "n c"]
 
 
 @dataclass
@@ -161,59 +153,6 @@ def fit(
             interruption.obey()
     fabric.barrier()
     return progress
-
-
-def evaluate(
-    predictor: Predictor,
-    examples: Examples,
-    *,
-    batch_size: int = 256,
-    watch: Callable[[int], None] = lambda _: None,
-) -> Evaluation:
-    """Predict a whole split, greedily.
-
-    Args:
-        predictor: What predicts, on the device where it is. On a CPU each core has batches of its own.
-        examples: The split.
-        batch_size: Examples at a time.
-        watch: Called with the number of examples after each batch.
-
-    Returns:
-        Predicted and true counts (N, C), on the CPU.
-    """
-    check(batch_size >= 1, "batch_size", "at least 1", batch_size)
-    device = next(predictor.parameters()).device
-    everyone = np.arange(len(examples))
-    batches = [everyone[start : start + batch_size] for start in range(0, len(examples), batch_size)]
-    training = [module for module in predictor.modules() if module.training]
-    predictor.eval()
-
-    def predict(batch: np.ndarray) -> Tensor:
-        with torch.inference_mode():
-            return predictor.predict(examples.batch(batch).x.to(device)).cpu()
-
-    counts = [torch.zeros(0, len(predictor.classes), dtype=torch.int64)]
-    try:
-        for predicted in _in_threads(predict, batches, torch.get_num_threads() if device.type == "cpu" else 1):
-            counts.append(predicted)
-            watch(len(predicted))
-    finally:
-        for module in training:
-            module.training = True
-    return Evaluation(torch.cat(counts), torch.from_numpy(examples.counts))
-
-
-def _in_threads(act: Callable[[np.ndarray], Tensor], batches: list[np.ndarray], threads: int) -> Iterator[Tensor]:
-    """What it makes of each batch, in their order; a batch is one thread's, which is faster than sharing each."""
-    if threads == 1 or len(batches) <= 1:
-        yield from map(act, batches)
-        return
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        yield from pool.map(act, batches)
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # part of it is not the thread's own
 
 
 def _check_arguments(
@@ -333,10 +272,10 @@ class _Checkpoint:
         if not self.fabric.is_global_zero:
             return
         lines = "".join(json.dumps(line) + "\n" for line in progress.history)
-        _replace(self.folder / EPOCHS, lambda file: file.write(lines.encode()))
+        write_whole(self.folder / EPOCHS, lambda file: file.write(lines.encode()))
         state = {name: part.state_dict() for name, part in self._parts().items()}
         state |= {"progress": vars(progress), "settings": self.settings}
-        _replace(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
+        write_whole(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
 
     def load(self, *, resume: bool) -> Progress:
         """Where the run was, with everything set to how it was there; or a new one's start."""
@@ -394,23 +333,13 @@ def _patience() -> Iterator[_Interruption]:
         signal.signal(signal.SIGINT, before)
 
 
-def _replace(path: Path, write: Callable[[Any], object]) -> None:
-    """Write beside, then put it in place at once: a kill leaves the old file or the new one."""
-    temporary = path.with_name(path.name + ".partial")
-    with temporary.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def _not_finite(checkpoint: _Checkpoint, batch: Batch, progress: Progress) -> NotFiniteError:
     """Save the batch, of which each process has a part, and say what happened."""
     fabric, path = checkpoint.fabric, checkpoint.folder / BAD_BATCH
     if fabric.world_size > 1:
         path = path.with_stem(f"{path.stem}-{fabric.global_rank}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, lambda file: torch.save(batch._asdict(), file))
+    write_whole(path, lambda file: torch.save(batch._asdict(), file))
     what = f"the loss became {progress.loss}" if not math.isfinite(progress.loss) else "the gradient became infinite"
     return NotFiniteError(
         f"{what} in epoch {progress.epoch + 1} at step {progress.step + 1}; the batch is in {path}."

@@ -22,6 +22,7 @@ from rich.text import Text
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.encoders import PretrainedEncoder
+from torchmultiset.evaluation import evaluate as evaluate_all
 from torchmultiset.inference import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
@@ -29,7 +30,6 @@ from torchmultiset.report.calibration import calibrate, calibration_tables, conf
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
 from torchmultiset.search import Ranked
 from torchmultiset.task import features_of
-from torchmultiset.training import evaluate as evaluate_all
 
 __all__ = ["evaluate", "predict"]
 

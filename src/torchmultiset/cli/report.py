@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cyclopts import App
 from rich.console import Console
 
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.load import load_data
-from torchmultiset.experiments.cells import Cell, all_cells
+from torchmultiset.experiments.cells import all_cells
 from torchmultiset.experiments.scales import SCALES, ScaleName
 from torchmultiset.experiments.work import Folders
 from torchmultiset.report.publish import publish
@@ -49,7 +48,7 @@ def report(
             left out.
         out: Folder to write to.
     """
-    runs = read_runs(results / scale, map(_declared, all_cells(scale)))
+    runs = read_runs(results / scale, [cell.to_json() for cell in all_cells(scale)])
     if not any(run.done for run in runs):
         raise ValueError(
             f"there are no records in {results / scale}: run `multiset experiment all --scale {scale}` first, or name"
@@ -72,18 +71,6 @@ def report(
             print(f"  {path}")
     if not images:
         print(f"Without test images and their predictions: the generated data is not in {data} (--data).")
-
-
-def _declared(cell: Cell) -> Mapping[str, Any]:
-    """What a record says of a cell before it is run."""
-    return {
-        "cell": cell.id,
-        "data_set": cell.data_set,
-        "method": cell.method,
-        "seed": cell.seed,
-        "tables": {name: place.to_json() for name, place in cell.tables.items()},
-        "command": cell.command,
-    }
 
 
 def _images(runs: Sequence[Run], scale: ScaleName, data: Path) -> dict[str, Examples]:

@@ -71,6 +71,17 @@ class Cell:
         made = {name: _part(part, values) for name, part in parts.items()}
         return RunConfig(**made, seed=self.seed)
 
+    def to_json(self) -> dict[str, Any]:
+        """What a record says of it before it is run."""
+        return {
+            "cell": self.id,
+            "data_set": self.data_set,
+            "method": self.method,
+            "seed": self.seed,
+            "tables": {name: place.to_json() for name, place in self.tables.items()},
+            "command": self.command,
+        }
+
     @property
     def seconds(self) -> float:
         """How long it takes, by what the scale assumes."""

@@ -28,6 +28,7 @@ import torch
 from filelock import FileLock
 
 from torchmultiset._files import write_whole
+from torchmultiset.evaluation import Evaluation, evaluate
 from torchmultiset.experiments.cells import Cell
 from torchmultiset.experiments.entropy import entropy_curves
 from torchmultiset.inference import MODEL, open_model
@@ -35,7 +36,7 @@ from torchmultiset.predictor import read_description
 from torchmultiset.report.evaluation import report
 from torchmultiset.run import Watch, train
 from torchmultiset.task import Task, prepare
-from torchmultiset.training import EPOCHS, Evaluation, Progress, evaluate, local_fabric
+from torchmultiset.training import EPOCHS, Progress, local_fabric
 
 __all__ = ["ENTROPY", "LOG", "PREDICTIONS", "PROGRESS", "RECORD", "Folders", "read_json", "run_cell"]
 
@@ -145,12 +146,7 @@ def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mappin
     record = {
         "format": 1,
         "scale": cell.scale,
-        "cell": cell.id,
-        "data_set": cell.data_set,
-        "method": cell.method,
-        "seed": cell.seed,
-        "tables": {name: place.to_json() for name, place in cell.tables.items()},
-        "command": cell.command,
+        **cell.to_json(),
         "config": about["config"],
         "weights_sha256": read_description(run / MODEL)["weights_sha256"],
         "best_epoch": told["best_epoch"],
