@@ -16,7 +16,7 @@ STEPS = 5
 PARTS = {
     "tower, convolutions forward": ("mkldnn_convolution 5",),
     "tower, convolutions backward": ("convolution_backward 5",),
-    "tower, pooling": ("_MaxPool",),
+    "tower, pooling": ("_MaxPool", "_ConvMaxPool"),
     "ConvLSTM, convolutions of memory and labels": ("mkldnn_convolution 3", "convolution_backward 3"),
     "ConvLSTM, recurrent convolutions": ("bmm ", "baddbmm ", "mm "),
     "ConvLSTM, cells": ("_Cell",),
@@ -41,14 +41,20 @@ def measure(steps: int, layers: int) -> dict[str, float]:
 
 
 def _part(event: Any) -> str:
+    lineage = []
     while event is not None:
-        shapes = event.input_shapes or []
-        kernel = shapes[2 if "backward" in event.name else 1][-1:] if "convolution" in event.name else [""]
-        what = f"{event.name.removeprefix('aten::')} {''.join(map(str, kernel))}"
+        lineage.append(event)
+        event = event.cpu_parent
+    by_blocks = any(each.name == "_ConvMaxPool" for each in lineage)
+    for each in lineage:
+        shapes = each.input_shapes or []
+        kernel = shapes[2 if "backward" in each.name else 1][-1:] if "convolution" in each.name else [""]
+        if by_blocks and kernel == [3]:
+            kernel = [5]  # of pixels: 3x3 blocks
+        what = f"{each.name.removeprefix('aten::')} {''.join(map(str, kernel))}"
         for part, names in PARTS.items():
             if what.startswith(names):
                 return part
-        event = event.cpu_parent
     return REST
 
 

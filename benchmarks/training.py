@@ -87,7 +87,7 @@ def contest(contests: Mapping[str, Contest], *, repeats: int = 9, steps: int = 2
 
 def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
     cores = torch.get_num_threads()
-    one = Contest(OURS, steps, layers, train, batch=BATCH if train else 2 * EVALUATED, threads=cores)
+    one = Contest(OURS, steps, layers, train, batch=BATCH if train else 8 * EVALUATED, threads=cores)
     processes = max(1, min(cores, BATCH // EXAMPLES_EACH))
     several = replace(one, processes=processes, threads=cores // processes, port=_free_port())
     ours = {OURS: several, IN_ONE: one} if train and processes > 1 else {OURS: one}

@@ -11,24 +11,41 @@ import torch
 from torch import Tensor, nn
 
 from torchmultiset import objectives
-from torchmultiset.build import build_objective, build_predictor
+from torchmultiset.build import AT_ONCE, build_objective, build_predictor
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
 from torchmultiset.data import Batch
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
-from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
+from torchmultiset.readouts import (
+    CellCounts,
+    CountTable,
+    OneStep,
+    PoissonCounts,
+    PowerMultiset,
+    RegressedCounts,
+    Slots,
+)
 
 IMAGE, VECTOR = (1, 44, 44), (7,)
 SMALL = {"channels": (3, 4, 5), "units": (9, 6), "hidden": 8}
 OBJECTIVES = get_args(get_type_hints(ObjectiveConfig)["objective"])
-WITHOUT_END = ("dm-l1", "dm-kl", "one-step")
+WITHOUT_END = ("dm-l1", "dm-kl", *AT_ONCE)
 
 
 def build(
-    shape=VECTOR, stop="policy", backbone=None, fingerprint=None, own=None, objective="multi", max_size=3, **model
+    shape=VECTOR,
+    stop="policy",
+    backbone=None,
+    fingerprint=None,
+    own=None,
+    objective="multi",
+    count_head="auto",
+    max_size=3,
+    **model,
 ):
     return build_predictor(
         ModelConfig(**{**SMALL, **model}),
-        ObjectiveConfig(objective=objective),
+        ObjectiveConfig(objective=objective, count_head=count_head),
         shape=shape,
         classes=("ant", "bee", "cat"),
         max_size=max_size,
@@ -40,7 +57,9 @@ def build(
 
 
 def make_objective(name, stop="policy", **changes):
-    return build_objective(ObjectiveConfig(objective=name, **changes), num_classes=3, stop=stop, seed=0)
+    config = ObjectiveConfig(objective=name, **changes)
+    built = build(objective=name if name in OBJECTIVES else "multi", stop=stop)
+    return build_objective(config, built, seed=0)
 
 
 # --- what is picked ---
@@ -56,6 +75,16 @@ def make_objective(name, stop="policy", **changes):
         ({"shape": VECTOR, "policy": "transformer"}, MLPEncoder, TransformerPolicy),
         ({"shape": IMAGE, "objective": "one-step"}, ConvEncoder, OneStep),
         ({"shape": VECTOR, "objective": "one-step"}, MLPEncoder, OneStep),
+        ({"shape": IMAGE, "objective": "counts"}, ConvEncoder, CellCounts),
+        ({"shape": VECTOR, "objective": "counts"}, MLPEncoder, CountTable),
+        ({"shape": IMAGE, "objective": "counts", "count_head": "table"}, ConvEncoder, CountTable),
+        ({"shape": VECTOR, "objective": "counts", "count_head": "poisson"}, MLPEncoder, PoissonCounts),
+        ({"shape": IMAGE, "objective": "counts", "count_head": "regression"}, ConvEncoder, RegressedCounts),
+        ({"shape": (512, 3, 3), "backbone": "resnet34", "objective": "counts"}, PretrainedEncoder, CellCounts),
+        ({"shape": IMAGE, "objective": "hungarian"}, ConvEncoder, Slots),
+        ({"shape": VECTOR, "objective": "power"}, MLPEncoder, PowerMultiset),
+        ({"shape": IMAGE, "objective": "marginal"}, ConvEncoder, TransformerPolicy),
+        ({"shape": VECTOR, "objective": "marginal", "policy": "feed-forward"}, MLPEncoder, FeedForwardPolicy),
     ],
 )
 def test_parts_are_picked_by_the_shape_of_the_input(arguments, encoder, policy):
@@ -121,10 +150,15 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
         labels = labels.clamp(min=0)
     target = torch.stack([(labels == c).sum(-1) for c in range(3)], -1)
     batch = Batch(torch.rand(3, *shape), target, labels)
-    for policy in policies if name != "one-step" else ("auto",):
+    if name in AT_ONCE:
+        policies = ("auto",)
+    elif name == "marginal":
+        policies = ("auto", *(policy for policy in policies if "lstm" not in policy))
+    for policy in policies:
         predictor = build(shape, stop, backbone, objective=name, policy=policy)
-        plan = make_objective(name, stop)(batch, torch.Generator().manual_seed(0))
-        loss = plan.loss(predictor(batch.x, plan.choose))
+        objective = build_objective(ObjectiveConfig(objective=name), predictor, seed=0)
+        plan = objective(batch, torch.Generator().manual_seed(0), 0.5)
+        loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
         assert loss.shape == ()
         loss.backward()
         for key, parameter in predictor.named_parameters():
@@ -142,9 +176,13 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
         ("dm-l1", objectives.DistributionMatchingObjective),
         ("dm-kl", objectives.DistributionMatchingObjective),
         ("one-step", objectives.OneStepObjective),
+        ("counts", objectives.CountsObjective),
+        ("hungarian", objectives.HungarianObjective),
+        ("power", objectives.PowerObjective),
+        ("marginal", objectives.MarginalObjective),
     ],
 )
-def test_objectives_go_by_the_papers_names(name, kind):
+def test_objectives_go_by_their_names(name, kind):
     assert type(make_objective(name)) is kind
 
 
@@ -158,15 +196,23 @@ def test_an_objective_has_what_the_config_says():
     assert make_objective("dm-l1", stop_weight=2.0) == objectives.DistributionMatchingObjective("l1", stop_weight=2.0)
     assert make_objective("dm-kl") == objectives.DistributionMatchingObjective("kl")
     assert make_objective("one-step", size_weight=3.0) == objectives.OneStepObjective(3.0)
-    seq = build_objective(
-        ObjectiveConfig(objective="seq", rank="spatial", stop_weight=0.1), num_classes=3, stop="end", seed=4, height=60
-    )
+    assert make_objective("hungarian", nothing_weight=0.4) == objectives.HungarianObjective(0.4)
+    assert make_objective("power") == objectives.PowerObjective(max_size=3, min_size=0)
+    assert make_objective("power", "fixed") == objectives.PowerObjective(max_size=3, min_size=3)
+    marginal = make_objective("marginal", "end", marginal_bound=5)
+    assert marginal == objectives.MarginalObjective(5, end=True, max_size=3)
+    assert make_objective("multi", strategy="mixed", coaching=0.3) == objectives.MultisetObjective("mixed", "kl", 0.3)
+    config = ObjectiveConfig(objective="seq", rank="spatial", stop_weight=0.1)
+    seq = build_objective(config, build(stop="end"), seed=4, height=60)
     assert (seq.rank, seq.end, seq.height, seq.stop_weight) == ("spatial", True, 60, 0.1)
 
 
 def test_the_random_rank_is_the_seeds():
     config = ObjectiveConfig(objective="seq")
-    drawn = [build_objective(config, num_classes=40, stop="policy", seed=s).permutation for s in (0, 0, 1)]
+    predictor = build_predictor(
+        ModelConfig(), config, shape=VECTOR, classes=[f"c{i}" for i in range(40)], max_size=2, stop="policy"
+    )
+    drawn = [build_objective(config, predictor, seed=s).permutation for s in (0, 0, 1)]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
 
@@ -175,12 +221,13 @@ def test_the_random_rank_is_the_seeds():
 
 
 @pytest.mark.parametrize("name", WITHOUT_END)
-def test_end_is_refused_where_the_paper_sees_no_meaning_in_it(name):
-    reason = rf"stop 'end' does not go with objective '{name}'.*unclear.*section 5\.2.*Use stop 'policy'"
+def test_end_is_refused_where_it_has_no_meaning(name):
+    why = r"names no labels one after another and no END: use" if name in AT_ONCE else r"unclear.*section 5\.2.*Use"
+    reason = rf"stop 'end' does not go with objective '{name}'.*{why} stop 'policy'"
     with pytest.raises(ValueError, match=reason):
         build(stop="end", objective=name)
     with pytest.raises(ValueError, match=reason):
-        make_objective(name, "end")
+        build_objective(ObjectiveConfig(objective=name), build(stop="end"), seed=0)
 
 
 @pytest.mark.usefixtures("without_shape_hook")
@@ -206,6 +253,24 @@ def test_end_is_refused_where_the_paper_sees_no_meaning_in_it(name):
             {"objective": "one-step", "policy": "lstm"},
             "policy must be 'auto' with objective 'one-step', which names no labels one after another, but is 'lstm'",
         ),
+        (
+            {"objective": "marginal", "policy": "lstm"},
+            "policy must be 'feed-forward' or 'transformer' with objective 'marginal', which needs a policy that sees"
+            " only counts, but is 'lstm'",
+        ),
+        (
+            {"objective": "counts", "count_head": "cells"},
+            "count_head must be 'table', 'poisson' or 'regression' for inputs without space, but is 'cells'",
+        ),
+        (
+            {"shape": IMAGE, "objective": "counts", "max_size": 60},
+            "count_head must be 'table'.* for multisets of up to 60 labels: a map of \\d+ cells cannot count as many",
+        ),
+        ({"objective": "counts", "count_head": "abacus"}, "count_head must be one of 'auto', 'cells', 'table'"),
+        (
+            {"objective": "power", "max_size": 90},
+            "0 to 90 labels of 3 classes make 129,766 multisets, too many .*the most is 100,000.*another objective",
+        ),
         ({"shape": (512, 2, 2), "backbone": "vgg"}, "backbone must be one of"),
         ({"policy": "gru"}, "policy must be one of 'auto', 'conv-lstm', 'lstm', 'feed-forward', 'transformer'"),
         ({"encoder": "vit"}, "encoder must be one of 'auto', 'conv', 'mlp'"),
@@ -227,6 +292,13 @@ def test_what_does_not_go_together_is_refused(arguments, message):
         ("multi-task", {}, "objective must be one of 'multi', 'rl', 'dm-l1', 'dm-kl', 'seq', 'one-step'"),
         ("multi", {"strategy": "beam"}, "strategy must be one of"),
         ("seq", {"rank": "alphabetical"}, "rank must be one of"),
+        ("multi", {"coaching": 1.5}, "coaching must be from 0 to 1, but is 1.5"),
+        ("multi", {"coaching": 0.5, "divergence": "js"}, "coaching must be 0 with divergence 'js': it is for 'kl'"),
+        (
+            "marginal",
+            {"marginal_bound": 2},
+            r"all 8 parts of a multiset of 3 labels, and the most are 2 labels \(marginal_bound\): raise the bound",
+        ),
     ],
 )
 def test_unknown_names_are_refused(name, changes, message):

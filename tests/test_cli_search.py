@@ -13,8 +13,9 @@ from command_line import Run, cells, runner
 from PIL import Image
 
 from torchmultiset.encoders import MLPEncoder
-from torchmultiset.policies import FeedForwardPolicy, LSTMPolicy, OneStep
+from torchmultiset.policies import FeedForwardPolicy, LSTMPolicy
 from torchmultiset.predictor import Predictor
+from torchmultiset.readouts import OneStep
 
 CLASSES = ("ant", "bee", "cat")
 INPUT = {"input": {"shape": [4], "dtype": "float32", "exif": False}}
@@ -155,11 +156,11 @@ def test_a_recurrent_model_is_searched_too(run, there):
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        ("predict one-step inputs.npy --best 2", 1, "--best needs probabilities, and a one-step model has none"),
+        ("predict one-step inputs.npy --best 2", 1, "multisets, and this model (OneStep) has none"),
         ("predict one-step inputs.npy --min-confidence 0.5", 1, "--min-confidence needs probabilities"),
         ("predict model inputs.npy --best 0", 2, "Must be >= 1"),
         ("predict model inputs.npy --min-confidence 1.5", 2, "Must be <= 1"),
-        ("evaluate one-step data.csv --figure c.png", 1, "but a one-step model does not say"),
+        ("evaluate one-step data.csv --figure c.png", 1, "but OneStep does not say"),
         ("evaluate model data.csv --figure c.png --no-calibration", 1, "but --no-calibration leaves that out"),
         ("evaluate model data.csv --figure c.jpg", 2, 'must have extension "png"'),
     ],

@@ -191,6 +191,25 @@ def test_multisets_of_one_size_end_there():
     assert np.allclose(sizes, 2)
 
 
+@pytest.mark.parametrize("objective", ["counts", "hungarian", "power"])
+def test_a_model_that_says_all_at_once_knows_how_probable_its_counts_are(objective):
+    x, y = pets()
+    model = MultisetClassifier(**QUICK, objective=objective).fit(x, y)
+    told = model.predict_proba(x)
+    assert told.shape == (60, 2, model.max_size_ + 1)
+    assert np.allclose(told.sum(-1), 1)
+    assert np.allclose(model.predict_proba(x[:1]), told[:1])
+    # What is most probable adds up over all multisets, each as often as the model gives it.
+    found = model.predictor_.search(torch.tensor(np.asarray(x[:5]), dtype=torch.float32), k=30)
+    expected = np.zeros((5, 2, model.max_size_ + 1))
+    for i, (rows, chances) in enumerate(zip(found.counts.tolist(), found.log_probability.exp().tolist(), strict=True)):
+        for row, chance in zip(rows, chances, strict=True):
+            for c, n in enumerate(row):
+                expected[i, c, n] += chance
+    assert np.allclose(told[:5], expected, atol=1e-6)
+    assert not hasattr(MultisetClassifier(objective="one-step"), "predict_proba")
+
+
 def test_a_one_step_model_draws_nothing():
     model = MultisetClassifier(**QUICK, objective="one-step").fit(*pets())
     assert not hasattr(model, "predict_proba")

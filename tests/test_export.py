@@ -20,9 +20,17 @@ import torchmultiset
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
 from torchmultiset.inference import InputKind, Source
-from torchmultiset.objectives import MultisetObjective, OneStepObjective
-from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
+from torchmultiset.objectives import (
+    COUNT_LOSSES,
+    CountsObjective,
+    HungarianObjective,
+    MultisetObjective,
+    OneStepObjective,
+    PowerObjective,
+)
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.predictor import Predictor
+from torchmultiset.readouts import CellCounts, CountTable, OneStep, PowerMultiset, Slots
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -36,7 +44,19 @@ CASES = [
     ("feed-forward", "fixed"),
     ("transformer", "policy"),
     ("one-step", "policy"),
+    ("cells", "policy"),
+    ("table", "policy"),
+    ("slots", "policy"),
+    ("power", "policy"),
 ]
+AT_ONCE = {
+    "one-step": OneStepObjective(),
+    "cells": CountsObjective(),
+    "table": CountsObjective(COUNT_LOSSES[CountTable]),
+    "slots": HungarianObjective(),
+    "power": PowerObjective(3),
+}
+ON_VECTORS = ("lstm", "feed-forward", "table")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,23 +72,30 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
     """A predictor that learned for a second."""
     torch.manual_seed(0)
     num_classes = 3 + (stop == "end")
-    if policy in ("lstm", "feed-forward"):
+    if policy in ON_VECTORS:
         data, kind, encoder = vectors(600), VECTORS, MLPEncoder(3, (16,))
-        body = LSTMPolicy(num_classes, 16, hidden=16, layers=2) if policy == "lstm" else FeedForwardPolicy(3, 16)
+        body = {
+            "lstm": lambda: LSTMPolicy(num_classes, 16, hidden=16, layers=2),
+            "feed-forward": lambda: FeedForwardPolicy(3, 16),
+            "table": lambda: CountTable(3, 16, most=3),
+        }[policy]()
     else:
         data, kind, encoder = images(600), IMAGES, ConvEncoder(1, (4, 8), norm="batch")
         body = {
             "conv-lstm": lambda: ConvLSTMPolicy(num_classes, (8, 3, 3), hidden=8, layers=2),
             "transformer": lambda: TransformerPolicy(num_classes, 8, places=9, width=16, heads=2, layers=1),
-            "one-step": lambda: OneStep(num_classes, 8),
+            "one-step": lambda: OneStep(3, 8),
+            "cells": lambda: CellCounts(3, 8, hidden=8),
+            "slots": lambda: Slots(3, 8, slots=3, places=9, width=16, layers=1),
+            "power": lambda: PowerMultiset(3, 8, max_size=3),
         }[policy]()
     predictor = Predictor(encoder, body, CLASSES, max_size=3, stop=stop)
-    objective = OneStepObjective() if policy == "one-step" else MultisetObjective(end=stop == "end")
+    objective = AT_ONCE.get(policy) or MultisetObjective(end=stop == "end")
     adam = torch.optim.Adam(predictor.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         batch = data.batch(torch.randint(0, 600, (32,), generator=generator))
-        plan = objective(batch, generator)
+        plan = objective(batch, generator, 0.0)
         adam.zero_grad()
         plan.loss(predictor(batch.x, plan.choose)).backward()
         adam.step()
@@ -86,10 +113,10 @@ def exported(policy: str, stop: Any) -> tuple[Predictor, bytes]:
 def test_predictions_on_1000_inputs_are_those_of_pytorch(policy, stop):
     predictor, content = exported(policy, stop)
     session = open_onnx(content)
-    data = vectors(1000, seed=5) if policy in ("lstm", "feed-forward") else images(1000, seed=5)
+    data = vectors(1000, seed=5) if policy in ON_VECTORS else images(1000, seed=5)
     x = data.inputs[np.arange(1000)]
     expected = predictor.explain(torch.from_numpy(x))
-    named = ["counts", "probabilities"] if policy == "one-step" else ["counts", "sequence", "probabilities"]
+    named = ["counts", "probabilities"] if policy in AT_ONCE else ["counts", "sequence", "probabilities"]
     assert [output.name for output in session.get_outputs()] == named
     found = dict(zip(named, session.run(None, {"inputs": x}), strict=True))
 

@@ -33,6 +33,7 @@ USES = {
     "ray": "from torchmultiset.experiments.engines import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
     "onnx": ["export", "mnist-multi-4"],
     "sklearn": "from torchmultiset import MultisetClassifier",
+    "scipy": "from torchmultiset.objectives import HungarianObjective; HungarianObjective()",
     "fastapi": ["demo"],
     "huggingface_hub": "from torchmultiset.models import locate; locate('hf://owner/name')",
 }

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
-from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.predictor import Output, Predictor
+from torchmultiset.readouts import OneStep
 from torchmultiset.rollout import Step, follow_oracle, forced, sample
 
 CLASSES = ("ant", "bee", "cat")
@@ -295,7 +296,6 @@ def test_forward_gives_all_that_the_losses_need(stop):
     assert output.labels.shape == (40, steps)
     assert output.value.shape == (40, steps)
     assert (output.stop is None) == (stop != "policy")
-    assert output.size is None
     total = output.logits.sum() + output.value.sum() + (0 if output.stop is None else output.stop.sum())
     total.backward()
     assert all(parameter.grad is not None for parameter in predictor.parameters())
@@ -377,19 +377,18 @@ def one_step() -> tuple[Predictor, Tensor]:
     torch.manual_seed(0)
     predictor = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST, stop="policy")
     nn.init.normal_(predictor.policy.classifier.weight, std=2)
-    nn.init.normal_(predictor.size_head.linear.weight, std=2)
+    nn.init.normal_(predictor.policy.size.linear.weight, std=2)
     return predictor, torch.randn(60, 7)
 
 
 def test_a_one_step_model_rounds_shares_times_size():
     predictor, x = one_step()
     output = predictor(x)
-    assert output.logits.shape == (60, 1, C)
+    assert output.logits.shape == (60, 1, C + 1)
     assert output.stop is None
     assert predictor.stop_head is None
     expected = [
-        [round(share * size) for share in reference.softmax(row)]
-        for row, size in zip(output.logits[:, 0].tolist(), output.size.tolist(), strict=True)
+        [round(share * size) for share in reference.softmax(row)] for *row, size in output.logits[:, 0].tolist()
     ]
     assert predictor.predict(x).tolist() == expected
     assert len({tuple(row) for row in expected}) > 5
@@ -401,9 +400,8 @@ def test_a_one_step_model_may_come_to_more_than_the_largest_multiset():
     """As in the paper, each class is rounded by itself."""
     predictor, _ = one_step()
     # Shares of a third and a size of 5: 1.67 of each.
-    output = Output(
-        torch.zeros(1, 1, C), torch.zeros(1, 1, 16), torch.zeros(1, 1, dtype=torch.int64), size=torch.ones(1) * 5
-    )
+    scores = torch.tensor([[[0.0, 0.0, 0.0, 5.0]]])
+    output = Output(scores, torch.zeros(1, 1, 0), torch.zeros(1, 1, dtype=torch.int64))
     assert predictor.counts(output).tolist() == [[2, 2, 2]]
 
 
@@ -440,11 +438,11 @@ def test_what_does_not_fit_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("classes", "changes", "message"),
     [
-        (C, {"baseline": True}, "baseline must be False for a one-step model, which REINFORCE cannot teach"),
+        (C, {"baseline": True}, "baseline must be False for a readout, which REINFORCE cannot teach"),
         (
             C + 1,
             {"stop": "end"},
-            "stop must be 'fixed' or 'policy' for a one-step model, which names no END, but is 'end'",
+            "stop must be 'fixed' or 'policy' for a readout, which names no END, but is 'end'",
         ),
     ],
 )

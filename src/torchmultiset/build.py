@@ -3,26 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 from torch import nn
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, ObjectiveName, PolicyName, Stop
+from torchmultiset.config import (
+    CountHead,
+    EncoderName,
+    ModelConfig,
+    Norm,
+    ObjectiveConfig,
+    ObjectiveName,
+    PolicyName,
+    Stop,
+)
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.pretrained import BackboneName
 from torchmultiset.objectives import (
+    COUNT_LOSSES,
+    CountsObjective,
     DistributionMatchingObjective,
+    HungarianObjective,
+    MarginalObjective,
     MultisetObjective,
     Objective,
     OneStepObjective,
+    PowerObjective,
     ReinforceObjective,
     SequenceObjective,
 )
-from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, OneStep, TransformerPolicy
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.predictor import Predictor
+from torchmultiset.readouts import (
+    CellCounts,
+    CountTable,
+    OneStep,
+    PoissonCounts,
+    PowerMultiset,
+    RegressedCounts,
+    Slots,
+)
 
-__all__ = ["build_objective", "build_predictor"]
+__all__ = ["AT_ONCE", "build_objective", "build_predictor", "check_together"]
+
+AT_ONCE: tuple[ObjectiveName, ...] = ("one-step", "counts", "hungarian", "power")
+"""Objectives of readouts, which name no labels one after another."""
 
 
 def build_predictor(
@@ -41,7 +68,7 @@ def build_predictor(
 
     Args:
         model: The network. What something else takes the place of must be "auto".
-        objective: What it will be trained with: REINFORCE needs a baseline, one-step a model without a rollout.
+        objective: What it will be trained with: REINFORCE needs a baseline, others a model without a rollout.
         shape: Of one input: (channels, H, W) or (features,); with a backbone, of its features.
         classes: Names of the classes.
         max_size: Size of the largest multiset.
@@ -51,50 +78,72 @@ def build_predictor(
         encoder: One of the user's own, instead of one by name.
 
     Example:
-        >>> predictor = build_predictor(ModelConfig(), ObjectiveConfig(), shape=(1, 100, 100), classes=["a", "b"],
-        ...                             max_size=4, stop="policy")
+        >>> predictor = build_predictor(ModelConfig(), ObjectiveConfig("multi"), shape=(1, 100, 100),
+        ...                             classes=["a", "b"], max_size=4, stop="policy")
         >>> type(predictor.policy).__name__, predictor.steps
         ('ConvLSTMPolicy', 5)
     """
-    _refuse_end(objective, stop)
+    check_together(objective, stop)
     num_classes = len(classes) + (stop == "end")
     encoder, memory = _encoder(model, shape, backbone, fingerprint, encoder)
-    policy = _policy(model, num_classes, memory, one_step=objective.objective == "one-step")
+    if objective.objective in AT_ONCE:
+        what = f"'auto' with objective {objective.objective!r}, which names no labels one after another"
+        check(model.policy == "auto", "policy", what, model.policy)
+        policy = _readout(model, objective, num_classes, memory, max_size, stop)
+    else:
+        policy = _policy(model, num_classes, memory, counts_only=objective.objective == "marginal")
     baseline = objective.objective == "rl"
     return Predictor(encoder, policy, classes, max_size=max_size, stop=stop, baseline=baseline)
 
 
 def build_objective(
-    objective: ObjectiveConfig, *, num_classes: int, stop: Stop, seed: int, height: int | float | None = None
+    objective: ObjectiveConfig, predictor: Predictor, *, seed: int, height: int | float | None = None
 ) -> Objective:
-    """The objective of that name.
+    """The objective of that name, for a predictor that was built for it.
 
     Args:
         objective: Which, and its weights.
-        num_classes: C, END not counted.
-        stop: How a multiset ends.
+        predictor: What is to be trained.
         seed: For the random rank function.
         height: Of the pictures in pixels, for the spatial rank function; needed if the inputs are their features.
     """
-    _refuse_end(objective, stop)
-    end, weight = stop == "end", objective.stop_weight
-    name = objective.objective
-    check_one_of("objective", name, get_args(ObjectiveName))
+    name, weight, end = objective.objective, objective.stop_weight, predictor.stop == "end"
+    check_together(objective, predictor.stop)
     if name == "multi":
-        return MultisetObjective(objective.strategy, objective.divergence, end=end, stop_weight=weight)
+        coaching = objective.coaching
+        return MultisetObjective(objective.strategy, objective.divergence, coaching, end=end, stop_weight=weight)
     if name == "rl":
         return ReinforceObjective(objective.entropy_weight, objective.value_weight, end=end, stop_weight=weight)
     if name == "seq":
-        return SequenceObjective(
-            num_classes, rank=objective.rank, seed=seed, height=height, end=end, stop_weight=weight
-        )
+        classes = len(predictor.classes)
+        return SequenceObjective(classes, rank=objective.rank, seed=seed, height=height, end=end, stop_weight=weight)
+    if name == "marginal":
+        marginal = MarginalObjective(objective.marginal_bound, end=end, max_size=predictor.max_size)
+        marginal.check_size(predictor.max_size)
+        return marginal
     if name == "one-step":
         return OneStepObjective(objective.size_weight)
+    if name == "counts":
+        return CountsObjective(COUNT_LOSSES[type(predictor.policy)])
+    if name == "hungarian":
+        return HungarianObjective(objective.nothing_weight)
+    if name == "power":
+        least, most = predictor.sizes
+        return PowerObjective(most, least)
     return DistributionMatchingObjective("l1" if name == "dm-l1" else "kl", stop_weight=weight)
 
 
-def _refuse_end(objective: ObjectiveConfig, stop: Stop) -> None:
-    if stop == "end" and objective.objective in ("dm-l1", "dm-kl", "one-step"):
+def check_together(objective: ObjectiveConfig, stop: str) -> None:
+    """Raise a ValueError if this objective does not go with this way to stop."""
+    check_one_of("objective", objective.objective, get_args(ObjectiveName))
+    if stop != "end":
+        return
+    if objective.objective in AT_ONCE:
+        raise ValueError(
+            f"stop 'end' does not go with objective {objective.objective!r}, which names no labels one after another"
+            " and no END: use stop 'policy'"
+        )
+    if objective.objective in ("dm-l1", "dm-kl"):
         raise ValueError(
             f"stop 'end' does not go with objective {objective.objective!r}: distribution matching compares class"
             " shares, and it is unclear what share END should have (section 5.2 of the paper). Use stop 'policy'"
@@ -133,12 +182,13 @@ def _encoder(
     return tower, tower.memory_shape(shape[1], shape[2])
 
 
-def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...], *, one_step: bool) -> nn.Module:
+def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...], *, counts_only: bool) -> nn.Module:
     check_one_of("policy", model.policy, get_args(PolicyName))
-    if one_step:
-        what = "'auto' with objective 'one-step', which names no labels one after another"
-        check(model.policy == "auto", "policy", what, model.policy)
-        return OneStep(num_classes, memory[0])
+    if counts_only:
+        fits = model.policy in ("auto", "feed-forward", "transformer")
+        what = "'feed-forward' or 'transformer' with objective 'marginal', which needs a policy that sees only counts"
+        check(fits, "policy", what, model.policy)
+        model = replace(model, policy="transformer") if model.policy == "auto" else model
     spatial = len(memory) == 3
     kind = model.policy if model.policy != "auto" else "conv-lstm" if spatial else "lstm"
     if kind == "conv-lstm":
@@ -152,3 +202,38 @@ def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...], *, on
         return FeedForwardPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)
     places = memory[1] * memory[2] if spatial else 1
     return TransformerPolicy(num_classes, memory[0], places=places, width=model.hidden, layers=model.layers)
+
+
+def _readout(
+    model: ModelConfig,
+    objective: ObjectiveConfig,
+    num_classes: int,
+    memory: tuple[int, ...],
+    max_size: int,
+    stop: Stop,
+) -> nn.Module:
+    name, features, spatial = objective.objective, memory[0], len(memory) == 3
+    if name == "one-step":
+        return OneStep(num_classes, features)
+    # Twice the channels and a layer more: about as many weights as a ConvLSTM with its four gates has.
+    width, layers = 2 * model.hidden, model.layers + 1
+    if name == "hungarian":
+        places = memory[1] * memory[2] if spatial else 1
+        return Slots(num_classes, features, slots=max_size, places=places, width=width, layers=layers)
+    if name == "power":
+        min_size = max_size if stop == "fixed" else 0
+        return PowerMultiset(num_classes, features, max_size=max_size, min_size=min_size, hidden=2 * width)
+    check_one_of("count_head", objective.count_head, ("auto", *get_args(CountHead)))
+    head = ("cells" if spatial else "table") if objective.count_head == "auto" else objective.count_head
+    if head == "cells":
+        others = "'table', 'poisson' or 'regression'"
+        check(spatial, "count_head", f"{others} for inputs without space", head)
+        number = memory[1] * memory[2]
+        few = f"{others} for multisets of up to {max_size} labels: a map of {number} cells cannot count as many"
+        check(number >= max_size, "count_head", few, head)
+        return CellCounts(
+            num_classes, features, hidden=width, layers=layers, norm=None if model.norm == "none" else "batch"
+        )
+    if head == "table":
+        return CountTable(num_classes, features, most=max_size)
+    return (PoissonCounts if head == "poisson" else RegressedCounts)(num_classes, features)

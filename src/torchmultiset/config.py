@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torchmultiset.encoders.pretrained import BackboneName
 
 __all__ = [
+    "CountHead",
     "DataConfig",
     "Divergence",
     "EncoderName",
@@ -28,8 +29,11 @@ EncoderName: TypeAlias = Literal["auto", "conv", "mlp"]
 Norm: TypeAlias = Literal["none", "batch"]
 PolicyName: TypeAlias = Literal["auto", "conv-lstm", "lstm", "feed-forward", "transformer"]
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
-ObjectiveName: TypeAlias = Literal["multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"]
-Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
+ObjectiveName: TypeAlias = Literal[
+    "multi", "rl", "dm-l1", "dm-kl", "seq", "one-step", "counts", "hungarian", "power", "marginal"
+]
+CountHead: TypeAlias = Literal["cells", "table", "poisson", "regression"]
+Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle", "mixed"]
 Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
 Divergence: TypeAlias = Literal["kl", "js", "tv"]
 
@@ -50,6 +54,8 @@ class DataConfig:
     photographs of your own, if it is installed."""
     image_size: int = 0
     """Pixels that the larger side of an image of your own is resized to; 0: by the sizes of the images."""
+    fresh: bool = False
+    """For MNIST Multi: new training images in each epoch after the first, made of the same digits."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +87,12 @@ class ModelConfig:
 class ObjectiveConfig:
     """What is learned from."""
 
-    objective: ObjectiveName = "multi"
-    """The loss, by the paper's names."""
+    objective: Literal["auto", ObjectiveName] = "auto"
+    """The loss: the paper's six, and what came after it. auto: the one that suits the data."""
     strategy: Strategy = "greedy"
-    """For multi: how labels are named in training."""
+    """For multi: how labels are named in training. mixed: by the oracle at first, by the policy at the end."""
+    coaching: float = 0.0
+    """For multi: how far the oracle yields to what the policy prefers at the beginning, from 0 to 1; falls to 0."""
     rank: Rank = "random"
     """For seq: the order in which the labels of a multiset are taught."""
     divergence: Divergence = "kl"
@@ -95,6 +103,12 @@ class ObjectiveConfig:
     """For rl: weight of the baseline's regression."""
     size_weight: float = 1.0
     """For one-step: weight of the size's regression."""
+    count_head: Literal["auto", CountHead] = "auto"
+    """For counts: what counts. auto: the cells of a map, or a table of counts for vectors."""
+    nothing_weight: float = 0.1
+    """For hungarian: weight of slots that should say nothing."""
+    marginal_bound: int = 8
+    """For marginal: the most labels of a multiset; each doubles the work."""
     stop_weight: float = 1.0
     """Weight of the stop loss."""
 
@@ -113,6 +127,9 @@ class OptimConfig:
     """Rise for the first tenth and then fall (one-cycle), or stay (constant, as in the paper)."""
     clip: float = 1.0
     """Largest norm of the gradient; 0: not clipped, as in the paper."""
+    augment: Literal["none", "shift", "affine"] = "none"
+    """How training images are changed at each step: moved by up to a twelfth of their sides (shift), or also turned by
+    up to 10 degrees and scaled by 0.9 to 1.1 (affine). What leaves the picture still counts."""
 
     def settled(self, examples: int) -> OptimConfig:
         """The same with a batch size and epochs that suit the data, where they are 0.

@@ -33,6 +33,7 @@ from torchmultiset.encoders import MLPEncoder
 from torchmultiset.multiset import to_labels
 from torchmultiset.predictor import Output, Predictor
 from torchmultiset.rollout import Choose, rollout
+from torchmultiset.task import pick_objective
 from torchmultiset.training import BEST, fit, local_fabric
 
 __all__ = ["MultisetClassifier"]
@@ -65,7 +66,8 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
     Args:
         policy: What names the labels; auto: ConvLSTM for images, LSTM for vectors.
-        objective: The loss, by the paper's names.
+        objective: The loss, by name: the paper's six, and what came after it. auto: ``"counts"``, or ``"multi"`` if
+            a policy or END is asked for.
         stop: How a multiset ends; auto: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
         max_size: The most labels of a multiset; None: as many as the largest of the training data has.
         units: Of the linear layers that read vectors.
@@ -103,7 +105,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self,
         *,
         policy: PolicyName = "auto",
-        objective: ObjectiveName = "multi",
+        objective: Literal["auto", ObjectiveName] = "auto",
         stop: Literal["auto", Stop] = "auto",
         max_size: int | None = None,
         units: tuple[int, ...] = (128, 128),
@@ -189,8 +191,9 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         """How probable each count of each class is: (n, C, max_size_ + 1), where the last axis sums to 1.
 
         Shares of `samples` rollouts in which labels, and the place to stop, are drawn from the model. All examples are
-        given the same random numbers, from `random_state`: what comes out for one does not depend on the others. A
-        model trained with ``objective="one-step"``, which draws nothing, does not have this method.
+        given the same random numbers, from `random_state`: what comes out for one does not depend on the others. Of the
+        objectives ``"counts"``, ``"hungarian"`` and ``"power"`` nothing is drawn: their models know. A model trained
+        with ``objective="one-step"`` does not, and does not have this method.
 
         Args:
             X: Inputs.
@@ -198,6 +201,8 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         check(self.samples >= 1, "samples", "at least 1", self.samples)
         inputs, predictor = self._inputs(X), self.predictor_
+        if not predictor.sequential:
+            return torch.cat([predictor.belief(x).count_probabilities() for x in _batches(inputs, 256)]).numpy()
         generator = torch.Generator().manual_seed(self._seed)
         draws = torch.rand(2, self.samples, predictor.steps, generator=generator, dtype=torch.float64)
         shares = []
@@ -257,13 +262,17 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         model = ModelConfig(
             channels=self.channels, units=self.units, policy=self.policy, hidden=self.hidden, layers=self.layers
         )
-        objective = ObjectiveConfig(objective=self.objective)
+        name = self.objective
+        if name == "auto":
+            by_policy = self.policy != "auto" or stop == "end"
+            name, _ = pick_objective("a policy" if by_policy else "pictures" if len(self._shape) == 3 else "vectors")
+        objective = ObjectiveConfig(objective=name)
         predictor = build_predictor(
             model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
         )
         if isinstance(predictor.encoder, MLPEncoder):
             predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
-        teacher = build_objective(objective, num_classes=len(train.classes), stop=stop, seed=self._seed)
+        teacher = build_objective(objective, predictor, seed=self._seed)
         optim = OptimConfig(self.epochs or 0, self.batch_size or 0, self.lr)
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         with TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ def evaluate(
     predictor: Predictor,
     examples: Examples,
     *,
-    batch_size: int = 256,
+    batch_size: int = 64,
     watch: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
     """Predict a whole split, greedily.
@@ -37,7 +37,8 @@ def evaluate(
     Args:
         predictor: What predicts, on the device where it is. On a CPU each core has batches of its own.
         examples: The split.
-        batch_size: Examples at a time.
+        batch_size: Examples at a time. With many, the memory of each batch is handed back to the system and asked for
+            again, which costs threads more than larger batches save.
         watch: Called with the number of examples after each batch.
 
     Returns:

@@ -4,10 +4,10 @@ It runs wherever ONNX does, without PyTorch and without this package. Its input 
 the model was trained on: uint8 images (B, channels, H, W), or float32 numbers. A backbone is part of the file. Outputs:
 
 - `counts` (B, C), int64: the predicted multisets.
-- `sequence` (B, T), int64: the labels in the order in which they were named, -1 after the last. A one-step model, which
-  names none, has no such output.
+- `sequence` (B, T), int64: the labels in the order in which they were named, -1 after the last. A readout, which names
+  none, has no such output.
 - `probabilities` (B, T, C), float32: the distribution over the labels at each step. With ``stop="end"`` END is one more
-  of them, the last.
+  of them, the last. Of a readout, how probable at least 1, 2, ... of each class are; of `OneStep`, their shares.
 
 The metadata has, each as JSON: `classes` (their names), `max_size`, `stop`, `input` (shape and dtype of one input, and
 whether photographs are to be turned as their EXIF tag says), `torchmultiset` (the version), `weights_sha256` (as in the
@@ -43,6 +43,7 @@ from torchmultiset._files import write_whole
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.inference import InputKind, Source, input_kind
 from torchmultiset.predictor import Predictor
+from torchmultiset.readouts import Readout
 from torchmultiset.termination import until_size
 
 __all__ = [
@@ -239,14 +240,15 @@ class _Decoder(nn.Module):
         # A backbone is no submodule of its encoder. Here it is one, so that its weights are in the file.
         encoder = predictor.encoder
         self.backbone = encoder.backbone() if isinstance(encoder, PretrainedEncoder) else None
-        self.outputs = ["counts", "probabilities"] if predictor.one_step else ["counts", "sequence", "probabilities"]
+        self.outputs = ["counts", "sequence", "probabilities"] if predictor.sequential else ["counts", "probabilities"]
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         output = self.predictor(inputs)
         counts = self.predictor.counts(output)
+        policy = self.predictor.policy
+        if isinstance(policy, Readout):
+            return counts, policy.probabilities(output.logits, *self.predictor.sizes)
         probabilities = output.logits.softmax(-1)
-        if self.predictor.one_step:
-            return counts, probabilities
         # The labels of a prediction are the first ones, as many as its counts come to.
         kept = until_size(counts.sum(-1), output.labels.shape[1])
         return counts, output.labels.masked_fill(~kept, -1), probabilities

@@ -7,7 +7,6 @@ loss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchmultiset._checks import check, check_counts, check_integers, check_labels, check_mask
+from torchmultiset._numbering import from_index, how_many, index_of
 
 __all__ = [
     "Support",
@@ -25,9 +25,11 @@ __all__ = [
     "equal",
     "free_labels",
     "free_support",
+    "from_index",
     "from_labels",
     "hits",
     "how_many",
+    "index_of",
     "intersection",
     "to_labels",
     "unfinished",
@@ -287,23 +289,6 @@ def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, en
     _check_trajectory(target, labels, end)
     complete = _complete(target, _hits(target, labels))
     return ~complete | _end_is_free(complete, labels == target.shape[1]) if end else ~complete
-
-
-def how_many(num_classes: int, max_size: int, *, min_size: int = 1) -> int:
-    r"""Number of multisets of `min_size` to `max_size` labels (footnote of section 3.2).
-
-    .. math:: \sum_{k=1}^{K} \frac{(|C| + k - 1)!}{k!\,(|C| - 1)!}
-
-    Example:
-        >>> how_many(10, 4, min_size=4)  # four of ten digits
-        715
-        >>> how_many(80, 10)  # up to ten objects of COCO's classes
-        5720645481902
-    """
-    check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-    check(min_size >= 0, "min_size", "at least 0", min_size)
-    check(max_size >= min_size, "max_size", f"at least min_size = {min_size}", max_size)
-    return sum(math.comb(num_classes + size - 1, size) for size in range(min_size, max_size + 1))
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -13,28 +13,36 @@ from torch import Tensor, nn
 
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._saved import DESCRIPTION, describe, make, read_description, read_saved, write_saved
+from torchmultiset.beliefs import Belief, Ranked
 from torchmultiset.config import Stop
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
-from torchmultiset.heads import SizeHead, StopHead, ValueHead
+from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.models import locate
 from torchmultiset.multiset import from_labels, to_labels
-from torchmultiset.policies import (
-    ConvLSTMPolicy,
-    FeedForwardPolicy,
-    LSTMPolicy,
+from torchmultiset.policies import ConvLSTMPolicy, CountState, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
+from torchmultiset.readouts import (
+    CellCounts,
+    CountTable,
     OneStep,
-    TransformerPolicy,
-    round_counts,
+    PoissonCounts,
+    PowerMultiset,
+    Readout,
+    RegressedCounts,
+    Slots,
 )
 from torchmultiset.rollout import Choose, Step, greedy, rollout
-from torchmultiset.search import Ranked, Search
+from torchmultiset.search import Search
 from torchmultiset.termination import until_end, until_size, until_stop
 
 __all__ = ["Output", "Prediction", "Predictor", "read_description"]
 
 ENCODERS: Mapping[str, type[nn.Module]] = {c.__name__: c for c in (ConvEncoder, MLPEncoder, PretrainedEncoder)}
 POLICIES: Mapping[str, type[nn.Module]] = {
-    c.__name__: c for c in (ConvLSTMPolicy, LSTMPolicy, FeedForwardPolicy, TransformerPolicy, OneStep)
+    c.__name__: c
+    for c in (
+        *(ConvLSTMPolicy, LSTMPolicy, FeedForwardPolicy, TransformerPolicy),
+        *(CellCounts, CountTable, PoissonCounts, RegressedCounts, Slots, PowerMultiset, OneStep),
+    )
 }
 
 
@@ -42,16 +50,15 @@ class Output(NamedTuple):
     """Everything that a loss may need; B examples, T steps, C classes (C + 1 with END), D features."""
 
     logits: Float[Tensor, "b t c"]
-    """Scores, each before its label was named; for a one-step model T is 1."""
+    """Scores, each before its label was named; of a readout, what it says, in a shape of its own."""
     features: Float[Tensor, "b t d"]
+    """What they were read from; nothing for a readout."""
     labels: Int64[Tensor, "b t"]
-    """Labels that were named; for a one-step model, which names none, the most probable one."""
+    """Labels that were named; for a readout, which names none, where the largest score is."""
     stop: Float[Tensor, "b t"] | None = None
     """Scores of stopping, with ``stop="policy"``."""
     value: Float[Tensor, "b t"] | None = None
     """Expected reward-to-go, if the predictor has a baseline."""
-    size: Float[Tensor, " b"] | None = None
-    """Expected size, of a one-step model."""
 
 
 class Prediction(NamedTuple):
@@ -59,12 +66,12 @@ class Prediction(NamedTuple):
 
     counts: Int64[Tensor, "b c"]
     sequence: Int64[Tensor, "b t"]
-    """Labels in the order in which they were named, -1 after the last; for a one-step model, in ascending order."""
+    """Labels in the order in which they were named, -1 after the last; of a readout, in ascending order."""
     confidence: Float[Tensor, " b"]
-    """Product of the probabilities of all choices made, stopping included: how sure the policy was of this sequence.
-    NaN for a one-step model."""
+    """Product of the probabilities of all choices made, stopping included: how sure the policy was of this sequence. Of
+    a readout, the probability of the multiset; NaN if it does not know."""
     probabilities: Float[Tensor, "b t c"]
-    """Distribution over the labels at each step."""
+    """Distribution over the labels at each step; of a readout, how probable at least 1, 2, ... of each class are."""
 
 
 class Predictor(nn.Module):
@@ -72,12 +79,12 @@ class Predictor(nn.Module):
 
     Args:
         encoder: Maps inputs to a memory; any module.
-        policy: A policy for that memory, or a `OneStep`. With ``stop="end"`` it has one class more than `classes`.
+        policy: A policy for that memory, or a `Readout`. With ``stop="end"`` it has one class more than `classes`.
         classes: Names of the classes, C of them.
-        max_size: Size of the largest multiset. No prediction is larger, but that of a `OneStep`: the shares of the
-            classes times a predicted size, each rounded by itself as in the paper, may come to more.
+        max_size: Size of the largest multiset. No prediction is larger, but those of a `OneStep` and of
+            `RegressedCounts`: each class is rounded by itself, as in the paper, which may come to more.
         stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head says when to stop.
-            ``"end"``: the policy names END. A `OneStep` predicts the size itself and takes no notice of the first two.
+            ``"end"``: the policy names END. A readout has neither: ``"policy"`` leaves the size to it.
         baseline: Whether there is a value head, for REINFORCE.
 
     Example:
@@ -106,20 +113,20 @@ class Predictor(nn.Module):
         wanted = len(classes) + (stop == "end")
         what = f"one of {wanted} classes{', END included' if stop == 'end' else ''}"
         check(bool(policy.num_classes == wanted), "policy", what, policy.num_classes)
-        self.one_step = isinstance(policy, OneStep)
-        if self.one_step:
-            check(stop != "end", "stop", "'fixed' or 'policy' for a one-step model, which names no END", stop)
-            check(not baseline, "baseline", "False for a one-step model, which REINFORCE cannot teach", baseline)
+        self.sequential = not isinstance(policy, Readout)
+        """Whether labels are named one after another."""
+        self.probabilistic = not isinstance(policy, Readout) or policy.probabilistic
+        """Whether it knows how probable a multiset is."""
+        if not self.sequential:
+            check(stop != "end", "stop", "'fixed' or 'policy' for a readout, which names no END", stop)
+            check(not baseline, "baseline", "False for a readout, which REINFORCE cannot teach", baseline)
         self.encoder = encoder
         self.policy = policy
         self.classes = tuple(classes)
         self.max_size = max_size
         self.stop = stop
-        width = policy.features
-        assert isinstance(width, int)
-        self.stop_head = StopHead(width) if stop == "policy" and not self.one_step else None
-        self.value_head = ValueHead(width) if baseline else None
-        self.size_head = SizeHead(width) if self.one_step else None
+        self.stop_head = StopHead(_width(policy)) if stop == "policy" and self.sequential else None
+        self.value_head = ValueHead(_width(policy)) if baseline else None
         self.record: dict[str, Any] = {}
         """What was saved with it."""
 
@@ -128,24 +135,40 @@ class Predictor(nn.Module):
         """How many labels a rollout names: one more than the largest multiset has, unless all have as many."""
         return self.max_size if self.stop == "fixed" else self.max_size + 1
 
-    def forward(self, x: Shaped[Tensor, "b ..."], choose: Choose = greedy, *, early: bool = False) -> Output:
-        """Encode, roll out, and read the heads.
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Sizes of the smallest and of the largest multiset that can be predicted."""
+        return self.max_size if self.stop == "fixed" else 0, self.max_size
+
+    def forward(
+        self,
+        x: Shaped[Tensor, "b ..."],
+        choose: Choose = greedy,
+        *,
+        early: bool = False,
+        at: Int64[Tensor, "b s c"] | None = None,
+    ) -> Output:
+        """Encode, roll out, and read the heads; or let a readout say what it has to say.
 
         Args:
             x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
             choose: How to name a label from the scores.
             early: Whether the rollout may end as soon as all examples have stopped.
+            at: No rollout: what the policy says where these labels have been named, S multisets (B, S, C) for each
+                input. For a policy that sees only counts.
         """
-        return self._decode(self.encoder(x), choose, early=early)
+        return self._decode(self.encoder(x), choose, early=early, at=at)
 
-    def _decode(self, memory: Tensor, choose: Choose, *, early: bool) -> Output:
-        if self.size_head is not None:
-            logits, features = self.policy(memory)
-            return Output(
-                logits[:, None], features[:, None], logits.argmax(-1, keepdim=True), size=self.size_head(features)
-            )
-        until = self._finished if early and self.stop != "fixed" else None
-        logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
+    def _decode(self, memory: Tensor, choose: Choose, *, early: bool, at: Tensor | None = None) -> Output:
+        if not self.sequential:
+            scores: Tensor = self.policy(memory)
+            return Output(scores, scores[..., :0], scores.argmax(-1))
+        if at is None:
+            until = self._finished if early and self.stop != "fixed" else None
+            logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
+        else:
+            logits, features = _where_named(self.policy, memory, at)
+            labels = logits.argmax(-1)
         return Output(
             logits,
             features,
@@ -172,10 +195,13 @@ class Predictor(nn.Module):
         with self._evaluating():
             output = self.forward(x, early=True)
         counts = self.counts(output)
+        if isinstance(self.policy, Readout):
+            probabilities = self.policy.probabilities(output.logits, *self.sizes)
+            confidence = torch.full_like(probabilities[:, 0, 0], torch.nan)
+            if self.probabilistic:
+                confidence = self.policy.believe(output.logits, *self.sizes).log_probability(counts).exp()
+            return Prediction(counts, to_labels(counts), confidence.to(probabilities.dtype), probabilities)
         probabilities = output.logits.softmax(-1)
-        if self.one_step:
-            unknown = torch.full((len(counts),), torch.nan, device=counts.device)
-            return Prediction(counts, to_labels(counts), unknown, probabilities)
         kept = self._kept(output)
         chosen = probabilities.gather(2, output.labels[..., None]).squeeze(-1)
         confidence = torch.where(kept, chosen, 1.0).prod(-1)
@@ -208,9 +234,10 @@ class Predictor(nn.Module):
             >>> counts.shape, log_probability.exp().sum(1)
             (torch.Size([4, 10, 2]), tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64))
         """
-        search = self._search(beam)
         with self._evaluating():
-            memory = self.encoder(x)
+            if not self.sequential:
+                return self.belief(x).ranked(k)
+            search, memory = self._search(beam), self.encoder(x)
             return search.best(memory, k, among=self.counts(self._decode(memory, greedy, early=True)))
 
     @torch.no_grad()
@@ -224,14 +251,28 @@ class Predictor(nn.Module):
             counts: The multisets, such as those that `predict` gives.
             beam: As for `search`.
         """
-        search = self._search(beam)
         with self._evaluating():
-            return search.log_probability(self.encoder(x), counts)
+            if not self.sequential:
+                return self.belief(x).log_probability(counts)
+            return self._search(beam).log_probability(self.encoder(x), counts)
+
+    @torch.no_grad()
+    def belief(self, x: Shaped[Tensor, "b ..."]) -> Belief:
+        """What a readout believes about each input: a distribution over multisets, with those of counts and sizes."""
+        check(not self.sequential, "policy", "a readout; of a policy see `search`", type(self.policy).__name__)
+        if not self.probabilistic:
+            raise ValueError(
+                f"{type(self.policy).__name__} gives no probabilities of multisets: train with an objective that does,"
+                " such as 'multi' or 'counts'"
+            )
+        with self._evaluating():
+            assert isinstance(self.policy, Readout)
+            return self.policy.believe(self.forward(x).logits, *self.sizes)
 
     def counts(self, output: Output) -> Int64[Tensor, "b c"]:
         """The counts (B, C) that an output of `forward` comes to."""
-        if output.size is not None:
-            return round_counts(output.logits[:, 0].softmax(-1) * output.size[:, None])
+        if isinstance(self.policy, Readout):
+            return self.policy.counts(output.logits, *self.sizes)
         return from_labels(output.labels, len(self.classes), where=self._kept(output))
 
     def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
@@ -307,11 +348,6 @@ class Predictor(nn.Module):
         return until_size(size, output.labels.shape[1])
 
     def _search(self, beam: int) -> Search:
-        if self.one_step:
-            raise ValueError(
-                "a one-step model gives no probabilities of multisets, because it names no labels one after another:"
-                " train one with another objective, such as 'multi'"
-            )
         end = self.stop == "end"
         return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, end)  # type: ignore[arg-type]
 
@@ -331,3 +367,19 @@ class Predictor(nn.Module):
             return labels == len(self.classes)
         done: Tensor = self.stop_head(step.features) > 0
         return done
+
+
+def _width(policy: nn.Module) -> int:
+    assert isinstance(policy.features, int)
+    return policy.features
+
+
+def _where_named(policy: nn.Module, memory: Tensor, at: Int64[Tensor, "b s c"]) -> tuple[Tensor, Tensor]:
+    """Scores and features (B, S, ...) of a policy where these labels have been named."""
+    state = policy.start(memory)  # type: ignore[operator]
+    what = "one that sees only counts: feed-forward or transformer"
+    check(isinstance(state, CountState), "policy", what, type(policy).__name__)
+    rows = torch.arange(len(at), device=at.device).repeat_interleave(at.shape[1])
+    state = policy.select(state, rows)._replace(named=at.flatten(0, 1))  # type: ignore[operator]
+    step, _ = policy.step(state, None)  # type: ignore[operator]
+    return step.logits.unflatten(0, at.shape[:2]), step.features.unflatten(0, at.shape[:2])

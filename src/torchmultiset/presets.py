@@ -27,10 +27,13 @@ MNIST_MULTI: Mapping[str, MnistMulti] = {
 RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
     "fast": {"norm": "batch", "schedule": "one-cycle", "lr": 3e-3, "clip": 1.0},
     "paper": {
+        "objective": "multi",
         "norm": "none",
         "schedule": "constant",
         "lr": 1e-3,
         "clip": 0.0,
+        "fresh": False,
+        "augment": "none",
         "layers": 2,
         "hidden": 32,
         "epochs": 200,
@@ -52,7 +55,7 @@ class Preset:
 
 
 # What would be picked: a preset leaves nothing open.
-_DIGITS: Mapping[str, Any] = {"batch_size": 64, "backbone": "none", "image_size": 224}
+_DIGITS: Mapping[str, Any] = {"objective": "multi", "batch_size": 64, "backbone": "none", "image_size": 224}
 
 
 def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
@@ -85,8 +88,8 @@ PRESETS: Mapping[PresetName, Preset] = {
     "mnist-multi-4": _mnist_multi("4", "4 digits of 20 to 50 pixels among clutter"),
     "mnist-multi-1-4": _mnist_multi("1-4", "1 to 4 digits of 20 to 50 pixels among clutter"),
     "mnist-multi-10": _mnist_multi("10", "10 digits of 20 pixels among clutter", paper_epochs=350),
-    "coco-easy": Preset("photographs with 2 large objects; needs --data", {}, _COCO),
-    "coco-medium": Preset("photographs with 1 to 4 large objects; needs --data", {}, _COCO),
+    "coco-easy": Preset("photographs with 2 large objects; needs --data", {"objective": "multi"}, _COCO),
+    "coco-medium": Preset("photographs with 1 to 4 large objects; needs --data", {"objective": "multi"}, _COCO),
 }
 
 

@@ -114,6 +114,12 @@ def train(
     fabric = _launch(devices, nodes, precision)
     torch.manual_seed(task.config.seed)
     predictor = _build(task)
+    objective = build_objective(
+        task.config.objective,
+        predictor,
+        seed=task.config.seed,
+        height=task.picture[-2] if len(task.picture) == 3 else None,
+    )
     record = _begin(task, predictor, fabric, command, precision, before, (devices, nodes))
     if fabric.is_global_zero:
         _tell(task, record, say)
@@ -121,17 +127,10 @@ def train(
         write_config(folder, task.config)
         write_record(folder, record)
     diary = _Diary(folder, record, watch(task)) if fabric.is_global_zero else None
-    objective = build_objective(
-        task.config.objective,
-        num_classes=len(predictor.classes),
-        stop=predictor.stop,
-        seed=task.config.seed,
-        height=task.picture[-2] if len(task.picture) == 3 else None,
-    )
     fitted = fit(
         predictor,
         objective,
-        task.splits["train"],
+        task.fresh or task.splits["train"],
         task.splits["validation"],
         task.config.optim,
         folder,
@@ -190,7 +189,8 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     state = "is finished" if record.get("finished") else "has begun"
     if not resume:
         raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
-    differ = differences(read_config(folder / CONFIG), to_dict(task.config))
+    before = to_dict(RunConfig()) | read_config(folder / CONFIG)  # what it did not know yet was as it is by default
+    differ = differences(before, to_dict(task.config))
     differ += differences({name: record.get(name) for name in launched}, launched)
     if record["data"]["sha256"] != task.data["sha256"]:
         differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
@@ -327,7 +327,8 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     pictures = task.pictures[split].inputs[np.array(chosen)]
     if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
         explained = best.explain(task.splits[split].batch(chosen).x)
-        save_predictions(panels([*pictures], explained, target[chosen]), best.classes, folder / PREDICTIONS)
+        shown = panels([*pictures], explained, target[chosen], at_once=not best.sequential)
+        save_predictions(shown, best.classes, folder / PREDICTIONS)
 
 
 def _tensorboard(folder: Path, lines: Sequence[Mapping[str, int | float]]) -> None:

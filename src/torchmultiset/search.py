@@ -34,23 +34,15 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot, pad
 
 from torchmultiset._checks import check, check_counts
+from torchmultiset.beliefs import Ranked
 from torchmultiset.multiset import cardinality
 from torchmultiset.rollout import Step
 
-__all__ = ["Ranked", "Search", "Searchable"]
+__all__ = ["Search", "Searchable"]
 
 S = TypeVar("S")
 # States of a policy at a time. One of a ConvLSTM takes 0.1 MB or more, and a step needs a few times as much.
 _STATES = 512
-
-
-class Ranked(NamedTuple):
-    """The most probable multisets of each input, best first."""
-
-    counts: Int64[Tensor, "b k c"]
-    """Zeros where fewer than k were found."""
-    log_probability: Float[Tensor, "b k"]
-    """Of each multiset given the input; -inf where there is none."""
 
 
 @runtime_checkable

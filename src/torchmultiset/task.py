@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -13,18 +13,20 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from torchmultiset._checks import check
-from torchmultiset.config import DataConfig, RunConfig, to_dict
+from torchmultiset.build import AT_ONCE
+from torchmultiset.config import DataConfig, ModelConfig, ObjectiveName, RunConfig, to_dict
 from torchmultiset.data import Examples, mnist_multi, store
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.features import cache_features
+from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import UnreadableImageError, image_sizes
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import FRACTIONS, Glance, glance
-from torchmultiset.encoders import Backbone, make_backbone
+from torchmultiset.encoders import Backbone, ConvEncoder, make_backbone
 from torchmultiset.presets import MNIST_MULTI
 from torchmultiset.record import data_record
 
-__all__ = ["Pick", "Task", "check_config", "features_of", "prepare"]
+__all__ = ["Pick", "Task", "check_config", "features_of", "pick_objective", "prepare"]
 
 
 class Pick(NamedTuple):
@@ -53,6 +55,8 @@ class Task:
     """Name and checksum."""
     fingerprint: str | None
     """Of the backbone, if there is one."""
+    fresh: Callable[[int], Examples] | None = None
+    """The training examples of each epoch, from 0 on, if not all have the same."""
 
 
 _SMALL = 128
@@ -62,6 +66,10 @@ _LEAST_SIZE = 64
 _BACKBONE_SIZE = 256
 _IN_MEMORY = 2**30
 """Bytes of images that are read once and kept."""
+_PLACES = 8
+"""Of a map for each object: where there are fewer, neighbours share one."""
+_FINE = (16, 32)
+"""Features of a tower with two poolings instead of three."""
 _LOOKED_AT = 200
 """Images whose size is looked at."""
 
@@ -77,6 +85,8 @@ _LEAST = {
     "entropy_weight": 0,
     "value_weight": 0,
     "size_weight": 0,
+    "nothing_weight": 0,
+    "marginal_bound": 1,
     "stop_weight": 0,
     "seed": 0,
 }
@@ -124,6 +134,8 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             raise ValueError(
                 f"{config.data.data} has no {split} examples to {purpose}: name the split of each line, or of none"
             )
+    _refuse_changes(config, pictures["train"])
+    fresh = fresh_epochs(data.data, seed=config.seed, mnist=data.mnist or None) if data.fresh else None
     splits, fingerprint = pictures, None
     if data.backbone != "auto" and data.backbone != "none":
         backbone, size = make_backbone(data.backbone), data.image_size
@@ -134,7 +146,19 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         }
     shape, picture = (examples["train"].inputs[np.array([0])].shape[1:] for examples in (splits, pictures))
     resolved, more = _settle(config, splits["train"], shape)
-    return Task(resolved, splits, pictures, shape, picture, (*picks, *more), data_record(data.data), fingerprint)
+    record = data_record(data.data)
+    return Task(resolved, splits, pictures, shape, picture, (*picks, *more), record, fingerprint, fresh)
+
+
+def pick_objective(reads: Literal["pictures", "vectors", "a policy"]) -> tuple[ObjectiveName, str]:
+    """The objective that our measurements favour, and why; docs/which-loss.md has the tables.
+
+    Args:
+        reads: What is learned from; or "a policy" if labels are to be named one after another.
+    """
+    if reads == "a policy":
+        return "multi", "it teaches a policy no order"
+    return "counts", f"a count head learns most from few examples of {reads}"
 
 
 def features_of(
@@ -157,6 +181,19 @@ def features_of(
     keys = examples.ids or [f"{split} {i}" for i in range(len(examples))]
     cache = cache_features(backbone, examples.inputs, folder, keys=keys, progress=progress)
     return replace(examples, inputs=cache)
+
+
+def _refuse_changes(config: RunConfig, train: Examples) -> None:
+    """Raise if images are to change from epoch to epoch, but images are not what is learned from."""
+    fresh, augment, backbone = config.data.fresh, config.optim.augment, config.data.backbone
+    if (fresh or augment != "none") and backbone != "none":
+        name = "fresh" if fresh else "augment"
+        raise ValueError(
+            f"{name} changes images, but the features of {backbone} are computed once: leave out {name}, or use"
+            " backbone none"
+        )
+    if augment != "none" and train.inputs[np.array([0])].ndim != 4:
+        raise ValueError(f"augment is for images, and {config.data.data} has none: leave it out")
 
 
 def _build_if_missing(config: RunConfig, progress: bool) -> None:
@@ -260,11 +297,24 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
         model = replace(model, **{what: value})
 
     spatial = len(shape) == 3
+    objective, crowded = config.objective, False
+    if objective.objective == "auto":
+        # END is named by a policy, as the ones are that somebody asks for.
+        by_policy = model.policy != "auto" or model.stop == "end"
+        name, reason = pick_objective("a policy" if by_policy else "pictures" if spatial else "vectors")
+        objective = replace(objective, objective=name)
+        picks.append(Pick("objective", name, reason))
+        crowded = spatial and name == "counts" and config.data.backbone == "none"
+    if crowded and model.channels == ModelConfig().channels and _places(model.channels, shape) < _PLACES * most:
+        pick("channels", _FINE, f"up to {most} objects need a finer map than three poolings leave")
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
     if model.encoder == "auto" and config.data.backbone == "none":
         pick("encoder", "conv" if spatial else "mlp", by_shape)
-    if model.policy == "auto" and config.objective.objective != "one-step":
-        pick("policy", "conv-lstm" if spatial else "lstm", by_shape)
+    if model.policy == "auto" and objective.objective not in AT_ONCE:
+        if objective.objective == "marginal":
+            pick("policy", "transformer", "objective marginal needs a policy that sees only counts")
+        else:
+            pick("policy", "conv-lstm" if spatial else "lstm", by_shape)
     if model.max_size == 0:
         check(most >= 1, "the training data", "one with at least one label", "without any")
         pick("max_size", most, "the largest multiset of the training data has as many labels")
@@ -283,4 +333,9 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
     if config.optim.epochs == 0:
         steps = optim.epochs * -(-len(train) // optim.batch_size)
         picks.append(Pick("epochs", str(optim.epochs), f"they come to {steps:,} steps"))
-    return replace(config, model=model, optim=optim), tuple(picks)
+    return replace(config, model=model, objective=objective, optim=optim), tuple(picks)
+
+
+def _places(channels: Sequence[int], shape: tuple[int, ...]) -> int:
+    _, height, width = ConvEncoder(shape[0], channels).memory_shape(shape[1], shape[2])
+    return height * width

@@ -30,6 +30,7 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset._files import write_whole
 from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch, Examples
+from torchmultiset.data.augment import AUGMENTATIONS
 from torchmultiset.evaluation import evaluate
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.objectives import Objective
@@ -79,7 +80,7 @@ def local_fabric() -> Fabric:
 def fit(
     predictor: Predictor,
     objective: Objective,
-    train: Examples,
+    train: Examples | Callable[[int], Examples],
     validation: Examples,
     optim: OptimConfig,
     folder: str | Path,
@@ -97,7 +98,7 @@ def fit(
     Args:
         predictor: What is trained, in place; at the end it has the last weights, not the best.
         objective: How to roll in, and which loss.
-        train: Examples to learn from.
+        train: Examples to learn from; or a function that gives those of each epoch, from 0 on, as many each time.
         validation: Examples whose exact match, after each epoch, chooses the best weights; the first of equals stays.
             As long as no multiset is right, F1 chooses.
         optim: How long, how fast.
@@ -114,14 +115,17 @@ def fit(
     Raises:
         NotFiniteError: The loss or its gradient became infinite or NaN. The batch is in the folder.
     """
-    optim = optim.settled(max(len(train), 1))
-    _check_arguments(predictor, train, validation, optim, seed, save_every)
+    examples = _examples(train, 0, predictor)
+    optim = optim.settled(len(examples))
+    _check_arguments(predictor, validation, optim, seed, save_every)
+    augment = AUGMENTATIONS[optim.augment]
     fabric = fabric or local_fabric()
     fused = not _has_scaler(fabric)
     adam = torch.optim.Adam(predictor.parameters(), lr=optim.lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
     model, optimiser = fabric.setup(predictor, adam)
-    schedule = _schedule(adam, optim, optim.epochs * math.ceil(len(train) / optim.batch_size))
-    settings = {"seed": seed, "examples": len(train), **asdict(optim)}
+    steps = math.ceil(len(examples) / optim.batch_size)
+    schedule = _schedule(adam, optim, optim.epochs * steps)
+    settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
     checkpoint = _Checkpoint(Path(folder), fabric, predictor, adam, schedule, settings)
     progress = checkpoint.load(resume=resume)
 
@@ -129,9 +133,12 @@ def fit(
         while progress.epoch < optim.epochs:
             model.train()
             began = time.perf_counter() - progress.seconds
-            for batch, share in _batches(train, optim.batch_size, seed, progress, fabric):
-                plan = objective(batch, _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank))
-                loss = plan.loss(model(batch.x, plan.choose)) * share
+            examples = _examples(train, progress.epoch, predictor)
+            for batch, share in _batches(examples, optim.batch_size, seed, progress, fabric):
+                generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
+                batch = augment(batch, generator)
+                plan = objective(batch, generator, (progress.epoch * steps + progress.step) / (optim.epochs * steps))
+                loss = plan.loss(model(batch.x, plan.choose, at=plan.at)) * share
                 optimiser.zero_grad()
                 fabric.backward(loss)
                 norm = _clip(fabric, model, optimiser, optim.clip)
@@ -147,7 +154,7 @@ def fit(
                 if progress.step % save_every == 0 or interruption.waits:
                     checkpoint.save(progress)
                     interruption.obey()
-            _end_epoch(checkpoint, validation, progress, len(train))
+            _end_epoch(checkpoint, validation, progress, len(examples))
             checkpoint.save(progress)
             watch(progress)
             interruption.obey()
@@ -155,23 +162,34 @@ def fit(
     return progress
 
 
-def _check_arguments(
-    predictor: Predictor, train: Examples, validation: Examples, optim: OptimConfig, seed: int, save_every: int
-) -> None:
-    for name, examples in {"train": train, "validation": validation}.items():
-        check(len(examples) >= 1, name, "at least one example", len(examples))
-        check(examples.classes == predictor.classes, name, f"of the classes {predictor.classes}", examples.classes)
-    largest = int((train.labels >= 0).sum(1).max())
+def _examples(train: Examples | Callable[[int], Examples], epoch: int, predictor: Predictor) -> Examples:
+    """The training examples of this epoch."""
+    examples = train(epoch) if callable(train) else train
+    _check_examples("train", examples, predictor)
+    largest = int((examples.labels >= 0).sum(1).max())
     if largest > predictor.max_size:
         raise ValueError(
             f"train holds a multiset of {largest} labels, but the predictor names at most {predictor.max_size}:"
             f" build it with max_size={largest}, or leave such examples out"
         )
+    return examples
+
+
+def _check_examples(name: str, examples: Examples, predictor: Predictor) -> None:
+    check(len(examples) >= 1, name, "at least one example", len(examples))
+    check(examples.classes == predictor.classes, name, f"of the classes {predictor.classes}", examples.classes)
+
+
+def _check_arguments(
+    predictor: Predictor, validation: Examples, optim: OptimConfig, seed: int, save_every: int
+) -> None:
+    _check_examples("validation", validation, predictor)
     for name, value in {"epochs": optim.epochs, "batch_size": optim.batch_size, "save_every": save_every}.items():
         check(value >= 1, name, "at least 1", value)
     check(optim.lr > 0, "lr", "above 0", optim.lr)
     check(optim.clip >= 0, "clip", "at least 0", optim.clip)
     check_one_of("schedule", optim.schedule, ("one-cycle", "constant"))
+    check_one_of("augment", optim.augment, AUGMENTATIONS)
     check(seed >= 0, "seed", "at least 0", seed)
 
 
@@ -290,7 +308,7 @@ class _Checkpoint:
         if not resume:
             raise FileExistsError(f"there is a run in {self.folder} already: resume it, or take another folder")
         for name, value in self.settings.items():
-            was = state["settings"][name]
+            was = (asdict(OptimConfig()) | state["settings"])[name]  # what it did not know yet was as it is by default
             check(value == was, name, f"{was!r}, as in the run in {self.folder} that is to be resumed", value)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch.nn.functional import max_pool2d
+from torch.nn.functional import conv2d, max_pool2d
 
-from torchmultiset.encoders._pool import max_pool
+from torchmultiset.encoders._pool import conv_max_pool, max_pool
 
 
 def maps(*shape, layout=torch.channels_last):
@@ -45,3 +45,67 @@ def test_nan_is_not_lost():
 def test_without_gradients_nothing_is_kept():
     with torch.no_grad():
         assert max_pool(maps(2, 3, 4, 6)).grad_fn is None
+
+
+@pytest.mark.parametrize(
+    ("channels", "height", "width", "kernel"),
+    [
+        (1, 12, 16, 5),
+        (1, 8, 10, 3),
+        (2, 12, 10, 5),
+        (1, 6, 4, 1),
+        (3, 12, 16, 5),  # too many channels for blocks
+        (1, 13, 16, 5),  # odd sizes
+        (1, 12, 15, 5),
+        (1, 12, 16, 4),  # a kernel without a middle
+    ],
+)
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("learns", [True, False])
+def test_convolution_and_pooling_equal_pytorch_s(channels, height, width, kernel, biased, learns):
+    weight = maps(4, channels, kernel, kernel)
+    bias = torch.arange(4, dtype=torch.float64).requires_grad_() if biased else None
+    x = maps(3, channels, height, width).detach()
+    expected = max_pool2d(conv2d(x, weight, bias), 2)
+    with torch.set_grad_enabled(learns):
+        found = conv_max_pool(x, weight, bias)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    if learns:
+        grad = torch.rand(expected.shape, dtype=torch.float64)
+        wanted = [weight] if bias is None else [weight, bias]
+        ours = torch.autograd.grad(found, wanted, grad)
+        theirs = torch.autograd.grad(expected, wanted, grad)
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+def test_frozen_weights_still_pass_gradients_on():
+    x, weight = maps(2, 1, 12, 12), maps(4, 1, 5, 5).detach()
+    ours, theirs = conv_max_pool(x, weight), max_pool2d(conv2d(x, weight), 2)
+    (found,) = torch.autograd.grad(ours.sum(), x)
+    (expected,) = torch.autograd.grad(theirs.sum(), x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_low_precision_stays_what_pytorch_makes_of_it():
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
+        assert conv_max_pool(maps(2, 1, 12, 12).float(), maps(4, 1, 5, 5).float()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pictures_may_lie_anywhere_in_memory(dtype):
+    weight = torch.arange(50, dtype=dtype).view(2, 1, 5, 5)
+    memory = torch.randint(0, 2, (3 * 13 * 14,), generator=torch.Generator().manual_seed(0)).to(dtype)
+    for x in (
+        memory[1:433].view(3, 1, 12, 12),
+        memory.view(3, 1, 13, 14)[:, :, 1:, 1:13],
+        memory[:432].view(3, 1, 12, 12),
+    ):
+        with torch.no_grad():
+            torch.testing.assert_close(conv_max_pool(x, weight), max_pool2d(conv2d(x, weight), 2))
+
+
+def test_no_pictures_give_no_maps():
+    with torch.no_grad():
+        assert conv_max_pool(torch.zeros(0, 1, 12, 12), torch.zeros(4, 1, 5, 5), torch.zeros(4)).shape == (0, 4, 4, 4)
+    assert max_pool(torch.zeros(0, 4, 8, 8).contiguous(memory_format=torch.channels_last)).shape == (0, 4, 4, 4)

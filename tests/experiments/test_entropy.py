@@ -11,8 +11,9 @@ from tiny_runs import images, vectors
 from torchmultiset.data import Examples
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
 from torchmultiset.experiments.entropy import LEVELS, curve, entropy_curves
-from torchmultiset.policies import LSTMPolicy, OneStep
+from torchmultiset.policies import LSTMPolicy
 from torchmultiset.predictor import Predictor
+from torchmultiset.readouts import OneStep
 
 
 def same_size(count: int, size: int) -> Examples:

@@ -13,10 +13,15 @@ from torch import Tensor
 
 from torchmultiset.losses import (
     _imitation,
+    cell_count_loss,
+    coached_loss,
     count_regression_loss,
+    count_table_loss,
     distribution_matching_loss,
+    hungarian_loss,
     multiset_loss,
     one_step_loss,
+    poisson_count_loss,
     reinforce_loss,
     sequence_loss,
     stop_loss,
@@ -121,6 +126,22 @@ CASES |= {
         lambda rates, batch, **options: count_regression_loss(rates, batch.target, **options),
         (C,),
         scores_are="counts",
+    ),
+    "counts of cells": Case(
+        lambda logits, batch, **options: cell_count_loss(logits, batch.target, **options), (7, C + 1)
+    ),
+    "count table": Case(
+        lambda tables, batch, **options: count_table_loss(tables, batch.target, **options), (C, 7), scores_are="tables"
+    ),
+    "poisson counts": Case(
+        lambda log_rates, batch, **options: poisson_count_loss(log_rates, batch.target, **options),
+        (C,),
+        scores_are="log rates",
+    ),
+    "hungarian": Case(lambda logits, batch, **options: hungarian_loss(logits, batch.target, **options), (6, C + 1)),
+    "coached": Case(
+        lambda logits, batch, **options: coached_loss(logits, batch.labels, batch.target, coaching=0.0, **options),
+        (T, C),
     ),
     "reinforce": Case(
         lambda logits, batch, **options: reinforce_loss(logits, batch.labels, batch.target, **options),
@@ -238,7 +259,10 @@ def test_the_names_of_the_classes_do_not_matter(case):
         torch.where(BATCH.sequence < 0, -1, new_name[BATCH.sequence]),
     )
     scores, *others = case.inputs()
-    permuted = scores if case.scores_are == "stops" else scores[..., order[: scores.shape[-1]]]
+    if case.scores_are == "tables":
+        permuted = scores[:, order[:C]]
+    else:
+        permuted = scores if case.scores_are == "stops" else scores[..., order[: scores.shape[-1]]]
     torch.testing.assert_close(
         case(permuted, *others, batch=renamed, reduction="none"), case(scores, *others, reduction="none")
     )
@@ -283,8 +307,8 @@ def test_extreme_scores_have_finite_values_and_gradients(case, extreme, dtype):
     scores, *others = case.inputs(dtype)
     generator = torch.Generator().manual_seed(3)
     signs = torch.randint(-1, 2, scores.shape, generator=generator).to(dtype)
-    if case.scores_are == "counts":
-        extreme = 1e4  # its square must still be a number
+    # Its square, or its exponential, must still be a number.
+    extreme = {"counts": 1e4, "log rates": 80.0}.get(case.scores_are, extreme)
     for extremes in (signs * extreme, torch.full_like(scores, extreme), torch.full_like(scores, -extreme)):
         loss, found = gradients(case, [extremes, *others])
         assert torch.isfinite(loss).all()

@@ -8,8 +8,9 @@ import torch
 
 import torchmultiset.page
 from torchmultiset.encoders import ConvEncoder
-from torchmultiset.policies import ConvLSTMPolicy, OneStep
+from torchmultiset.policies import ConvLSTMPolicy
 from torchmultiset.predictor import Predictor
+from torchmultiset.readouts import CellCounts, OneStep
 
 SIDE = 24
 CLASSES = ("apple", "pear", "plum")
@@ -17,12 +18,14 @@ STATIC = Path(torchmultiset.page.__file__).parent / "static"
 
 
 def predictor(stop: str, *, channels: int = 1, classes: tuple[str, ...] = CLASSES, seed: int = 0) -> Predictor:
-    """Untrained; `stop` may also be "one-step"."""
+    """Untrained; `stop` may also be "one-step" or "counts"."""
     torch.manual_seed(seed)
     encoder = ConvEncoder(channels, (4, 8))
     memory = encoder.memory_shape(SIDE, SIDE)
     if stop == "one-step":
         return Predictor(encoder, OneStep(len(classes), memory[0]), classes, max_size=3)
+    if stop == "counts":
+        return Predictor(encoder, CellCounts(len(classes), memory[0], hidden=8), classes, max_size=3)
     policy = ConvLSTMPolicy(len(classes) + (stop == "end"), memory, hidden=8)
     return Predictor(encoder, policy, classes, max_size=3, stop=stop)
 

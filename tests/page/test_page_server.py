@@ -124,6 +124,36 @@ def test_a_one_step_model_has_one_step_and_no_probability(page):
     assert spelled(told["answer"]) == model.predict_labels(as_input(noise()))[0]
 
 
+def test_a_count_model_tells_how_probable_each_class_and_each_multiset_is(page):
+    model = predictor("counts")
+    told = ask(page(model), png(noise())).json()
+    x = as_input(noise())
+    belief = model.belief(x)
+    exactly = belief.count_probabilities()[0]
+    (step,) = told["steps"]
+    assert (told["ends"], step["named"], step["stop"]) == ("at once", None, None)
+    assert told["classes"] == ["apple", "pear", "plum"]
+    assert step["probabilities"] == pytest.approx([1 - row[0] for row in exactly.tolist()], abs=1e-4)
+    unsure = -sum(p * math.log(p) for row in exactly.tolist() for p in row if p > 0)
+    assert step["entropy"] == pytest.approx(unsure, abs=1e-3)
+    assert spelled(told["answer"]) == model.predict_labels(x)[0]
+    assert told["probability"] == pytest.approx(belief.log_probability(belief.best()).exp().item(), rel=1e-3)
+    assert [one["answer"] for one in told["best"]] == [True, False, False, False, False]
+    chances = belief.ranked(5).log_probability[0].exp().tolist()
+    assert [one["probability"] for one in told["best"]] == pytest.approx(chances, rel=1e-3)
+
+
+def test_of_many_classes_of_a_count_model_the_most_probable_are_shown(page):
+    model = predictor("counts", classes=tuple(f"thing {i}" for i in range(40)))
+    told = ask(page(model), png(noise())).json()
+    assert (len(told["classes"]), told["others"]) == (12, 28)
+    there = (1 - model.belief(as_input(noise())).count_probabilities()[0, :, 0]).tolist()
+    (step,) = told["steps"]
+    assert sorted(step["probabilities"], reverse=True) == pytest.approx(sorted(there, reverse=True)[:12], abs=1e-4)
+    absent = math.prod(1 - p for i, p in enumerate(there) if f"thing {i}" not in told["classes"])
+    assert step["rest"] == pytest.approx(1 - absent, abs=1e-3)
+
+
 def test_of_many_classes_the_highest_bars_are_shown(page):
     model = predictor("fixed", classes=tuple(f"thing {i}" for i in range(40)))
     told = ask(page(model), png(noise())).json()

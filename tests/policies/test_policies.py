@@ -7,16 +7,9 @@ import torch
 
 from torchmultiset import multiset
 from torchmultiset.heads import SizeHead, StopHead, ValueHead
-from torchmultiset.losses import count_regression_loss, multiset_loss, one_step_loss
+from torchmultiset.losses import multiset_loss
 from torchmultiset.metrics import exact_match
-from torchmultiset.policies import (
-    ConvLSTMPolicy,
-    FeedForwardPolicy,
-    LSTMPolicy,
-    OneStep,
-    TransformerPolicy,
-    round_counts,
-)
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import follow_oracle, forced, greedy, rollout, sample
 
 C, D = 6, 5
@@ -131,50 +124,6 @@ def test_heads_read_features_of_all_steps_at_once():
     assert (SizeHead(8)(torch.randn(100, 8) * 10) > 0).all()
 
 
-@pytest.mark.parametrize("shape", [(D,), (D, 3, 4)])
-def test_one_step_learns_counts_by_shares_and_size(shape):
-    torch.manual_seed(0)
-    memory = torch.randn(3, *shape)
-    target = multiset.from_labels([[0, 0, 2], [1], [3, 3, 3, 4]], C)
-    model, size_head = OneStep(C, D), SizeHead(D)
-    adam = torch.optim.Adam([*model.parameters(), *size_head.parameters()], lr=0.1)
-    for _ in range(400):
-        logits, features = model(memory)
-        loss = one_step_loss(logits, size_head(features), target)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    logits, features = model(memory)
-    counts = round_counts(logits.softmax(-1) * size_head(features)[:, None])
-    assert torch.equal(counts, target)
-
-
-def test_one_step_learns_counts_directly():
-    torch.manual_seed(0)
-    memory = torch.randn(3, D)
-    target = multiset.from_labels([[0, 0, 2], [1], []], C)
-    model = OneStep(C, D)
-    adam = torch.optim.Adam(model.parameters(), lr=0.1)
-    for _ in range(300):
-        loss = count_regression_loss(model(memory).logits, target)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    assert torch.equal(round_counts(model(memory).logits), target)
-
-
-def test_one_step_skips_the_recurrence_and_pools_the_memory():
-    model = OneStep(C, D)
-    memory = torch.rand(2, D, 3, 4)
-    logits, features = model(memory)
-    torch.testing.assert_close(features, memory.mean((2, 3)))
-    torch.testing.assert_close(logits, model.classifier(features))
-
-
-def test_a_negative_rate_rounds_to_no_label():
-    assert torch.equal(round_counts(torch.tensor([[-3.0, 0.49, 1.51]])), torch.tensor([[0, 0, 2]]))
-
-
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_oracle_strategy_leads_any_policy_to_an_exact_match(name):
     policy, memory = make(name)
@@ -194,8 +143,6 @@ def test_the_oracle_strategy_leads_any_policy_to_an_exact_match(name):
         (lambda: TransformerPolicy(C, D, width=10, heads=4), "width must be a multiple of heads = 4"),
         (lambda: ConvLSTMPolicy(C, (D, 3, 3), kernel=4), "kernel must be an odd number"),
         (lambda: ConvLSTMPolicy(C, (D, 3, 3), layers=0), "layers must be at least 1"),
-        (lambda: OneStep(C, D)(torch.rand(2, 3)), "memory must be"),
-        (lambda: OneStep(0, D), "num_classes must be at least 1"),
     ],
 )
 def test_bad_input_is_named(build, message, without_shape_hook):

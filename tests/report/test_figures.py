@@ -81,6 +81,19 @@ def test_each_step_shows_its_distribution_with_the_named_label_apart():
     assert [label.get_text() for label in steps[-1].get_xticklabels()] == ["a", "b", "c"]
 
 
+def test_what_was_said_at_once_shows_how_probable_each_number_of_each_class_is():
+    rows = torch.tensor([[[0.9, 0.1, 0.8], [0.7, 0.0, 0.2], [0.1, 0.0, 0.0]]])
+    prediction = Prediction(torch.tensor([[2, 0, 1]]), torch.tensor([[0, 0, 2]]), torch.tensor([0.5]), rows)
+    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, at_once=True)
+    _, *steps = draw_predictions([panel], ["a", "b", "c"]).axes
+    assert len(steps) == 3  # one of a class, two, and that there is no third
+    blue = []
+    for row, axes in zip(rows[0].tolist(), steps, strict=True):
+        assert [bar.get_height() for bar in axes.patches] == pytest.approx(row)
+        blue.append([bar.get_facecolor()[2] > 0.8 for bar in axes.patches])
+    assert blue == [[True, False, True], [True, False, False], [False, False, False]]
+
+
 def test_end_has_its_bar_and_its_step():
     prediction = predicted([[1, 0]], [[0, -1, -1]], 3)
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)

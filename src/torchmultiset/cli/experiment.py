@@ -1,4 +1,4 @@
-"""``multiset experiment``: run the paper's tables and its entropy figure."""
+"""``multiset experiment``: run the paper's tables, its entropy figure, and tables that go beyond it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from torchmultiset.experiments.work import RECORD, Folders, read_json
 __all__ = ["app"]
 
 # Of its own, because the help lists the choices of a Literal and not those of a union of two.
-_Name: TypeAlias = Literal["table-1", "table-2", "table-3", "entropy", "all"]
+_Name: TypeAlias = Literal["table-1", "table-2", "table-3", "entropy", "beyond", "variations", "all"]
 _AtLeastOne = Parameter(validator=Number(gte=1))
 
 app = App(
@@ -75,13 +75,14 @@ def experiment(
     runs: Path = Folders.runs,
     data: Path = Folders.data,
 ) -> None:
-    """Run the experiments of the paper: what is missing is run, what is done is skipped.
+    """Run the experiments: what is missing is run, what is done is skipped.
 
     Each cell of a table is a training run of its own. Stop it when you like: started again, the same command goes on
     where it was, after Ctrl-C or a kill.
 
     Args:
-        names: Which tables; "entropy" is the figure.
+        names: Which tables of the paper; "entropy" is its figure; "beyond" and "variations" are about
+            objectives that came after it.
         scale: How large; see below.
         only: Only cells whose name fits this pattern, or begins with it: `mnist-multi-4`, `*/multi/*`. May be repeated.
         dry_run: Only list the cells, and what is done.

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from torchmultiset.beliefs import Ranked
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.encoders import PretrainedEncoder
@@ -26,9 +27,8 @@ from torchmultiset.evaluation import evaluate as evaluate_all
 from torchmultiset.inference import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
-from torchmultiset.report.calibration import calibrate, calibration_tables, confidences
+from torchmultiset.report.calibration import calibrate, calibration_tables, log_probabilities
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
-from torchmultiset.search import Ranked
 from torchmultiset.task import features_of
 
 __all__ = ["evaluate", "predict"]
@@ -87,7 +87,7 @@ def _evaluate(
         figure: Picture of that to write, a .png file: reliability, and risk against coverage.
     """
     predictor = open_model(model)
-    calibration = calibration and not predictor.one_step
+    calibration = calibration and predictor.probabilistic
     if figure is not None:
         _check_drawable(predictor, calibration)
     splits = open_examples(predictor, data)
@@ -101,7 +101,8 @@ def _evaluate(
     shown, plain = tables(told), told.to_json()
     if calibration:
         with progress_bar(sys.stderr.isatty(), "how sure it is", len(examples)) as advance:
-            sure = calibrate(confidences(predictor, examples, counts, beam=beam, watch=advance), equal(counts, target))
+            log = log_probabilities(predictor, examples, counts, beam=beam, watch=advance)
+            sure = calibrate(log.exp(), equal(counts, target))
         shown += calibration_tables(sure)
         plain["calibration"] = sure.to_json()
         if figure is not None:
@@ -149,11 +150,11 @@ def _predict(
             each label was.
     """
     predictor = open_model(model)
-    if predictor.one_step and (best is not None or min_confidence is not None):
+    if not predictor.probabilistic and (best is not None or min_confidence is not None):
         flag = "--min-confidence" if best is None else "--best"
-        raise ValueError(f"{flag} needs probabilities, and a one-step model has none: it names all labels at once")
+        raise ValueError(f"{flag} needs probabilities of multisets, and this model ({_kind(predictor)}) has none")
     sources = open_inputs(predictor, inputs, split=split)
-    table, drawn, tally = _predictions_table(), _Panels(figure), Counter[str]()
+    table, drawn, tally = _predictions_table(), _Panels(figure, predictor), Counter[str]()
     for batch in explain(predictor, sources, number=number):
         drawn.add(batch)
         for row in _rows(batch, _worth(batch, predictor, best, beam), predictor, min_confidence):
@@ -162,7 +163,7 @@ def _predict(
             else:
                 _add_row(table, row)
                 tally.update(name for name, value in row.items() if value not in (None, False))
-    shown = drawn.save(predictor.classes)
+    shown = drawn.save()
     if not json_:
         Console().print(table)
         if min_confidence is not None:
@@ -174,7 +175,7 @@ def _predict(
 def _check_drawable(predictor: Predictor, calibration: bool) -> None:
     """Say before the work what would make a picture of it impossible."""
     if not calibration:
-        why = "a one-step model does not say" if predictor.one_step else "--no-calibration leaves that out"
+        why = "--no-calibration leaves that out" if predictor.probabilistic else f"{_kind(predictor)} does not say"
         raise ValueError(f"--figure shows how sure the model is, but {why}")
     import torchmultiset.report.calibration_figure  # noqa: F401  (needs matplotlib)
 
@@ -182,8 +183,9 @@ def _check_drawable(predictor: Predictor, calibration: bool) -> None:
 class _Panels:
     """Collects what a picture has room for; without a file to write, nothing, so that matplotlib is not needed."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, predictor: Predictor) -> None:
         self.path = path
+        self.predictor = predictor
         self.panels: list[Any] = []
 
     def add(self, batch: Explained) -> None:
@@ -191,15 +193,16 @@ class _Panels:
         if self.path is not None and len(self.panels) < _FIGURE:
             from torchmultiset.report.figures import panels
 
-            made = panels([*batch.inputs], batch.prediction, batch.truth)
+            at_once = not self.predictor.sequential
+            made = panels([*batch.inputs], batch.prediction, batch.truth, at_once=at_once)
             self.panels += made[: _FIGURE - len(self.panels)]
 
-    def save(self, classes: Sequence[str]) -> int:
+    def save(self) -> int:
         """Draw them; how many there are."""
         if self.path is not None:
             from torchmultiset.report.figures import save_predictions
 
-            save_predictions(self.panels, classes, self.path)
+            save_predictions(self.panels, self.predictor.classes, self.path)
         return len(self.panels)
 
 
@@ -261,7 +264,7 @@ def _rows(
 
 def _worth(batch: Explained, predictor: Predictor, best: int | None, beam: int) -> _Worth:
     counts = batch.prediction.counts
-    if predictor.one_step:
+    if not predictor.probabilistic or (best is None and not predictor.sequential):
         return _Worth(counts, batch.prediction.confidence)
     x = torch.from_numpy(batch.inputs).to(next(predictor.parameters()).device)
     if best is None:
@@ -274,6 +277,10 @@ def _abstained(tally: Mapping[str, int], min_confidence: float) -> str:
     answers = tally["input"] - tally["abstained"]
     told = f"Not sure enough, below {min_confidence:g}: {tally['abstained']:,} of {tally['input']:,}."
     return told + (f" Of the {answers:,} others {tally['right']:,} are right." if tally["truth"] else "")
+
+
+def _kind(predictor: Predictor) -> str:
+    return type(predictor.policy).__name__
 
 
 def _named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:

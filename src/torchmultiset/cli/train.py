@@ -15,7 +15,7 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
-from torchmultiset.build import build_objective
+from torchmultiset.build import check_together
 from torchmultiset.cli.progress import TrainingProgress
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
 from torchmultiset.data.load import is_store
@@ -70,7 +70,7 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
 def _check_together(**given: Any) -> None:
     """Refuse what does not go together before anything is read or written."""
     if "model" in given and given["model"].stop == "end":
-        build_objective(given.get("objective", ObjectiveConfig()), num_classes=1, stop="end", seed=0)
+        check_together(given.get("objective", ObjectiveConfig()), "end")
 
 
 def _below_flags(

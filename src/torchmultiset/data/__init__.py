@@ -5,6 +5,8 @@
 - `coco`: the paper's variants of COCO
 - `manifest`: your own images, arrays or tables
 - `ranks`: the orders that the sequence loss can be taught
+- `fresh`: new images of MNIST Multi for each epoch
+- `augment`: images that are changed a little in training
 - `features`: what a frozen backbone makes of images, kept on disk
 """
 

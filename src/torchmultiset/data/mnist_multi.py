@@ -109,7 +109,12 @@ VARIANTS: Mapping[str, MnistMulti] = {
 
 
 def generate(
-    parameters: MnistMulti, digits: Digits, split: Split, indices: Sequence[int] | Int[np.ndarray, " n"]
+    parameters: MnistMulti,
+    digits: Digits,
+    split: Split,
+    indices: Sequence[int] | Int[np.ndarray, " n"],
+    *,
+    lazy: bool = False,
 ) -> Examples:
     """Make examples in memory. Each depends on the parameters, the digits, the split and its index only.
 
@@ -118,6 +123,7 @@ def generate(
         digits: What they are made of, clutter included.
         split: Example i of one split has nothing in common with example i of another.
         indices: Which examples, from 0 on; there is no last one.
+        lazy: Make an image when a batch with it is read, each time anew, and keep none in memory.
 
     Returns:
         Images (N, 1, canvas, canvas), uint8; labels (N, M), padded with -1, M the most digits of an image; boxes
@@ -140,12 +146,10 @@ def generate(
     labels = _labels(parameters, digits)
     keys = example_keys(parameters.seed, _SPLITS.index(split), chosen)
     scene = _scene(parameters, labels, keys)
-    canvas = np.zeros((len(chosen), parameters.canvas, parameters.canvas), dtype=np.uint8)
-    _add_clutter(canvas, parameters, digits, keys)
-    _add_digits(canvas, digits, scene)
+    images = _Images(parameters, digits, keys, scene)
     boxes = np.stack([scene.x, scene.y, scene.px, scene.px], -1) * scene.there[..., None]
     return Examples(
-        inputs=canvas[:, None],
+        inputs=images if lazy else images[np.arange(len(chosen))],
         labels=np.where(scene.there, labels[scene.digit], -1),
         classes=tuple(map(str, parameters.classes)),
         boxes=boxes.astype(np.float32),
@@ -272,6 +276,25 @@ class _Scene(NamedTuple):
     y: Int64[np.ndarray, "n m"]
 
 
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """Images that are drawn when they are read."""
+
+    parameters: MnistMulti
+    digits: Digits
+    keys: UInt64[np.ndarray, " n"]
+    scene: _Scene
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> UInt8[np.ndarray, "b 1 h h"]:
+        canvas = np.zeros((len(indices), self.parameters.canvas, self.parameters.canvas), dtype=np.uint8)
+        _add_clutter(canvas, self.parameters, self.digits, self.keys[indices])
+        _add_digits(canvas, self.digits, _Scene(*(part[indices] for part in self.scene)))
+        return canvas[:, None]
+
+
 def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64[np.ndarray, " n"]) -> _Scene:
     (least, most), (small, large) = parameters.sizes, parameters.digit_px
     size = least + draw(keys, _Purpose.SIZE, 1, most - least + 1)
@@ -328,7 +351,7 @@ def _add_digits(canvas: UInt8[np.ndarray, "n h h"], digits: Digits, scene: _Scen
     order = np.argsort(scene.px[image, slot], kind="stable")
     image, slot = image[order], slot[order]
     px, starts = np.unique(scene.px[image, slot], return_index=True)
-    for size, start, stop in zip(px.tolist(), starts, [*starts[1:], len(order)], strict=True):
+    for size, start, stop in zip(px.tolist(), starts, np.append(starts, len(order))[1:], strict=True):
         block = max(1, _BLOCK_PIXELS // size**2)
         for first in range(start, stop, block):
             which = image[first : min(first + block, stop)], slot[first : min(first + block, stop)]

@@ -1,30 +1,55 @@
-"""2x2 max-pooling of channels-last maps on a CPU: `max_pool2d(x, 2)`, in two thirds of its time.
+"""2x2 max-pooling of channels-last maps on a CPU, alone and together with the convolution before it.
 
-The maximum of two rows, then of two columns, each a plain operation on whole rows of memory. What is kept for the
-backward pass is which one it was, as the number to multiply a gradient with, not the index of each maximum.
+`max_pool` takes the maximum of two rows, then of two columns, each a plain operation on whole rows of memory. What is
+kept for the backward pass is which one it was, as the number to multiply a gradient with, not the index of each
+maximum.
+
+`conv_max_pool` is a convolution and its pooling. For pictures of one or two channels it computes the four results of
+each window as features of one place, which is faster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import max_pool2d
+from torch.nn.functional import conv2d, max_pool2d, pad
 
-__all__ = ["max_pool"]
+__all__ = ["conv_max_pool", "max_pool"]
+
+FEW_CHANNELS = 2
+"""With more, the zeros that are multiplied cost more than the layout saves."""
+
+
+def conv_max_pool(
+    x: Float[Tensor, "b channels height width"],
+    weight: Float[Tensor, "c channels k k"],
+    bias: Float[Tensor, " c"] | None = None,
+) -> Float[Tensor, "b c h w"]:
+    """`max_pool2d(conv2d(x, weight, bias), 2)`."""
+    if _plain(x) or torch.is_autocast_enabled("cpu"):
+        return max_pool2d(conv2d(x, weight, bias), 2)
+    in_pairs = x.shape[2] % 2 == x.shape[3] % 2 == x.storage_offset() % 2 == 0 and x.is_contiguous()
+    few = weight.shape[1] <= FEW_CHANNELS and not x.requires_grad
+    if not (in_pairs and few and weight.shape[2] % 2 == 1 and x.dtype.itemsize >= 4):
+        return max_pool(conv2d(x, weight, bias))
+    pooled: Tensor = _ConvMaxPool.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    height, width = ((side - weight.shape[2] + 1) // 2 for side in x.shape[2:])
+    return pooled.view(x.shape[0], height, width, weight.shape[0]).permute(0, 3, 1, 2)
 
 
 def max_pool(x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b c h w"]:
-    """The largest of each 2x2 window; an odd row or column at the end is left out."""
+    """`max_pool2d(x, 2)`: the largest of each 2x2 window; an odd row or column at the end is left out."""
+    b, c, height, width = x.shape
     rows = x.permute(0, 2, 3, 1)
-    plain = x.device.type != "cpu" or torch.compiler.is_exporting()
-    if plain or not rows.is_contiguous() or x.shape[2] % 2 or x.shape[3] % 2:
+    if _plain(x) or not rows.is_contiguous() or height % 2 or width % 2:
         return max_pool2d(x, 2)
     pooled: Tensor = _MaxPool.apply(rows)  # type: ignore[no-untyped-call]
-    return pooled.permute(0, 3, 1, 2)
+    return pooled.view(b, height // 2, width // 2, c).permute(0, 3, 1, 2)
 
 
 class _MaxPool(torch.autograd.Function):
@@ -32,31 +57,78 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        b, height, width, c = x.shape
-        upper, lower = x.view(b, height // 2, 2, width, c).unbind(2)
-        larger = torch.maximum(upper, lower)
-        left, right = larger.view(b, height // 2, width // 2, 2, c).unbind(3)
-        if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(_which(upper, lower), _which(left, right))
-        return torch.maximum(left, right)
+        learns, c = ctx.needs_input_grad[0], x.shape[3]
+        columns, is_upper = _larger(x.view(-1, 2, x.shape[2] * c), learns)
+        pooled, is_left = _larger(columns.view(-1, 2, c), learns)
+        ctx.save_for_backward(is_upper, is_left)
+        ctx.shape = x.shape
+        return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        by_row, by_column = ctx.saved_tensors
-        b, h, w, c = grad.shape
-        columns = grad.new_empty(b, h, w, 2, c)
-        left, right = columns.unbind(3)
-        torch.mul(grad, by_column, out=left)
-        torch.sub(grad, left, out=right)
-        columns = columns.view(b, h, 2 * w, c)
-        rows = grad.new_empty(b, h, 2, 2 * w, c)
-        upper, lower = rows.unbind(2)
-        torch.mul(columns, by_row, out=upper)
-        torch.sub(columns, upper, out=lower)
-        return rows.view(b, 2 * h, 2 * w, c)
+        is_upper, is_left = ctx.saved_tensors
+        return _to_windows(grad, is_upper, is_left, ctx.shape)
 
 
-def _which(x: Tensor, other: Tensor) -> Tensor:
-    """1 where x is the larger one, else 0, as numbers of its type."""
-    return torch.ge(x, other, out=torch.empty(x.shape, dtype=x.dtype))
+class _ConvMaxPool(torch.autograd.Function):
+    """The four results of a window as features of one place; the picture has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        learns = any(ctx.needs_input_grad)
+        c, channels, kernel, _ = weight.shape
+        # The kernel in each place of the window, with zeros around it: all four read the same part of the picture.
+        placed = pad(weight, (1, 1, 1, 1)).unfold(2, kernel + 1, 1).unfold(3, kernel + 1, 1)
+        placed = placed.permute(2, 3, 0, 1, 4, 5).flip(0, 1).reshape(4 * c, channels, kernel + 1, kernel + 1)
+        biases = None if bias is None else bias.repeat(4)
+        features = conv2d(_blocks(x), _blocks(placed), biases).permute(0, 2, 3, 1)
+        columns, is_upper = _larger(features.reshape(-1, 2, 2 * c), learns)
+        pooled, is_left = _larger(columns.view(-1, 2, c), learns)
+        ctx.save_for_backward(x, weight, is_upper, is_left)
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor | None]:
+        x, weight, is_upper, is_left = ctx.saved_tensors
+        height, width = (side - weight.shape[2] + 1 for side in x.shape[2:])
+        windows = _to_windows(grad, is_upper, is_left, (x.shape[0], height, width, grad.shape[1])).permute(0, 3, 1, 2)
+        one, none = [1, 1], [0, 0]
+        _, of_weight, _ = torch.ops.aten.convolution_backward(
+            windows, x, weight, None, one, none, one, False, none, 1, [False, True, False]
+        )
+        return None, of_weight, grad.sum(0) if ctx.needs_input_grad[2] else None
+
+
+def _larger(pairs: Tensor, learns: bool) -> tuple[Tensor, Tensor | None]:
+    """The larger ones (n, m) of pairs (n, 2, m), and, to learn from it, 1 where that is the first, else 0."""
+    first, second = pairs.unbind(1)
+    is_first = torch.ge(first, second, out=torch.empty(first.shape, dtype=first.dtype)) if learns else None
+    return torch.maximum(first, second), is_first
+
+
+def _to_windows(grad: Tensor, is_upper: Tensor, is_left: Tensor, shape: Sequence[int]) -> Tensor:
+    """The gradient of maps (b, height, width, c) from that of what was pooled, (n, c)."""
+    columns = _to_pairs(grad, is_left).view(-1, shape[2] * shape[3])
+    return _to_pairs(columns, is_upper.view(columns.shape)).view(*shape)
+
+
+def _to_pairs(grad: Tensor, is_first: Tensor) -> Tensor:
+    pairs = grad.new_empty(grad.shape[0], 2, grad.shape[1])
+    first, second = pairs.unbind(1)
+    torch.mul(grad, is_first, out=first)
+    torch.sub(grad, first, out=second)
+    return pairs
+
+
+def _blocks(x: Tensor) -> Tensor:
+    """2x2 pixels as channels of one, channels last. Two neighbours move as one complex number, which is faster."""
+    b, c, height, width = x.shape
+    pairs = torch.view_as_complex(x.view(b, c, height // 2, 2, width // 2, 2))
+    blocks = torch.view_as_real(pairs.permute(0, 2, 4, 1, 3).contiguous())
+    return blocks.view(b, height // 2, width // 2, 4 * c).permute(0, 3, 1, 2)
+
+
+def _plain(x: Tensor) -> bool:
+    return x.device.type != "cpu" or torch.compiler.is_exporting()

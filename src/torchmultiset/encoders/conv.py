@@ -13,7 +13,7 @@ from torch.nn.functional import relu
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.encoders._pool import max_pool
+from torchmultiset.encoders._pool import conv_max_pool
 
 __all__ = ["ConvEncoder"]
 
@@ -73,7 +73,8 @@ class ConvEncoder(nn.Module):
         if x.dtype == torch.uint8:
             x = x.to(torch.get_default_dtype()) / 255
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = relu(norm(max_pool(conv(x))))
+            assert isinstance(conv, nn.Conv2d)
+            x = relu(norm(conv_max_pool(x, conv.weight, conv.bias)))
         return x
 
     def memory_shape(self, height: int, width: int) -> tuple[int, int, int]:

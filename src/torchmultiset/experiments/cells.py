@@ -12,9 +12,12 @@ from typing import Any, get_args
 
 from torchmultiset._checks import check_one_of
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig
+from torchmultiset.experiments.beyond import BEYOND, BEYOND_METHODS
 from torchmultiset.experiments.paper import COLUMNS, METHODS, TABLES, DataSetName, Numbers, TableName
 from torchmultiset.experiments.scales import SCALES, DataPlan, ScaleName
 from torchmultiset.presets import values_of
+
+_METHODS = {**METHODS, **BEYOND_METHODS}
 
 __all__ = ["Cell", "Place", "all_cells", "choose", "find"]
 
@@ -66,7 +69,7 @@ class Cell:
             data: Folder of the data sets.
         """
         values = values_of(self.data_set, SCALES[self.scale].recipe)
-        values |= {**self.plan.values, **METHODS[self.method], "data": str(Path(data, self.plan.path))}
+        values |= {**self.plan.values, **_METHODS[self.method], "data": str(Path(data, self.plan.path))}
         parts = {"data": DataConfig, "model": ModelConfig, "objective": ObjectiveConfig, "optim": OptimConfig}
         made = {name: _part(part, values) for name, part in parts.items()}
         return RunConfig(**made, seed=self.seed)
@@ -110,14 +113,16 @@ def all_cells(scale: ScaleName, tables: Iterable[TableName] = get_args(TableName
     for name in wanted:
         check_one_of("table", name, get_args(TableName))
     places: dict[tuple[DataSetName, str, int], dict[TableName, Place]] = {}
-    for name, table in TABLES.items():
+    for name, table in {**TABLES, **BEYOND}.items():
         for i, (method, row) in enumerate(table.rows.items()):
             for j, data_set in enumerate(table.columns):
+                if row.only is not None and data_set not in row.only:
+                    continue
                 place = Place(row.title, COLUMNS[data_set], (i, j), table.split, row.numbers[j])
                 for seed in range(_seeds(scale, name, data_set)):
                     places.setdefault((data_set, method, seed), {})[name] = place
     cells = [Cell(scale, *key, of) for key, of in places.items() if wanted & {*of}]
-    return sorted(cells, key=lambda cell: ([*COLUMNS].index(cell.data_set), [*METHODS].index(cell.method), cell.seed))
+    return sorted(cells, key=lambda cell: ([*COLUMNS].index(cell.data_set), [*_METHODS].index(cell.method), cell.seed))
 
 
 def choose(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:

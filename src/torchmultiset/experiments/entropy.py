@@ -36,7 +36,7 @@ def entropy_curves(predictor: Predictor, examples: Examples, *, seed: int = 0, b
         the ``oracle_on_policy_path``, given what the policy named, which is what the multiset loss teaches. The
         oracle has two: of ``instances``, which Remark 4 is about, and of ``classes``, as the policy's is.
     """
-    check(not predictor.one_step, "predictor", "one that names labels one at a time", "a one-step model")
+    check(predictor.sequential, "predictor", "one that names labels one at a time", type(predictor.policy).__name__)
     device, rng = next(predictor.parameters()).device, np.random.default_rng(seed)
     steps = predictor.max_size
     # (values, mask) of each batch.

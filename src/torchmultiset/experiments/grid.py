@@ -14,7 +14,7 @@ from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.experiments.cells import Cell
 from torchmultiset.experiments.engines import Submit
 from torchmultiset.experiments.scales import SCALES
-from torchmultiset.experiments.work import LOG, PROGRESS, RECORD, Folders, read_json
+from torchmultiset.experiments.work import LOG, PROGRESS, RECORD, Folders, is_done, read_json
 from torchmultiset.experiments.worker import Job
 from torchmultiset.record import CONFIG, differences, read_config
 from torchmultiset.training import CHECKPOINT, EPOCHS
@@ -85,7 +85,7 @@ def look(cell: Cell, folders: Folders) -> State:
         raise ValueError(f"{folders.result(cell) / RECORD} is damaged: delete it, and the cell is run again")
     if record:
         epochs = cell.config().optim.epochs
-        return State(True, epochs, _differences(record["config"], cell))
+        return State(is_done(cell, folders), epochs, _differences(record["config"], cell))
     if not (run / CHECKPOINT).exists():  # nothing was learned that could be lost
         return State(False, 0, [])
     lines = (run / EPOCHS).read_text().count("\n") if (run / EPOCHS).exists() else 0

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 __all__ = ["COLUMNS", "METHODS", "TABLES", "DataSetName", "Numbers", "Row", "Table", "TableName"]
 
-TableName: TypeAlias = Literal["table-1", "table-2", "table-3", "entropy"]
+TableName: TypeAlias = Literal["table-1", "table-2", "table-3", "entropy", "beyond", "variations"]
 DataSetName: TypeAlias = Literal["mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10", "coco-easy", "coco-medium"]
 
 COLUMNS: Mapping[DataSetName, str] = {
@@ -50,6 +50,8 @@ class Row(NamedTuple):
     title: str
     numbers: tuple[Numbers | None, ...]
     """One for each column; None where the paper has no numbers."""
+    only: tuple[DataSetName, ...] | None = None
+    """The data sets that it can be run on; None: all of the table's."""
 
 
 class Table(NamedTuple):

@@ -7,6 +7,7 @@
       epochs.jsonl                   a line for each epoch
       predictions.npz                predicted and true counts of each test example, for paired tests
       entropy.json                   for cells of the entropy figure
+      worth.json                     how probable it found the truth, and its predictions
       model/                         the predictor, if it is smaller than a megabyte
     RUNS/<scale>/<cell id>/          the run folder, as `multiset train` leaves it; log.txt and progress.json
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shutil
 import time
@@ -28,21 +30,38 @@ import torch
 from filelock import FileLock
 
 from torchmultiset._files import write_whole
+from torchmultiset.data import Examples
 from torchmultiset.evaluation import Evaluation, evaluate
 from torchmultiset.experiments.cells import Cell
 from torchmultiset.experiments.entropy import entropy_curves
 from torchmultiset.inference import MODEL, open_model
-from torchmultiset.predictor import read_description
+from torchmultiset.multiset import equal
+from torchmultiset.predictor import Predictor, read_description
+from torchmultiset.report.calibration import calibrate, log_probabilities
 from torchmultiset.report.evaluation import report
 from torchmultiset.run import Watch, train
 from torchmultiset.task import Task, prepare
 from torchmultiset.training import EPOCHS, Progress, local_fabric
 
-__all__ = ["ENTROPY", "LOG", "PREDICTIONS", "PROGRESS", "RECORD", "Folders", "read_json", "run_cell"]
+__all__ = [
+    "ENTROPY",
+    "LOG",
+    "PREDICTIONS",
+    "PROGRESS",
+    "RECORD",
+    "WORTH",
+    "Folders",
+    "is_done",
+    "read_json",
+    "run_cell",
+]
 
-RECORD, PREDICTIONS, ENTROPY = "record.json", "predictions.npz", "entropy.json"
+RECORD, PREDICTIONS, ENTROPY, WORTH = "record.json", "predictions.npz", "entropy.json", "worth.json"
 LOG, PROGRESS = "log.txt", "progress.json"
 _KEPT_BYTES = 1_000_000
+_WORTH_EXAMPLES = 2_000
+_BEAM = 24  # all orders of four labels
+_LOWEST = -100.0  # a multiset that a model finds impossible would make the mean infinite
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,10 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
     torch.set_num_threads(threads)
     run, result = folders.run(cell), folders.result(cell)
     with folders.lock(cell):
-        if (result / RECORD).exists():
+        if is_done(cell, folders):
+            return
+        if (result / RECORD).exists() and (result / MODEL).exists():  # by a version that left out the rest
+            _complete(cell, result, folders)
             return
         run.mkdir(parents=True, exist_ok=True)
         write_whole(run / PROGRESS, json.dumps({"pid": os.getpid()}))
@@ -94,6 +116,12 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
         # One process: what there is to do at once are other cells.
         told = train(config, run, resume=True, devices=1, command=cell.command.split(), say=print, watch=watch).record
         _write_results(cell, run, result, tasks[0] if tasks else prepare(config), told)
+
+
+def is_done(cell: Cell, folders: Folders) -> bool:
+    """Whether all that is kept of a cell is there."""
+    wanted = [RECORD, WORTH] if cell.tables.keys() & {"beyond", "variations"} else [RECORD]
+    return all((folders.result(cell) / name).exists() for name in wanted)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -160,7 +188,43 @@ def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mappin
         curves = {"split": "validation", **entropy_curves(model, task.splits["validation"])}
         write_whole(result / ENTROPY, json.dumps(curves, indent=1, allow_nan=False) + "\n")
     _keep_model(run / MODEL, result / MODEL)
+    _measure_worth(model, task.splits["test"], evaluations["test"], result)
     write_whole(result / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation, result: Path) -> None:
+    """Write down how probable the model finds true and predicted multisets; nothing if it does not know.
+
+    Args:
+        model: The model.
+        examples: The test examples; the first 2,000 are looked at.
+        evaluation: What was predicted for them, and what is true.
+        result: Folder of the cell.
+    """
+    if not model.probabilistic:
+        write_whole(result / WORTH, "{}\n")
+        return
+    some = examples.subset(np.arange(min(len(examples), _WORTH_EXAMPLES)))
+    counts, target = (part[: len(some)] for part in evaluation)
+    of_truth = log_probabilities(model, some, target, beam=_BEAM)
+    sure = calibrate(log_probabilities(model, some, counts, beam=_BEAM).exp(), equal(counts, target))
+    told = {
+        "split": "test",
+        "examples": len(some),
+        "beam": _BEAM,
+        "orders": math.factorial(int(target.sum(-1).max())),
+        "impossible": int((of_truth == -torch.inf).sum()),
+        "negative_log_likelihood": -float(of_truth.clamp(min=_LOWEST).mean()),
+        "calibration": sure.to_json(),
+    }
+    write_whole(result / WORTH, json.dumps(told, indent=1, allow_nan=False) + "\n")
+
+
+def _complete(cell: Cell, result: Path, folders: Folders) -> None:
+    """What can be measured with the model that was kept."""
+    model = open_model(result).to(local_fabric().device)
+    test = prepare(cell.config(folders.data)).splits["test"]
+    _measure_worth(model, test, evaluate(model, test), result)
 
 
 def _keep_model(model: Path, kept: Path) -> None:

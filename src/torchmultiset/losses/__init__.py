@@ -1,24 +1,37 @@
-r"""The paper's loss functions, as pure functions of tensors.
+r"""The paper's loss functions and later ones, as pure functions of tensors.
 
 B examples, T steps, C classes. A target is a multiset as counts (B, C), int64; see `torchmultiset.multiset`.
 Every loss has ``reduction="mean" | "sum" | "none"`` over the batch; ``"none"`` gives (B,). Half-precision input is
-computed in float32, and so is the result. Empty targets and finished steps contribute exactly 0.
+computed in float32, and so is the result. In losses over steps, empty targets and finished steps contribute exactly 0.
 """
 
+from torchmultiset.losses._coached import coached_loss
+from torchmultiset.losses._counts import cell_count_loss, count_table_loss, poisson_count_loss
+from torchmultiset.losses._hungarian import hungarian_loss
 from torchmultiset.losses._imitation import multiset_loss, sequence_loss
+from torchmultiset.losses._marginal import marginal_loss, parts_of
 from torchmultiset.losses._matching import (
     count_regression_loss,
     distribution_matching_loss,
     one_step_loss,
 )
+from torchmultiset.losses._power import power_loss
 from torchmultiset.losses._reinforce import reinforce_loss
 from torchmultiset.losses._stop import stop_loss
 
 __all__ = [
+    "cell_count_loss",
+    "coached_loss",
     "count_regression_loss",
+    "count_table_loss",
     "distribution_matching_loss",
+    "hungarian_loss",
+    "marginal_loss",
     "multiset_loss",
     "one_step_loss",
+    "parts_of",
+    "poisson_count_loss",
+    "power_loss",
     "reinforce_loss",
     "sequence_loss",
     "stop_loss",

@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 def fitting(predictor: Predictor, kind: InputKind) -> list[Sample]:
     """The samples that a model can get right, of its shape, its classes and its sizes; the largest first."""
-    fixed = predictor.stop == "fixed" and not predictor.one_step
+    fixed = predictor.stop == "fixed" and predictor.probabilistic
     sizes = range(predictor.max_size if fixed else 0, predictor.max_size + 1)
     digits = set("0123456789") <= set(predictor.classes)
     found = [

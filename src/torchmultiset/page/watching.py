@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64, Shaped
+from jaxtyping import Float, Int64, Shaped
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from torchmultiset.inference import InputKind, input_kind, open_inputs, open_mod
 from torchmultiset.metrics import step_entropy
 from torchmultiset.page.samples import fitting
 from torchmultiset.predictor import Output, Predictor
+from torchmultiset.readouts import Readout
 
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 
@@ -75,7 +76,7 @@ class PageModel:
             "channels": self.kind.shape[0],
             "side": self.kind.shape[-1],
             "max_size": predictor.max_size,
-            "fixed": predictor.stop == "fixed" and not predictor.one_step,
+            "fixed": predictor.stop == "fixed" and predictor.probabilistic,
             "exact_match": exact_match,
             "samples": [
                 {"file": f"samples/{sample.file}", "labels": sample.labels} for sample in fitting(predictor, self.kind)
@@ -91,9 +92,10 @@ class PageModel:
         Returns:
             What JSON can hold. ``classes``: those that get bars. ``steps``: their probabilities (that of all ``others``
             together is ``rest``), the entropy in nats, the label that was named, a position in ``classes`` or None,
-            and, with a stop head, the probability of stopping before it. ``ends``: why there are no more. ``answer``:
-            classes with their counts; ``probability`` of it, None for a one-step model. ``best``: the most probable
-            multisets. ``seen``: the image as the model sees it.
+            and, with a stop head, the probability of stopping before it. A readout has one step: how probable it is
+            that a class is there at all, and the entropies of the counts of all classes together. ``ends``: why there
+            are no more. ``answer``: classes with their counts; ``probability`` of it, None for a model that does not
+            know. ``best``: the most probable multisets. ``seen``: the image as the model sees it.
 
         Raises:
             UnfitImageError: It is not an image, is too large, or is damaged.
@@ -104,12 +106,12 @@ class PageModel:
             output = self.predictor(x, early=True)
         counts = self.predictor.counts(output)[0]
         ends = self._ending(int(counts.sum()))
-        ranked = [] if self.predictor.one_step else self._ranked(x)
+        ranked = self._ranked(x) if self.predictor.probabilistic else []
         return {
             **self._steps(output, int(counts.sum()), ends),
             "ends": ends,
             "answer": self._named(counts),
-            "probability": None if self.predictor.one_step else self._probability(x, counts, ranked),
+            "probability": self._probability(x, counts, ranked) if self.predictor.probabilistic else None,
             "best": [
                 {"multiset": self._named(other), "probability": probability, "answer": torch.equal(other, counts)}
                 for other, probability in ranked
@@ -132,7 +134,7 @@ class PageModel:
                 ) from None
 
     def _ending(self, size: int) -> str:
-        if self.predictor.one_step:
+        if not self.predictor.sequential:
             return "at once"
         if self.predictor.stop == "fixed":
             return "fixed"
@@ -142,9 +144,7 @@ class PageModel:
         """Each step up to the one that ends it, with bars for the classes that matter most."""
         names = [*self.predictor.classes, *["END"] * (self.predictor.stop == "end")]
         labels = [] if ends == "at once" else output.labels[0, : size + (ends == "end")].tolist()
-        logits = output.logits[0, : 1 if ends == "at once" else size + (ends != "fixed")]
-        probabilities = logits.softmax(-1)
-        entropy = step_entropy(logits)
+        probabilities, entropy = self._rows(output, size + (ends != "fixed"))
         # The highest bars, and those of all labels that were named.
         height = probabilities.amax(0).index_fill(0, torch.tensor(labels, dtype=torch.int64), 2.0)
         shown = sorted(height.argsort(descending=True, stable=True)[: max(_BARS, len(set(labels)))].tolist())
@@ -154,7 +154,7 @@ class PageModel:
             "steps": [
                 {
                     "probabilities": [round(float(row[label]), 4) for label in shown],
-                    "rest": round(1 - float(row[shown].sum()), 4) if len(shown) < len(names) else 0.0,
+                    "rest": round(self._rest(row, shown), 4) if len(shown) < len(names) else 0.0,
                     "entropy": round(float(entropy[t]), 4),
                     "named": shown.index(labels[t]) if t < len(labels) else None,
                     "stop": None if output.stop is None else round(float(output.stop[0, t].sigmoid()), 4),
@@ -162,6 +162,24 @@ class PageModel:
                 for t, row in enumerate(probabilities)
             ],
         }
+
+    def _rows(self, output: Output, steps: int) -> tuple[Float[Tensor, "t c"], Float[Tensor, " t"]]:
+        """The bars of each step, and how unsure the model is there."""
+        policy, sizes = self.predictor.policy, self.predictor.sizes
+        if not isinstance(policy, Readout):
+            logits = output.logits[0, :steps]
+            return logits.softmax(-1), step_entropy(logits)
+        rows = policy.probabilities(output.logits, *sizes)[0, :1].clamp(0, 1)
+        if not policy.probabilistic:
+            return rows, torch.special.entr(rows).sum(-1)
+        counts = policy.believe(output.logits, *sizes).count_probabilities()[:1]
+        return rows, torch.special.entr(counts).sum((1, 2)).to(rows.dtype)
+
+    def _rest(self, row: Float[Tensor, " c"], shown: list[int]) -> float:
+        """How probable the labels are that have no bar: one of them, or, of a readout, that any of them is there."""
+        if self.predictor.sequential or not self.predictor.probabilistic:
+            return 1 - float(row[shown].sum())
+        return 1 - float((1 - row).index_fill(0, torch.tensor(shown), 1.0).prod())
 
     def _ranked(self, x: Tensor) -> list[tuple[Int64[Tensor, " c"], float]]:
         """The most probable multisets, best first, with their probabilities."""

@@ -10,13 +10,12 @@
 Each says so itself, `counts_only`: where it is True, two prefixes with the same labels lead to the same state, whatever
 their order. `select(state, index)` picks and repeats the examples of a state, which `torchmultiset.search` needs.
 
-`OneStep` is no policy: it says in one go what share each class has.
+Models that answer in one go are in `torchmultiset.readouts`.
 """
 
 from torchmultiset.policies.conv_lstm import ConvLSTMPolicy
-from torchmultiset.policies.feed_forward import FeedForwardPolicy
+from torchmultiset.policies.feed_forward import CountState, FeedForwardPolicy
 from torchmultiset.policies.lstm import LSTMPolicy
-from torchmultiset.policies.one_step import OneStep, round_counts
 from torchmultiset.policies.transformer import TransformerPolicy
 
-__all__ = ["ConvLSTMPolicy", "FeedForwardPolicy", "LSTMPolicy", "OneStep", "TransformerPolicy", "round_counts"]
+__all__ = ["ConvLSTMPolicy", "CountState", "FeedForwardPolicy", "LSTMPolicy", "TransformerPolicy"]

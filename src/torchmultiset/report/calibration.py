@@ -22,7 +22,7 @@ from torchmultiset.data.examples import Examples
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.evaluation import scores_table, wilson
 
-__all__ = ["Answered", "Bin", "Calibration", "calibrate", "calibration_tables", "confidences"]
+__all__ = ["Answered", "Bin", "Calibration", "calibrate", "calibration_tables", "log_probabilities"]
 
 _THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _POINTS = 100  # of a curve
@@ -77,7 +77,7 @@ class Calibration:
         return asdict(self)
 
 
-def confidences(
+def log_probabilities(
     predictor: Predictor,
     examples: Examples,
     counts: Int64[Tensor, "n c"],
@@ -86,12 +86,12 @@ def confidences(
     batch_size: int = 256,
     watch: Callable[[int], None] = lambda _: None,
 ) -> Float64[Tensor, " n"]:
-    """How probable the predictor finds its predictions for a split.
+    """How probable the predictor finds multisets of a split, such as its predictions; logarithms.
 
     Args:
         predictor: What predicts.
         examples: The split.
-        counts: Its predictions (N, C).
+        counts: One for each example (N, C).
         beam: As for `Predictor.log_probability`.
         batch_size: Examples at a time.
         watch: Called with the number of examples after each batch.
@@ -102,7 +102,7 @@ def confidences(
     for start in range(0, len(examples), batch_size):
         predicted = counts[start : start + batch_size]
         x = examples.batch(np.arange(start, start + len(predicted))).x
-        found.append(predictor.log_probability(x.to(device), predicted.to(device), beam=beam).exp().cpu())
+        found.append(predictor.log_probability(x.to(device), predicted.to(device), beam=beam).cpu())
         watch(len(predicted))
     return torch.cat(found)
 

@@ -50,6 +50,8 @@ class Panel:
     probabilities: Float[np.ndarray, "t k"]
     """Distribution over the labels before each of them was named; K is C, or C + 1 with END."""
     truth: Int64[np.ndarray, " c"] | None = None
+    at_once: bool = False
+    """Whether all was said at once; row t is then how probable more than t of each class are."""
 
     @property
     def right(self) -> bool | None:
@@ -58,7 +60,11 @@ class Panel:
 
 
 def panels(
-    images: Sequence[Shaped[np.ndarray, "*input"]], prediction: Prediction, truth: Int64[Tensor, "b c"] | None = None
+    images: Sequence[Shaped[np.ndarray, "*input"]],
+    prediction: Prediction,
+    truth: Int64[Tensor, "b c"] | None = None,
+    *,
+    at_once: bool = False,
 ) -> list[Panel]:
     """A panel for each image of a batch.
 
@@ -66,6 +72,7 @@ def panels(
         images: The B inputs, (H, W), (1, H, W) or (3, H, W) each.
         prediction: What `Predictor.explain` says of them.
         truth: Their true counts (B, C), if known.
+        at_once: Whether it is a readout's, which names no labels one after another.
     """
     check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
     made = []
@@ -74,7 +81,8 @@ def panels(
         distributions = prediction.probabilities[i].float().numpy()
         # With END there is one more choice to be seen: that nothing more is there.
         end = distributions.shape[1] > prediction.counts.shape[1]
-        steps = min(max(len(sequence) + end, 1), len(distributions))
+        named = int(prediction.counts[i].max()) + 1 if at_once else len(sequence) + end
+        steps = min(max(named, 1), len(distributions))
         made.append(
             Panel(
                 image,
@@ -82,6 +90,7 @@ def panels(
                 sequence,
                 distributions[:steps],
                 None if truth is None else truth[i].numpy(),
+                at_once,
             )
         )
     return made
@@ -109,7 +118,8 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     """Each input with its prediction below, and beside it, step by step, the distribution over the labels.
 
     Right predictions are green and ticked, wrong ones are red and crossed, with the truth below. The bar of the label
-    that was named is blue.
+    that was named is blue. Of a readout, the rows are how probable at least 1, 2, ... of each class are, and as many of
+    a class are blue as are predicted.
 
     Args:
         panels: What to draw, at least one.
@@ -186,11 +196,13 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
     """A row of bars for each step, from top to bottom."""
     steps = panel.probabilities[:_STEPS]
     shown = _shown(steps, len(panel.counts))
-    chosen = [*panel.sequence, len(panel.counts)]  # after the last label, END if there is one
+    chosen = [{label} for label in (*panel.sequence, len(panel.counts))]  # after the last label, END if there is one
+    if panel.at_once:
+        chosen = [set(np.flatnonzero(panel.counts > t).tolist()) for t in range(len(steps))]
     high = _IMAGE / max(len(steps), 4)
     for t, probabilities in enumerate(steps):
         axes = _axes(figure, x, y + t * high, _BARS, high * 0.82)
-        colours = [_BLUE if t < len(chosen) and label == chosen[t] else _PALE for label in shown]
+        colours = [_BLUE if t < len(chosen) and label in chosen[t] else _PALE for label in shown]
         axes.bar(range(len(shown)), probabilities[shown], color=colours, width=0.8)
         axes.set(ylim=(0, 1), xlim=(-0.6, len(shown) - 0.4))
         axes.spines[["top", "left", "right"]].set_visible(False)

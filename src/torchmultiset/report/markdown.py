@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import METRICS, Block, Row, Score, in_short, scale_note
+from torchmultiset.report.summary import Block, Row, Score, in_short, scale_note
 
 __all__ = ["anchor", "in_markdown"]
 
@@ -64,14 +64,14 @@ def anchor(run: Run) -> str:
 
 def _table(block: Block, link: Link) -> str:
     heads = [""]
-    for title in METRICS.values():
-        heads += [title, "paper", "difference"]
+    for title in block.metrics.values():
+        heads += [title, "paper", "difference"] if block.beside_paper else [title]
     lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
     for row in block.all_rows:
         cells = [_text(row.name)]
-        for metric in METRICS:
+        for metric in block.metrics:
             score = row.scores[metric]
-            cells += [_ours(row, score, link), score.papers, score.difference]
+            cells += [_ours(row, score, link), *((score.papers, score.difference) if block.beside_paper else ())]
         lines.append(_row(cells))
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchmultiset.report.markdown import anchor
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import METRICS, Block, Row, Score, in_short, scale_note
+from torchmultiset.report.summary import Block, Row, Score, in_short, scale_note
 
 __all__ = ["in_html"]
 
@@ -94,25 +94,28 @@ paper's. {escape(scale_note(scale))} {done} of {len(runs)} runs are done. Writte
 
 
 def _block(number: int, block: Block, link: Link) -> str:
-    groups = "".join(f'<th colspan="3" class="group">{escape(title)}</th>' for title in METRICS.values())
-    each = '<th class="group">ours</th><th>paper</th><th>difference</th>' * len(METRICS)
+    beside = block.beside_paper
+    span = 3 if beside else 1
+    groups = "".join(f'<th colspan="{span}" class="group">{escape(title)}</th>' for title in block.metrics.values())
+    each = '<th class="group">ours</th><th>paper</th><th>difference</th>' * len(block.metrics)
+    second = f"<tr><th></th>{each}</tr>" if beside else ""
     rows = []
     for row in block.all_rows:
         kind = ' class="constant"' if row is block.constant else ""
-        cells = "".join(_cells(row, row.scores[metric], link) for metric in METRICS)
+        cells = "".join(_cells(row, row.scores[metric], link, beside=beside) for metric in block.metrics)
         rows.append(f"<tr{kind}><td>{escape(row.name)}</td>{cells}</tr>")
     return f"""
 <h2 id="table-{number}">{escape(block.title)}</h2>
 <p>{escape(block.data)}</p>
 <div class="wide"><table class="results">
-<thead><tr><th></th>{groups}</tr><tr><th></th>{each}</tr></thead>
+<thead><tr><th></th>{groups}</tr>{second}</thead>
 <tbody>{"".join(rows)}</tbody>
 </table></div>
 <p class="verdict">{escape(block.verdict)}</p>
 {_comparisons(block)}"""
 
 
-def _cells(row: Row, score: Score, link: Link) -> str:
+def _cells(row: Row, score: Score, link: Link, *, beside: bool) -> str:
     if score.value is None or not row.runs:
         ours = f'<td class="group missing">{escape(score.ours)}</td>'
     else:
@@ -121,7 +124,7 @@ def _cells(row: Row, score: Score, link: Link) -> str:
         about = escape("\n".join(run.command for run in row.runs))
         number = f'<a href="{escape(address)}" title="{about}">{escape(score.ours)}</a>'
         ours = f'<td class="group">{number} <small>{escape(score.reach)}</small></td>'
-    return f"{ours}<td>{escape(score.papers)}</td><td>{escape(score.difference)}</td>"
+    return f"{ours}<td>{escape(score.papers)}</td><td>{escape(score.difference)}</td>" if beside else ours
 
 
 def _comparisons(block: Block) -> str:

@@ -7,13 +7,14 @@
       epochs.jsonl       a line for each epoch
       predictions.npz    predicted and true counts of each example
       entropy.json       for the entropy figure
+      worth.json         how probable it found the truth, and its predictions
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -59,6 +60,7 @@ class Run:
     """Name of the data that it really learned from."""
     best_epoch: int | None = None
     minutes: float | None = None
+    parameters: int | None = None
 
     @property
     def done(self) -> bool:
@@ -78,6 +80,17 @@ class Run:
         if "entropy" not in self.tables:
             return None
         path = self._beside("entropy.json")
+        try:
+            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise self._damaged(path, error) from None
+        return told
+
+    def worth(self) -> dict[str, Any]:
+        """How probable it found the truth, and its predictions; empty if it does not know, or was not asked."""
+        path = None if self.path is None else self.path.with_name("worth.json")
+        if path is None or not path.is_file():
+            return {}
         try:
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -120,7 +133,7 @@ def run_of(told: Mapping[str, Any], path: Path | None = None) -> Run:
     if path is None:
         return Run(*about, metrics={})
     run = told["run"]
-    return Run(*about, told["metrics"], run["data"]["name"], told["best_epoch"], run["minutes"])
+    return Run(*about, told["metrics"], run["data"]["name"], told["best_epoch"], run["minutes"], run["parameters"])
 
 
 def read_runs(folder: str | Path, declared: Iterable[Mapping[str, Any]] = ()) -> list[Run]:
@@ -136,7 +149,11 @@ def read_runs(folder: str | Path, declared: Iterable[Mapping[str, Any]] = ()) ->
     folder = Path(folder)
     done = {run.cell: run for run in map(_read, sorted(folder.glob("**/record.json")))}
     wanted = {told["cell"]: told for told in declared}
-    known = [done.pop(cell) if cell in done else run_of(told) for cell, told in wanted.items()]
+    # Tables that were thought of later have the cells of earlier ones: what is declared says where they stand.
+    known = [
+        replace(done.pop(cell), tables=run_of(told).tables) if cell in done else run_of(told)
+        for cell, told in wanted.items()
+    ]
     return [*known, *done.values()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,18 @@ TITLES = {
     "table-1": "Table 1, rank functions",
     "table-2": "Table 2, execution strategies",
     "table-3": "Table 3, losses",
+    "beyond": "Beyond the paper",
+    "variations": "Variations on the multiset loss",
 }
 METRICS = {"em": "exact match", "f1": "F1 per example", "class_f1": "class F1"}
+MORE_METRICS = {
+    **METRICS,
+    "nll": "negative log-likelihood",
+    "ece": "calibration error",
+    "speed": "images/s",
+    "parameters": "parameters",
+}
+"""For tables that are not the paper's."""
 MISSING = "missing"
 NOTES = (
     "Ours: ± is the standard deviation over seeds; with one seed, the range is the 95% interval (Wilson's) over"
@@ -54,18 +64,19 @@ class Score:
     """95%, if there is but one seed."""
     paper: float | None = None
     paper_spread: float | None = None
+    form: str = ".3f"
 
     @property
     def ours(self) -> str:
         """The number as it is shown."""
-        return MISSING if self.value is None else f"{self.value:.3f}"
+        return MISSING if self.value is None else f"{self.value:{self.form}}"
 
     @property
     def reach(self) -> str:
         """How sure it is, as it is shown."""
         if self.interval is not None:
             return f"{self.interval[0]:.3f}-{self.interval[1]:.3f}"
-        return "" if self.spread is None else f"±{self.spread:.3f}"
+        return "" if self.spread is None else f"±{self.spread:{self.form}}"
 
     @property
     def papers(self) -> str:
@@ -111,6 +122,16 @@ class Block:
     comparisons: tuple[Comparison, ...]
     verdict: str
     """Which one is first, in words."""
+
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """What its columns are, in words."""
+        return METRICS if self.beside_paper else MORE_METRICS
+
+    @property
+    def beside_paper(self) -> bool:
+        """Whether it is one of the paper's own tables."""
+        return self.table.startswith("table-")
 
     @property
     def title(self) -> str:
@@ -164,6 +185,10 @@ def _row(table: str, runs: Sequence[Run]) -> Row:
     at, done = runs[0].tables[table], tuple(run for run in runs if run.done)
     told = [run.metrics[at.split] for run in done]
     scores = {metric: _score([_value(metric, part) for part in told], metric, at) for metric in METRICS}
+    scores["nll"] = _mean([run.worth().get("negative_log_likelihood") for run in done])
+    scores["ece"] = _mean([run.worth().get("calibration", {}).get("error") for run in done])
+    scores["speed"] = _mean([median(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f")
+    scores["parameters"] = _mean([run.parameters for run in done][:1], ",.0f")
     if len(done) == 1:
         scores["em"] = Score(scores["em"].value, None, _interval(told[0]["overall"]), *_papers("em", at))
     return Row(at.row, scores, done, tuple(run for run in runs if not run.done))
@@ -174,6 +199,12 @@ def _score(values: Sequence[float | None], metric: str, at: Place) -> Score:
     if not known:
         return Score(None, None, None, *_papers(metric, at))
     return Score(fmean(known), stdev(known) if len(known) > 1 else None, None, *_papers(metric, at))
+
+
+def _mean(values: Sequence[int | float | None], form: str = ".3f") -> Score:
+    known = [value for value in values if value is not None]
+    spread = stdev(known) if len(known) > 1 else None
+    return Score(fmean(known) if known else None, spread, form=form)
 
 
 def _papers(metric: str, at: Place) -> tuple[float | None, float | None]:
@@ -201,6 +232,7 @@ def _constant(run: Run, split: str) -> Row | None:
         "em": Score(told["scores"]["exact_match"], interval=_interval(told["scores"])),
         "f1": Score(told["scores"]["f1"]),
         "class_f1": Score(told["class_f1"]),
+        **{metric: Score() for metric in MORE_METRICS.keys() - METRICS.keys()},
     }
     return Row(f"always the same: {in_words(told['multiset'])}", scores, (run,))
 

@@ -212,7 +212,8 @@ function showStep(t, chosen) {
   showChips($("running"), ends === "at once" ? state.result.answer : running, newest);
   $("says").replaceChildren(...says(t, chosen, newest));
   const { entropy, named: label } = steps[t];
-  const unsure = `${entropy.toFixed(2)} nats: as unsure as among ${Math.exp(entropy).toFixed(1)} labels`;
+  const among = ends === "at once" && state.result.probability !== null ? "multisets" : "labels";
+  const unsure = `${entropy.toFixed(2)} nats: as unsure as among ${Math.exp(entropy).toFixed(1)} ${among}`;
   $("unsure").textContent = label === null && chosen && ends !== "at once" ? "" : unsure;
   $("back").disabled = t === 0;
   $("on").disabled = last;
@@ -223,7 +224,10 @@ function showStep(t, chosen) {
 function says(t, chosen, newest) {
   const { steps, ends } = state.result;
   const place = `Step ${t + 1} of ${steps.length}. `;
-  if (ends === "at once") return ["A one-step model: each label's share of a predicted size, all at once."];
+  if (ends === "at once") {
+    const known = state.result.probability !== null;
+    return [known ? "All at once: how probable it is that each label is there." : "All at once: each label's share."];
+  }
   if (newest !== null) return [make("span", {}, place, "It names ", make("strong", {}, newest), ".")];
   if (!chosen) return [make("span", {}, place, "What comes next?")];
   const reasons = {

@@ -126,7 +126,7 @@ export function showAnswer({ answer, probability, best }, truth) {
   showChips($("answer"), answer);
   $("probability").replaceChildren(
     ...(probability === null
-      ? ["A one-step model gives no probability."]
+      ? ["This model gives no probability."]
       : [make("strong", {}, percent(probability)), " is its probability, whatever the order of naming."]),
   );
   $("verdict").hidden = truth === null;

@@ -1,76 +1,78 @@
-"""Objectives: how to roll in, and which loss; one row of the paper's Table 3 each.
-
-An objective takes a batch and gives a `Plan`: how labels are named in the rollout, and what is made of its output.
-
-    plan = objective(batch, generator)
-    loss = plan.loss(predictor(batch.x, plan.choose))
-"""
+"""Objectives for policies, which name one label after another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchmultiset._checks import check_one_of
+from torchmultiset._checks import check, check_one_of
 from torchmultiset.config import Divergence, Rank, Strategy
 from torchmultiset.data import Batch
 from torchmultiset.data.ranks import area_rank, class_permutation, random_rank, spatial_rank
 from torchmultiset.losses import (
+    coached_loss,
     distribution_matching_loss,
+    marginal_loss,
     multiset_loss,
-    one_step_loss,
+    parts_of,
     reinforce_loss,
     sequence_loss,
     stop_loss,
 )
+from torchmultiset.multiset import cardinality
+from torchmultiset.objectives._plan import Plan
 from torchmultiset.predictor import Output
-from torchmultiset.rollout import Choose, follow_oracle, forced, greedy, sample
+from torchmultiset.rollout import Choose, follow_oracle, forced, greedy, mixed, sample
 from torchmultiset.termination import append_end
 
 __all__ = [
     "DistributionMatchingObjective",
+    "MarginalObjective",
     "MultisetObjective",
-    "Objective",
-    "OneStepObjective",
-    "Plan",
     "ReinforceObjective",
     "SequenceObjective",
 ]
 
 
-class Plan(NamedTuple):
-    """What an objective does with one batch."""
-
-    choose: Choose
-    loss: Callable[[Output], Tensor]
-
-
-Objective: TypeAlias = Callable[[Batch, torch.Generator], Plan]
-
-
 @dataclass(frozen=True)
 class MultisetObjective:
-    """The multiset loss, along the policy's own labels, sampled ones, or the oracle's."""
+    """The multiset loss, along the policy's own labels, sampled ones, the oracle's, or a mixture.
+
+    Args:
+        strategy: ``"mixed"`` begins with the oracle's labels and ends with the policy's own: at each step the oracle
+            names one with a probability that falls from 1 to 0 over the training.
+        divergence: From the oracle to the policy.
+        coaching: How much the oracle yields to what the policy prefers at the beginning; falls to 0 over the training.
+        end: Whether the policy has an END class.
+        stop_weight: Of the stop loss, if the predictor has a stop head.
+    """
 
     strategy: Strategy = "greedy"
     divergence: Divergence = "kl"
+    coaching: float = 0.0
     end: bool = False
     stop_weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_one_of("strategy", self.strategy, get_args(Strategy))
+        check(0 <= self.coaching <= 1, "coaching", "from 0 to 1", self.coaching)
+        fits = self.coaching == 0 or self.divergence == "kl"
+        check(fits, "coaching", f"0 with divergence {self.divergence!r}: it is for 'kl'", self.coaching)
 
-    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:
         """What to do with this batch."""
         target = batch.target
-        choose = _strategy(self.strategy, target, generator, end=self.end)
+        choose = _strategy(self.strategy, target, generator, done, end=self.end)
+        coaching = self.coaching * (1 - done)
 
         def loss(output: Output) -> Tensor:
+            if coaching:
+                return coached_loss(output.logits, output.labels, target, coaching=coaching, end=self.end)
             return multiset_loss(output.logits, output.labels, target, divergence=self.divergence, end=self.end)
 
         return _with_stop(choose, loss, target, self.stop_weight)
@@ -85,7 +87,7 @@ class ReinforceObjective:
     end: bool = False
     stop_weight: float = 1.0
 
-    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
         """What to do with this batch."""
         target = batch.target
 
@@ -114,14 +116,15 @@ class DistributionMatchingObjective:
     def __post_init__(self) -> None:
         check_one_of("strategy", self.strategy, get_args(Strategy))
 
-    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:
         """What to do with this batch."""
         target = batch.target
 
         def loss(output: Output) -> Tensor:
             return distribution_matching_loss(output.logits, target, divergence=self.divergence)
 
-        return _with_stop(_strategy(self.strategy, target, generator), loss, target, self.stop_weight)
+        choose = _strategy(self.strategy, target, generator, done)
+        return _with_stop(choose, loss, target, self.stop_weight)
 
 
 class SequenceObjective:
@@ -158,7 +161,7 @@ class SequenceObjective:
         self.stop_weight = stop_weight
         self.permutation = class_permutation(num_classes, torch.Generator().manual_seed(seed))
 
-    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
+    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
         """What to do with this batch."""
         labels = self.order(batch, generator)
         sequence = append_end(labels, self.num_classes) if self.end else labels
@@ -196,26 +199,44 @@ class SequenceObjective:
 
 
 @dataclass(frozen=True)
-class OneStepObjective:
-    """One-step distribution matching: no rollout at all."""
+class MarginalObjective:
+    """The exact likelihood of the multiset, over all orders: for policies that see only counts.
 
-    size_weight: float = 1.0
+    Args:
+        bound: The most labels of a multiset. Each doubles the states that the policy is asked in.
+        end: Whether the policy has an END class.
+        max_size: Size of the largest multiset that the predictor names, after which it always stops.
+    """
 
-    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:  # noqa: ARG002
+    bound: int = 8
+    end: bool = False
+    max_size: int | None = None
+
+    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
         """What to do with this batch."""
         target = batch.target
+        self.check_size(int(cardinality(target).max()))
 
         def loss(output: Output) -> Tensor:
-            if output.size is None:
-                raise ValueError("one-step matching needs a one-step model, but this one names labels one at a time")
-            return one_step_loss(output.logits[:, 0], output.size, target, size_weight=self.size_weight)
+            return marginal_loss(output.logits, target, output.stop, end=self.end, max_size=self.max_size)
 
-        return Plan(greedy, loss)
+        parts = parts_of(target)
+        return Plan(greedy, loss, at=pad(parts, (0, 1)) if self.end else parts)
+
+    def check_size(self, largest: int) -> None:
+        """Raise a ValueError if a multiset of so many labels is too large."""
+        if largest > self.bound:
+            raise ValueError(
+                f"objective 'marginal' goes through all {2**largest:,} parts of a multiset of {largest} labels, and the"
+                f" most are {self.bound} labels (marginal_bound): raise the bound, or take objective 'multi'"
+            )
 
 
-def _strategy(name: Strategy, target: Tensor, generator: torch.Generator, *, end: bool = False) -> Choose:
+def _strategy(name: Strategy, target: Tensor, generator: torch.Generator, done: float, *, end: bool = False) -> Choose:
     if name == "oracle":
         return follow_oracle(target, generator, end=end)
+    if name == "mixed":
+        return mixed(follow_oracle(target, generator, end=end), greedy, 1 - done, generator)
     return sample(generator) if name == "stochastic" else greedy
 
 

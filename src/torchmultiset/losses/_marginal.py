@@ -1,0 +1,128 @@
+"""The exact likelihood of a multiset under a policy: over all orders of its labels at once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn.functional import logsigmoid, one_hot
+
+from torchmultiset._checks import check, check_counts, check_float
+from torchmultiset.losses._common import Reduction, full_precision, log_policy, reduce
+from torchmultiset.multiset import cardinality, to_labels
+
+__all__ = ["marginal_loss", "parts_of"]
+
+
+def parts_of(target: Int64[Tensor, "b c"]) -> Int64[Tensor, "b s c"]:
+    r"""All that may have been named on the way to each multiset: the states that `marginal_loss` needs scores of.
+
+    The M labels of the largest multiset are told apart, so that there are :math:`S = 2^M` parts: part s has the labels,
+    in ascending order, whose bits are set in s.
+
+    Args:
+        target: Counts (B, C).
+
+    Returns:
+        Counts (B, S, C); parts of smaller multisets repeat.
+
+    Example:
+        >>> parts_of(torch.tensor([[1, 1]]))
+        tensor([[[0, 0],
+                 [1, 0],
+                 [0, 1],
+                 [1, 1]]])
+    """
+    check_counts("target", target)
+    labels = to_labels(target)
+    there = one_hot(labels.clamp(min=0), target.shape[1]) * (labels >= 0)[..., None]
+    return (_bits(labels.shape[1]).to(target.device).double() @ there.double()).long()
+
+
+def marginal_loss(
+    logits: Float[Tensor, "b s k"],
+    target: Int64[Tensor, "b c"],
+    stop: Float[Tensor, "b s"] | None = None,
+    *,
+    end: bool = False,
+    max_size: int | None = None,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "*r"]:
+    r"""Negative log-likelihood of the multiset itself: of all orders of its labels together.
+
+    .. math::
+        -\log \sum_{y \in \text{orders of } \mathcal{Y}} \prod_{t=1}^{|\mathcal{Y}|}
+        \pi_\theta(y_t \mid \{y_1, \ldots, y_{t-1}\}, x)
+
+    times the probability of going on after each label but the last and of stopping after that. A policy that sees only
+    counts has as many states on the way as the multiset has parts, so the sum over :math:`|\mathcal{Y}|!` orders takes
+    :math:`2^{|\mathcal{Y}|}` states: one dynamic program over the parts, from the empty one up.
+
+    Args:
+        logits: Scores (B, S, C), or (B, S, C + 1) with END, of the policy where each of `parts_of` has been named.
+        target: Counts (B, C).
+        stop: Scores (B, S) of stopping there, if a stop head says when.
+        end: Whether the last class is END, which follows the last label.
+        max_size: Size of the largest multiset that can be predicted: nothing is left to decide after its last label.
+            None: there is no largest.
+        reduction: Over the batch.
+
+    Returns:
+        Scalar, or (B,) for ``reduction="none"``.
+
+    Example:
+        >>> marginal_loss(torch.zeros(1, 4, 3), torch.tensor([[1, 1, 0]]))  # two orders of probability 1/9
+        tensor(1.5041)
+
+    Reference:
+        The dynamic program is that of a sum over all orders, as for set partitions; for sets in place of multisets see
+        Vinyals, Bengio, Kudlur, "Order Matters: Sequence to sequence for sets", ICLR 2016, section 5.
+    """
+    check_counts("target", target)
+    labels = to_labels(target)
+    most = labels.shape[1]
+    batch, classes = target.shape
+    check_float("logits", logits, "(B, S, C)", like=(batch, 2**most, classes + end))
+    check(not (end and stop is not None), "stop", "None with END, which says when to stop", stop)
+    log_pi = log_policy(logits)
+    log_end = log_pi[..., -1] if end else torch.zeros_like(log_pi[..., 0])
+    if stop is not None:
+        check_float("stop", stop, "(B, S)", like=(batch, 2**most))
+        score = full_precision(stop)
+        log_pi, log_end = log_pi + logsigmoid(-score)[..., None], logsigmoid(score)
+    size = cardinality(target)
+    if max_size is not None:
+        log_end = log_end.masked_fill((size == max_size)[:, None], 0)
+    # What it costs to name label i at part s. A smaller multiset is done before its padding could matter.
+    naming = log_pi.gather(2, labels.clamp(min=0)[:, None].expand(-1, 2**most, -1))
+    reached = _reached(naming, most)
+    whole = (2**size - 1)[:, None]
+    # Labels of one class were told apart: each order was counted once for each way to permute them.
+    repeats = torch.lgamma(target.to(naming.dtype) + 1).sum(-1)
+    per_example = repeats - reached.gather(1, whole).squeeze(1) - log_end.gather(1, whole).squeeze(1)
+    return reduce(per_example, reduction)
+
+
+def _reached(naming: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s"]:
+    """Log-probability of coming to each part, in any order."""
+    levels = [naming.new_zeros(len(naming), 1)]
+    order = [0]
+    place = {0: 0}
+    for size in range(1, most + 1):
+        parts = [s for s in range(2**most) if s.bit_count() == size]
+        last = torch.tensor([[i for i in range(most) if s >> i & 1] for s in parts], device=naming.device)
+        before = torch.tensor([[s ^ (1 << i) for i in range(most) if s >> i & 1] for s in parts], device=naming.device)
+        at = torch.tensor([[place[s ^ (1 << i)] for i in range(most) if s >> i & 1] for s in parts])
+        ways = levels[-1][:, at.to(naming.device)] + naming[:, before, last]
+        levels.append(ways.logsumexp(-1))
+        place = {s: n for n, s in enumerate(parts)}
+        order += parts
+    back = torch.tensor(order, device=naming.device).argsort()
+    return torch.cat(levels, 1)[:, back]
+
+
+@lru_cache
+def _bits(number: int) -> Int64[Tensor, "s m"]:
+    return torch.arange(2**number)[:, None] >> torch.arange(number) & 1

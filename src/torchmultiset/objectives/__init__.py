@@ -1,0 +1,51 @@
+"""Objectives: how to roll in, and which loss; one row of the paper's Table 3 each, and what came after it.
+
+An objective takes a batch, a generator and how much of the training is over, from 0 to 1, and gives a `Plan`: how
+labels are named in the rollout, and what is made of its output.
+
+    plan = objective(batch, generator, done)
+    loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
+
+| objective                       | for       | name                      |
+| ------------------------------- | --------- | ------------------------- |
+| `MultisetObjective`             | policies  | ``multi``                 |
+| `ReinforceObjective`            | policies  | ``rl``                    |
+| `DistributionMatchingObjective` | policies  | ``dm-l1``, ``dm-kl``      |
+| `SequenceObjective`             | policies  | ``seq``                   |
+| `MarginalObjective`             | policies that see only counts | ``marginal`` |
+| `OneStepObjective`              | `readouts.OneStep` | ``one-step``     |
+| `CountsObjective`               | count heads        | ``counts``       |
+| `HungarianObjective`            | `readouts.Slots`   | ``hungarian``    |
+| `PowerObjective`                | `readouts.PowerMultiset` | ``power``  |
+"""
+
+from torchmultiset.objectives._at_once import (
+    COUNT_LOSSES,
+    CountsObjective,
+    HungarianObjective,
+    OneStepObjective,
+    PowerObjective,
+)
+from torchmultiset.objectives._one_by_one import (
+    DistributionMatchingObjective,
+    MarginalObjective,
+    MultisetObjective,
+    ReinforceObjective,
+    SequenceObjective,
+)
+from torchmultiset.objectives._plan import Objective, Plan
+
+__all__ = [
+    "COUNT_LOSSES",
+    "CountsObjective",
+    "DistributionMatchingObjective",
+    "HungarianObjective",
+    "MarginalObjective",
+    "MultisetObjective",
+    "Objective",
+    "OneStepObjective",
+    "Plan",
+    "PowerObjective",
+    "ReinforceObjective",
+    "SequenceObjective",
+]

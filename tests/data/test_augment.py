@@ -1,0 +1,176 @@
+"""Images that are moved, turned and scaled: compared with plain loops, and with what happens to their boxes."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from torchmultiset.config import OptimConfig
+from torchmultiset.data import Batch
+from torchmultiset.data.augment import AUGMENTATIONS, affine, shift
+
+
+def batch_of(x: Tensor, points: list[tuple[float, float]] | None = None) -> Batch:
+    """Images, and a box without size at each of some points (x, y), which tells where the point goes."""
+    count, slots = len(x), len(points or [()])
+    labels = torch.zeros(count, slots, dtype=torch.int64)
+    boxes = None
+    if points:
+        boxes = torch.tensor([[*point, 0, 0] for point in points], dtype=torch.float32).expand(count, -1, -1)
+    return Batch(x, torch.full((count, 1), slots), labels, boxes)
+
+
+def noise(*shape: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    x = torch.randint(1, 256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    return x if dtype == torch.uint8 else x.to(dtype) / 255
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# --- shift
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_shift_is_that_of_a_plain_loop(dtype: torch.dtype, channels: int) -> None:
+    x = noise(40, channels, 24, 36, dtype=dtype)
+    moved = shift(batch_of(x, [(10.0, 7.0)]), seeded())
+    assert moved.x.dtype == dtype
+    for before, after, (right, down) in zip(
+        x.numpy(), moved.x.numpy(), (moved.boxes[:, 0, :2] - torch.tensor([10, 7])).int().tolist(), strict=True
+    ):
+        expected = np.zeros_like(before)
+        for i in range(24):
+            for j in range(36):
+                if 0 <= i - down < 24 and 0 <= j - right < 36:
+                    expected[:, i, j] = before[:, i - down, j - right]
+        np.testing.assert_array_equal(after, expected)
+
+
+def test_all_shifts_up_to_a_twelfth_are_equally_likely() -> None:
+    moved = shift(batch_of(torch.zeros(7000, 1, 24, 36), [(0.0, 0.0)]), seeded()).boxes[:, 0].int()
+    counts = np.zeros((5, 7))
+    for right, down, *_ in moved.tolist():
+        counts[down + 2, right + 3] += 1
+    # 200 expected of each; chi-squared with 34 degrees of freedom is below 65 in 999 of 1,000 cases.
+    assert ((counts - 200) ** 2 / 200).sum() < 65
+
+
+def test_small_images_stay() -> None:
+    x = noise(5, 1, 11, 11)
+    assert torch.equal(shift(batch_of(x), seeded()).x, x)
+
+
+# --- affine
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 20, 20), (8, 3, 12, 30)])
+def test_an_affine_change_of_nothing_is_the_identity(shape: tuple[int, ...]) -> None:
+    x = noise(*shape)
+    assert torch.equal(affine(batch_of(x), seeded(), degrees=0, scale=0, by=0).x, x)
+    x = noise(*shape, dtype=torch.float32)
+    torch.testing.assert_close(affine(batch_of(x), seeded(), degrees=0, scale=0, by=0).x, x, rtol=0, atol=1e-4)
+
+
+def bilinear(image: np.ndarray, x: float, y: float) -> float:
+    """At (x, y) in pixels, the first one's middle at (0.5, 0.5); black outside."""
+    left, top = math.floor(x - 0.5), math.floor(y - 0.5)
+    value = 0.0
+    for i, j in [(top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)]:
+        if 0 <= i < image.shape[0] and 0 <= j < image.shape[1]:
+            value += (1 - abs(x - 0.5 - j)) * (1 - abs(y - 0.5 - i)) * float(image[i, j])
+    return value
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_an_affine_change_does_to_pixels_what_it_does_to_points(dtype: torch.dtype) -> None:
+    """Three points say what map it was; a plain loop follows it backwards."""
+    x = noise(6, 1, 14, 22, dtype=dtype)
+    corners = np.array([(0, 0), (22, 0), (0, 14)])
+    changed = affine(batch_of(x, corners.tolist()), seeded(), degrees=25, scale=0.3, by=0.2)
+    assert changed.x.dtype == dtype
+    known = np.hstack([corners, np.ones((3, 1))])
+    for before, after, boxes in zip(x[:, 0].numpy(), changed.x[:, 0].numpy(), changed.boxes.numpy(), strict=True):
+        forward = np.linalg.solve(known, boxes[:, :2].astype(float))  # (x, y, 1) @ forward = (x', y')
+        expected = np.zeros((14, 22))
+        for i in range(14):
+            for j in range(22):
+                source = np.linalg.solve(forward[:2].T, np.array([j + 0.5, i + 0.5]) - forward[2])
+                expected[i, j] = bilinear(before, *source)
+        tolerance = 0.51 if dtype == torch.uint8 else 1e-3  # rounded to whole numbers
+        np.testing.assert_allclose(after, expected, atol=tolerance)
+
+
+def test_an_affine_change_turns_scales_and_moves_within_its_bounds() -> None:
+    height, width = 12, 18
+    corners = [(9.0, 6.0), (29.0, 6.0), (9.0, 26.0)]  # the middle, and 20 pixels from it
+    boxes = affine(batch_of(torch.zeros(3000, 1, height, width), corners), seeded()).boxes[..., :2].double()
+    across, down = boxes[:, 1] - boxes[:, 0], boxes[:, 2] - boxes[:, 0]
+    torch.testing.assert_close((across * down).sum(-1), torch.zeros(3000).double(), rtol=0, atol=1e-3)  # no shear
+    assert ((across[:, 0] * down[:, 1] - across[:, 1] * down[:, 0]) > 0).all()  # no reflection
+    factors = across.norm(dim=-1) / 20
+    torch.testing.assert_close(down.norm(dim=-1) / 20, factors, rtol=1e-4, atol=0)
+    degrees = torch.rad2deg(torch.atan2(across[:, 1], across[:, 0]))
+    # Where the middle of the picture goes, turned and scaled back, is how far it was moved.
+    moved = torch.einsum("bij,bj->bi", torch.stack([across, down], 1), boxes[:, 0] - torch.tensor([9, 6]))
+    moved = moved / (20 * factors[:, None] ** 2)
+    for values, bound in ((degrees, 10), (factors - 1, 0.1), (moved[:, 0], width / 12), (moved[:, 1], height / 12)):
+        assert values.abs().max() <= bound * 1.001
+        assert values.abs().max() > 0.99 * bound
+        assert values.mean() == pytest.approx(0, abs=0.05 * bound)
+        assert values.std() == pytest.approx(bound / math.sqrt(3), rel=0.05)  # uniform
+
+
+def test_boxes_and_areas_are_those_of_what_is_seen() -> None:
+    x = torch.zeros(50, 1, 60, 60)
+    x[:, :, 20:40, 24:36] = 1
+    batch = batch_of(x)._replace(
+        boxes=torch.tensor([[24.0, 20, 12, 20]]).expand(50, 1, 4), areas=torch.full((50, 1), 240.0)
+    )
+    changed = affine(batch, seeded())
+    mass = changed.x[:, 0]
+    torch.testing.assert_close(mass.sum((1, 2)), changed.areas[:, 0], rtol=0.02, atol=0)
+    pixels = torch.arange(60) + 0.5
+    seen = torch.stack([(mass.sum(1) * pixels).sum(-1), (mass.sum(2) * pixels).sum(-1)], -1) / mass.sum((1, 2))[:, None]
+    boxes = changed.boxes[:, 0]
+    torch.testing.assert_close(boxes[:, :2] + boxes[:, 2:] / 2, seen, rtol=0, atol=0.05)
+    torch.testing.assert_close(boxes[:, 2] * boxes[:, 3], changed.areas[:, 0])
+
+
+# --- both
+
+
+@pytest.mark.parametrize("name", ["shift", "affine"])
+def test_the_generator_decides(name: str) -> None:
+    batch = batch_of(noise(16, 1, 24, 24), [(3.0, 4.0)])
+    first, same, other = (AUGMENTATIONS[name](batch, seeded(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first.x, same.x)
+    assert torch.equal(first.boxes, same.boxes)
+    assert not torch.equal(first.x, other.x)
+    assert len({image.tobytes() for image in first.x.numpy()}) == 16  # each in its own way
+    assert torch.equal(first.labels, batch.labels)
+    assert torch.equal(first.target, batch.target)
+    assert torch.equal(batch.x, noise(16, 1, 24, 24))  # as it was
+
+
+@pytest.mark.parametrize("name", ["shift", "affine"])
+def test_vectors_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"augment needs images, .* but inputs have shape \(4, 3\)"):
+        AUGMENTATIONS[name](batch_of(torch.zeros(4, 3)), seeded())
+
+
+def test_none_changes_nothing_and_draws_nothing() -> None:
+    batch, generator = batch_of(noise(4, 1, 24, 24)), seeded()
+    assert AUGMENTATIONS["none"](batch, generator) is batch
+    assert torch.equal(generator.get_state(), seeded().get_state())
+
+
+def test_a_config_knows_them_all() -> None:
+    assert get_args(get_type_hints(OptimConfig)["augment"]) == (*AUGMENTATIONS,)

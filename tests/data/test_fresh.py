@@ -1,0 +1,126 @@
+"""Fresh images: new in each epoch, like the stored ones, and from the training digits only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_digits import flat_pools
+
+from torchmultiset.data import Examples, load_data, store
+from torchmultiset.data.fresh import fresh_epochs
+from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build, generate
+
+SMALL = MnistMulti(sizes=(1, 3), digit_px=(10, 14), canvas=30, clutter=3, train=40, validation=5, test=5)
+EVERYONE = np.arange(40)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set of digits whose grey level says which they are: up to 50 are for training."""
+    build(tmp_path / "digits", SMALL, flat_pools())
+    monkeypatch.setattr("torchmultiset.data.fresh.load_digits", lambda _: flat_pools())
+    return tmp_path / "digits"
+
+
+def images(examples: Examples) -> np.ndarray:
+    return examples.inputs[EVERYONE]
+
+
+def test_first_the_stored_images_then_new_ones_each_time(folder: Path) -> None:
+    epochs, stored = fresh_epochs(folder, seed=0), load_data(folder)["train"]
+    np.testing.assert_array_equal(images(epochs(0)), images(stored))
+    np.testing.assert_array_equal(epochs(0).labels, stored.labels)
+    seen = [image.tobytes() for epoch in range(4) for image in images(epochs(epoch))]
+    assert len(set(seen)) == len(seen) == 4 * 40
+    assert not (epochs(1).labels == epochs(2).labels).all()
+
+
+def test_new_images_are_made_of_training_digits_clutter_included(folder: Path) -> None:
+    epochs = fresh_epochs(folder, seed=0)
+    levels = {level for epoch in range(1, 6) for level in np.unique(images(epochs(epoch))).tolist()}
+    assert levels == {*range(51)}
+
+
+def test_new_images_are_like_the_stored_ones_and_have_their_labels(folder: Path) -> None:
+    examples = fresh_epochs(folder, seed=0)(7)
+    batch = examples.batch(EVERYONE)
+    assert len(examples) == 40
+    assert batch.x.shape == (40, 1, 30, 30)
+    sizes = (batch.labels >= 0).sum(1)
+    assert {*sizes.tolist()} == {1, 2, 3}
+    for image, labels, boxes in zip(batch.x[:, 0], batch.labels, batch.boxes, strict=True):
+        for label, (x, y, px, _) in zip(labels.tolist(), boxes.int().tolist(), strict=True):
+            if label >= 0:
+                assert 10 <= px <= 14
+                assert (int(image[y, x]) - 1) % 10 == label
+
+
+def test_seed_and_epoch_decide_and_nothing_else(folder: Path) -> None:
+    first, again, other = fresh_epochs(folder, seed=3), fresh_epochs(folder, seed=3), fresh_epochs(folder, seed=4)
+    again(5)
+    mixed = np.array([17, 2, 17, 39])
+    np.testing.assert_array_equal(again(2).inputs[mixed], images(first(2))[mixed])
+    np.testing.assert_array_equal(again(2).labels, first(2).labels)
+    assert (images(other(2)) != images(first(2))).any((1, 2, 3)).all()
+
+
+@pytest.mark.parametrize("name", [*VARIANTS])
+def test_lazy_examples_are_the_others_to_the_byte(name: str) -> None:
+    digits, indices = flat_pools().train, [5, 900, 5, 63_001, 12]
+    whole = generate(VARIANTS[name], digits, "train", indices)
+    lazy = generate(VARIANTS[name], digits, "train", indices, lazy=True)
+    assert not isinstance(lazy.inputs, np.ndarray)
+    assert len(lazy.inputs) == len(lazy) == 5
+    for chosen in ([4, 1], [0, 1, 2, 3, 4], []):
+        for ours, theirs in zip(lazy.batch(chosen), whole.batch(chosen), strict=True):
+            assert ours.equal(theirs)
+
+
+def test_a_batch_may_have_no_digits_at_all() -> None:
+    examples = generate(replace(SMALL, sizes=(0, 1), clutter=0), flat_pools().train, "train", EVERYONE, lazy=True)
+    empty = np.flatnonzero(examples.labels[:, 0] < 0)[:1]
+    assert len(empty)
+    assert not examples.batch(empty).x.any()
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,labels\n1,x\n")
+    plan = store.Plan(
+        {"name": "mine"}, ("a",), {"train": 1}, {"inputs": store.Row("<f4", (2,)), "labels": store.Row("<i8", (1,))}
+    )
+    store.write(
+        tmp_path / "mine",
+        plan,
+        lambda _: {"inputs": np.zeros((1, 2), np.float32), "labels": np.zeros((1, 1), np.int64)},
+        chunk=1,
+    )
+    for path in (tmp_path / "t.csv", tmp_path / "mine", tmp_path / "nothing"):
+        with pytest.raises(ValueError, match=r"for MNIST Multi only, but .* is other data: leave out fresh"):
+            fresh_epochs(path, seed=0)
+
+
+def test_other_digits_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = replace(flat_pools(), name="others", sha256="1" * 64)
+    monkeypatch.setattr("torchmultiset.data.fresh.load_digits", lambda _: pools)
+    with pytest.raises(ValueError, match=r"was made of \(flat\), but those given \(others\) are others.*\(mnist\)"):
+        fresh_epochs(folder, seed=0)
+
+
+def test_data_of_another_generator_is_refused(folder: Path) -> None:
+    path = folder / store.MANIFEST
+    told = json.loads(path.read_text())
+    told["source"]["generator"] = 0
+    path.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=r"made by another version of torchmultiset: .* build it again"):
+        fresh_epochs(folder, seed=0)
+
+
+def test_sizes_that_training_would_not_be_ready_for_are_refused(folder: Path) -> None:
+    few = folder.with_name("few")
+    build(few, replace(SMALL, train=1), flat_pools())
+    with pytest.raises(ValueError, match=r"would have 1 to 3 digits, but not all of that occurs in the 1 stored"):
+        fresh_epochs(few, seed=0)

@@ -1,0 +1,52 @@
+"""Training on fresh images that takes a second, alone or in one of two processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tiny_runs import Task, _one_of_two, weights
+
+from torchmultiset.config import OptimConfig
+from torchmultiset.data import Batch
+from torchmultiset.data.fresh import fresh_epochs
+from torchmultiset.data.load import load_data
+from torchmultiset.data.mnist_multi import MnistMulti
+from torchmultiset.encoders import ConvEncoder
+from torchmultiset.objectives import MultisetObjective
+from torchmultiset.policies import ConvLSTMPolicy
+from torchmultiset.predictor import Predictor
+from torchmultiset.training import fit
+
+TINY = MnistMulti(sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=21, validation=8, test=8)
+
+
+def digits_task(folder: Path) -> Task:
+    """Three epochs of three batches, the last of five; no normalisation, so that processes make no difference."""
+    torch.manual_seed(0)
+    encoder = ConvEncoder(1, (4, 4), norm=None)
+    policy = ConvLSTMPolicy(2, encoder.memory_shape(28, 28), hidden=4)
+    predictor = Predictor(encoder, policy, ("0", "1"), max_size=2)
+    optim = OptimConfig(epochs=3, batch_size=8, schedule="constant")
+    examples = fresh_epochs(folder, seed=5, mnist="bundled")
+    return Task(predictor, MultisetObjective(), examples, load_data(folder)["validation"], optim)
+
+
+def seen(ours: Task) -> tuple[Task, list[Batch]]:
+    """The same task, and the batches that it will be given."""
+    batches: list[Batch] = []
+
+    def objective(batch, *rest):
+        batches.append(batch)
+        return ours.objective(batch, *rest)
+
+    return ours._replace(objective=objective), batches
+
+
+def one_of_two(rank: int, port: int, digits: Path, folder: Path) -> None:
+    torch.set_num_threads(1)
+    fabric = _one_of_two(rank, port)
+    ours, batches = seen(digits_task(digits))
+    fit(*ours, folder, fabric=fabric)
+    torch.save([batch.x for batch in batches], folder.with_name(f"batches-{rank}.pt"))
+    torch.save(weights(ours.predictor), folder.with_name(f"weights-{rank}.pt"))

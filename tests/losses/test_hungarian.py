@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import Multiset, Row, log_softmax, softmax, to_counters, to_counts
+from strategies import multisets
+from torch.nn.functional import cross_entropy
+
+from torchmultiset.losses import hungarian_loss
+from torchmultiset.multiset import from_labels
+
+MULTISETS = [[0, 0, 1, 3], [], [2], [1, 1, 1, 1, 1]]
+"""Repeats, the empty multiset, most slots empty, all slots full."""
+C, S = 4, 5
+TARGET = from_labels(MULTISETS, C)
+
+
+def scores(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
+    """Not so steep that two matchings are equally good as far as float64 can tell."""
+    shape = shape or (len(MULTISETS), S, C + 1)
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def best_labels(logits: list[Row], target: Multiset, nothing: int) -> list[int]:
+    """The label of each slot, after all ways to give the labels to slots have been tried."""
+    probabilities, labels = [softmax(row) for row in logits], list(target.elements())
+    best = max(
+        itertools.permutations(range(len(logits)), len(labels)),
+        key=lambda slots: math.fsum(probabilities[s][y] for s, y in zip(slots, labels, strict=True)),
+    )
+    given_to = dict(zip(best, labels, strict=True))
+    return [given_to.get(slot, nothing) for slot in range(len(logits))]
+
+
+def brute_force(logits: list[Row], target: Multiset, nothing_weight: float) -> float:
+    nothing = len(logits[0]) - 1
+    return -math.fsum(
+        (nothing_weight if label == nothing else 1) * log_softmax(row)[label]
+        for row, label in zip(logits, best_labels(logits, target, nothing), strict=True)
+    )
+
+
+@given(st.data())
+def test_it_equals_brute_force_over_all_matchings(data):
+    num_classes, slots = data.draw(st.sampled_from([1, 2, 3, 5])), data.draw(st.integers(1, 5))
+    targets = data.draw(st.lists(multisets(num_classes, max_size=slots), min_size=1, max_size=3))
+    weight = data.draw(st.sampled_from([0.1, 0.0, 1.0, 2.5]))
+    logits = data.draw(st.sampled_from([0.1, 1.0, 2.0])) * scores(
+        len(targets), slots, num_classes + 1, seed=data.draw(st.integers(0, 2**32 - 1))
+    )
+    found = hungarian_loss(logits, to_counts(targets, num_classes), nothing_weight=weight, reduction="none")
+    wanted = [brute_force(rows, target, weight) for rows, target in zip(logits.tolist(), targets, strict=True)]
+    assert found.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+def test_by_hand():
+    """Greedily, slot 0 would take b (0.6) and leave a to slot 1 (0.05); together 0.35 + 0.5 is better."""
+    logits = torch.tensor([[[0.35, 0.6, 0.05], [0.05, 0.5, 0.45]]]).log()
+    both, only_b = torch.tensor([[1, 1]]), torch.tensor([[0, 1]])
+    assert hungarian_loss(logits, both).item() == pytest.approx(-math.log(0.35) - math.log(0.5))
+    assert hungarian_loss(logits, only_b).item() == pytest.approx(-math.log(0.6) - 0.1 * math.log(0.45))
+
+
+def test_what_a_slot_thinks_of_nothing_does_not_enter_the_matching():
+    """DETR's choice: slot 0 gets the label for its 0.5, though only it would rather say nothing."""
+    logits = torch.tensor([[[0.5, 0.0, 0.5], [0.45, 0.5, 0.05]]]).log()
+    loss = hungarian_loss(logits, torch.tensor([[1, 0]]))
+    assert loss.item() == pytest.approx(-math.log(0.5) - 0.1 * math.log(0.05))
+
+
+def test_the_sum_over_the_batch_is_detrs_loss_times_the_sum_of_its_weights():
+    logits = scores().requires_grad_()
+    labels = torch.tensor(
+        [best_labels(rows, target, C) for rows, target in zip(logits.tolist(), to_counters(TARGET), strict=True)]
+    )
+    weight = torch.ones(C + 1, dtype=torch.float64)
+    weight[-1] = 0.1
+    detr = cross_entropy(logits.transpose(1, 2), labels, weight)
+    ours = hungarian_loss(logits, TARGET, reduction="sum")
+    torch.testing.assert_close(ours, detr * weight[labels].sum())
+    (wanted,), (found,) = torch.autograd.grad(detr, logits), torch.autograd.grad(ours, logits)
+    torch.testing.assert_close(found, wanted * weight[labels].sum())
+
+
+def test_the_order_of_the_slots_does_not_matter():
+    logits, before = scores(), hungarian_loss(scores(), TARGET, reduction="none")
+    for seed in range(3):
+        order = torch.randperm(S, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(hungarian_loss(logits[:, order], TARGET, reduction="none"), before)
+
+
+def test_batch_equals_singles_and_reductions():
+    each = hungarian_loss(scores(), TARGET, reduction="none")
+    alone = [hungarian_loss(scores()[b : b + 1], TARGET[b : b + 1]).item() for b in range(len(TARGET))]
+    assert each.tolist() == pytest.approx(alone, rel=1e-12)
+    torch.testing.assert_close(hungarian_loss(scores(), TARGET), each.mean())
+    torch.testing.assert_close(hungarian_loss(scores(), TARGET, reduction="sum"), each.sum())
+    assert hungarian_loss(scores()[:0], TARGET[:0], reduction="none").shape == (0,)
+
+
+def test_an_empty_target_wants_nothing_from_every_slot():
+    loss = hungarian_loss(scores(), TARGET, reduction="none", nothing_weight=0.3)[1]
+    assert loss.item() == pytest.approx(-0.3 * math.fsum(log_softmax(row)[C] for row in scores()[1].tolist()))
+
+
+@pytest.mark.parametrize("nothing_weight", [0.1, 0.0])
+def test_gradcheck(nothing_weight):
+    assert torch.autograd.gradcheck(
+        lambda logits: hungarian_loss(logits, TARGET, nothing_weight=nothing_weight, reduction="none"),
+        scores().requires_grad_(),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    found = hungarian_loss(scores(dtype=dtype), TARGET)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, hungarian_loss(scores(dtype=dtype).float(), TARGET))
+
+
+def test_extreme_scores_have_finite_values_and_gradients():
+    for extremes in (1e30 * scores(dtype=torch.float32).sign(), torch.full((4, S, C + 1), -1e30)):
+        loss = hungarian_loss(extremes.requires_grad_(), TARGET)
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert torch.isfinite(extremes.grad).all()
+
+
+def test_a_class_ruled_out_costs_infinity_where_it_is_wanted_and_nothing_elsewhere():
+    logits = scores()
+    logits[..., 3] = -torch.inf  # only the first target has it
+    logits.requires_grad_()
+    each = hungarian_loss(logits, TARGET, reduction="none")
+    assert each[0] == torch.inf
+    assert torch.isfinite(each[1:]).all()
+    (gradient,) = torch.autograd.grad(each[1:].sum(), logits)
+    assert torch.isfinite(gradient).all()
+
+
+def test_with_no_weight_on_nothing_it_may_be_ruled_out():
+    logits = scores()
+    logits[..., C] = -torch.inf
+    logits.requires_grad_()
+    each = hungarian_loss(logits, TARGET, nothing_weight=0.0, reduction="none")
+    assert torch.isfinite(each).all()
+    assert each[1] == 0
+    (gradient,) = torch.autograd.grad(each.sum(), logits)
+    assert torch.isfinite(gradient).all()
+
+
+def test_scores_that_are_no_numbers_make_a_loss_that_is_none():
+    logits = scores()
+    logits[0, 2] = torch.nan
+    each = hungarian_loss(logits, TARGET, reduction="none")
+    assert each.isnan().tolist() == [True, False, False, False]
+
+
+def test_slots_learn_a_multiset_with_repeats():
+    logits = 0.1 * scores()
+    for _ in range(50):
+        logits.requires_grad_()
+        (gradient,) = torch.autograd.grad(hungarian_loss(logits, TARGET, reduction="sum"), logits)
+        logits = (logits - gradient).detach()
+    said = logits.argmax(-1)
+    assert to_counters(from_labels(said, C, where=said < C)) == [Counter(labels) for labels in MULTISETS]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: hungarian_loss(scores()[:, 1:], TARGET),
+            "target must have at most 4 labels, one for each slot, but one has 5",
+        ),
+        (lambda: hungarian_loss(scores()[..., 1:], TARGET), "logits must be a floating-point tensor of shape"),
+        (lambda: hungarian_loss(scores()[:2], TARGET), "logits must be a floating-point tensor of shape"),
+        (lambda: hungarian_loss(scores()[:, 0], TARGET), "logits must be a floating-point tensor of shape"),
+        (lambda: hungarian_loss(scores().long(), TARGET), "logits must be a floating-point tensor of shape"),
+        (lambda: hungarian_loss(scores(), TARGET.float()), "target must be an int64 tensor"),
+        (lambda: hungarian_loss(scores(), -TARGET), "target must hold counts of at least 0"),
+        (lambda: hungarian_loss(scores(), TARGET, reduction="max"), "reduction must be one of"),
+        (lambda: hungarian_loss(scores(), TARGET, nothing_weight=-0.1), "nothing_weight must be"),
+        (lambda: hungarian_loss(scores(), TARGET, nothing_weight=math.nan), "nothing_weight must be"),
+        (lambda: hungarian_loss(scores(), TARGET, nothing_weight=math.inf), "nothing_weight must be"),
+    ],
+)
+@pytest.mark.usefixtures("without_shape_hook")
+def test_wrong_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+def test_without_scipy_one_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(ImportError, match=re.escape('SciPy: pip install "torchmultiset[hungarian]"')):
+        hungarian_loss(scores(), TARGET)

@@ -1,0 +1,173 @@
+"""Objectives that the paper does not have: what they change over a training, what they lose, and that they teach."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import reference
+import torch
+from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
+
+from torchmultiset.data import Batch
+from torchmultiset.losses import coached_loss
+from torchmultiset.objectives import MarginalObjective, MultisetObjective
+
+STOPS = ("fixed", "policy", "end")
+
+
+def batch_for(stop: str, n: int = 60) -> Batch:
+    return draw(n, least=MOST if stop == "fixed" else 0)
+
+
+# --- what changes over a training ---
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_mixed_roll_in_begins_with_the_oracle_and_ends_with_the_policy(stop):
+    predictor, objective = build(stop, strategy="mixed")
+    batch, end = batch_for(stop, 300), C if stop == "end" else None
+
+    def free(done: float) -> list[bool]:
+        """Whether each label was free, where anything was."""
+        output, _ = carry_out(objective, predictor, batch, done=done)
+        rows = zip(output.labels.tolist(), reference.to_counters(batch.target), strict=True)
+        return [
+            now[label] > 0
+            for row, target in rows
+            for label, now in zip(row, reference.free_multisets(target, row, end), strict=True)
+            if now
+        ]
+
+    assert all(free(0.0))
+    output, _ = carry_out(objective, predictor, batch, done=1.0)
+    assert torch.equal(output.labels, output.logits.argmax(-1))
+    begun, over = free(0.25), free(1.0)
+    assert sum(over) / len(over) < sum(begun) / len(begun) < 1
+    assert not torch.equal(
+        carry_out(objective, predictor, batch, seed=1, done=0.5)[0].labels,
+        carry_out(objective, predictor, batch, seed=2, done=0.5)[0].labels,
+    )
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_coach_withdraws_over_the_training(stop):
+    predictor, objective = build(stop, coaching=0.8)
+    batch, end = batch_for(stop), stop == "end"
+    _, plain = build(stop)
+    for done, share in ((0.0, 0.8), (0.5, 0.4), (1.0, 0.0)):
+        output, loss = carry_out(objective, predictor, batch, done=done)
+        _, without = carry_out(plain, predictor, batch, done=done)
+        # What is added for stopping is the same in both.
+        args = (output.logits, output.labels, batch.target)
+        coached, uncoached = (coached_loss(*args, coaching=beta, end=end) for beta in (share, 0.0))
+        torch.testing.assert_close(loss - without, coached - uncoached, atol=1e-5, rtol=1e-5)
+        assert torch.equal(loss, without) == (done == 1)
+
+
+# --- what is lost ---
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("policy", ["auto", "feed-forward"])
+def test_marginal_is_the_likelihood_that_the_predictor_tells(stop, policy):
+    predictor, objective = build(stop, "marginal", policy=policy)
+    batch = batch_for(stop)
+    _, loss = carry_out(objective, predictor, batch)
+    told = predictor.log_probability(batch.x, batch.target, beam=100)
+    assert loss.item() == pytest.approx(-told.mean().item(), rel=1e-5)
+
+
+def test_marginal_refuses_a_multiset_beyond_its_bound():
+    predictor, _ = build("policy", "marginal")
+    message = (
+        r"objective 'marginal' goes through all 8 parts of a multiset of 3 labels, and the most are 2 labels"
+        r" \(marginal_bound\): raise the bound, or take objective 'multi'"
+    )
+    with pytest.raises(ValueError, match=message):
+        carry_out(MarginalObjective(2), predictor, draw(50))
+    small = draw(200)
+    few = small.target.sum(-1) < 3
+    carry_out(MarginalObjective(2), predictor, Batch(small.x[few], small.target[few], small.labels[few]))
+
+
+def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset) -> float:
+    """One example's loss from its definition."""
+    if name == "hungarian":
+        chances = [reference.softmax(row) for row in scores]
+        wanted = [*target.elements()]
+        _, slots = max(
+            (math.fsum(chances[slot][label] for slot, label in zip(slots, wanted, strict=True)), slots)
+            for slots in itertools.permutations(range(len(scores)), len(wanted))
+        )
+        named = -math.fsum(math.log(chances[slot][label]) for slot, label in zip(slots, wanted, strict=True))
+        return named - 0.3 * math.fsum(math.log(chances[s][C]) for s in range(len(scores)) if s not in slots)
+    if name == "power":
+        order = [
+            labels
+            for size in range(MOST + 1)
+            for labels in sorted(itertools.combinations_with_replacement(range(C), size), key=lambda row: row[::-1])
+        ]
+        return -math.log(reference.softmax(scores[0])[order.index(tuple(sorted(target.elements())))])
+    rows = [row[0] for row in scores]
+    if name == "poisson":
+        return math.fsum(
+            math.exp(row) - target[c] * row + math.log(math.factorial(target[c])) for c, row in enumerate(rows)
+        )
+    if name == "regression":
+        return reference.count_regression_loss(rows, target)
+    return -math.fsum(math.log(reference.softmax(row)[target[c]]) for c, row in enumerate(scores))
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("table", {"objective": "counts"}),
+        ("poisson", {"objective": "counts", "count_head": "poisson"}),
+        ("regression", {"objective": "counts", "count_head": "regression"}),
+        ("hungarian", {"objective": "hungarian", "nothing_weight": 0.3}),
+        ("power", {"objective": "power"}),
+    ],
+)
+def test_a_readout_loses_what_its_definition_says(name, config):
+    config = dict(config)
+    predictor, objective = build("policy", config.pop("objective"), **config)
+    batch = draw(40)
+    output, loss = carry_out(objective, predictor.double(), batch._replace(x=batch.x.double()))
+    targets = reference.to_counters(batch.target)
+    expected = [plain_loss(name, row, target) for row, target in zip(output.logits.tolist(), targets, strict=True)]
+    assert loss.item() == pytest.approx(math.fsum(expected) / len(expected), rel=1e-9)
+
+
+# --- each of them teaches ---
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("name", "stop", "config"),
+    [
+        ("counts", "policy", {}),
+        ("counts", "fixed", {}),
+        ("counts", "policy", {"count_head": "poisson"}),
+        ("counts", "policy", {"count_head": "regression"}),
+        ("hungarian", "policy", {}),
+        ("hungarian", "fixed", {}),
+        ("power", "policy", {}),
+        ("power", "fixed", {}),
+        *[("marginal", stop, {}) for stop in STOPS],
+        ("multi", "policy", {"strategy": "mixed"}),
+        ("multi", "end", {"strategy": "mixed", "coaching": 1.0}),
+    ],
+)
+def test_it_learns_a_tiny_problem(name, stop, config):
+    predictor, _, fresh = train(stop, name, **config)
+    assert exact_match(predictor, fresh) >= 0.95
+
+
+def test_how_much_of_the_training_is_over_must_not_change_the_others():
+    batch = draw(20)
+    predictor, _ = build("policy")
+    for objective in (MultisetObjective("oracle"), MultisetObjective("stochastic")):
+        begun, over = (carry_out(objective, predictor, batch, done=done)[1] for done in (0.0, 1.0))
+        assert torch.equal(begun, over)
