@@ -69,12 +69,13 @@ def write_record(
         "weights_sha256": "0",
         "best_epoch": 2,
         "metrics": {"test": metrics | {"split": "test"}, "validation": metrics | {"split": "validation"}},
-        "run": {"minutes": 1.5, "data": {"name": "some-data", "sha256": "0"}},
+        "run": {"minutes": 1.5, "parameters": 87_083, "data": {"name": "some-data", "sha256": "0"}},
     }
     at = folder / cell
     at.mkdir(parents=True)
     lines = [
-        {"epoch": i, "loss": 1.0, "validation_em": em, "validation_f1": 0.5} for i, em in enumerate(epochs, start=1)
+        {"epoch": i, "loss": 1.0, "validation_em": em, "validation_f1": 0.5, "images_per_second": 100.0 * i}
+        for i, em in enumerate(epochs, start=1)
     ]
     (at / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     arrays = {

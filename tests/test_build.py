@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from torchmultiset import objectives
 from torchmultiset.build import AT_ONCE, build_objective, build_predictor
-from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
+from torchmultiset.config import (
+    DataConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    ObjectiveName,
+    OptimConfig,
+    RunConfig,
+    to_dict,
+)
 from torchmultiset.data import Batch
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
@@ -28,7 +36,7 @@ from torchmultiset.readouts import (
 
 IMAGE, VECTOR = (1, 44, 44), (7,)
 SMALL = {"channels": (3, 4, 5), "units": (9, 6), "hidden": 8}
-OBJECTIVES = get_args(get_type_hints(ObjectiveConfig)["objective"])
+OBJECTIVES = get_args(ObjectiveName)
 WITHOUT_END = ("dm-l1", "dm-kl", *AT_ONCE)
 
 
@@ -121,7 +129,12 @@ def test_only_reinforce_has_a_baseline(name):
 
 def test_the_defaults_build_the_papers_network_for_its_images():
     predictor = build_predictor(
-        ModelConfig(), ObjectiveConfig(), shape=(1, 100, 100), classes=list("0123456789"), max_size=4, stop="fixed"
+        ModelConfig(),
+        ObjectiveConfig("multi"),
+        shape=(1, 100, 100),
+        classes=list("0123456789"),
+        max_size=4,
+        stop="fixed",
     )
     assert [conv.out_channels for conv in predictor.encoder.convs] == [10, 10, 32]
     assert predictor.policy.memory == (32, 9, 9)
@@ -363,7 +376,7 @@ def test_every_choice_of_a_config_can_be_built():
             continue
         config = ModelConfig(**{**SMALL, "encoder": encoder, "policy": policy, "norm": norm})
         predictor = build_predictor(
-            config, ObjectiveConfig(), shape=shape, classes=("a", "b"), max_size=2, stop="fixed"
+            config, ObjectiveConfig("multi"), shape=shape, classes=("a", "b"), max_size=2, stop="fixed"
         )
         assert predictor.predict(torch.rand(2, *shape)).sum(-1).tolist() == [2, 2]
         tried += 1

@@ -214,14 +214,14 @@ def test_a_dry_run_lists_the_cells_and_what_is_done(run, whole, monkeypatch):
     rows = {line.split()[0]: line for line in lines if "/seed-" in line}
     assert len(rows) == 8 + 30 - 2
     assert [cell for cell, row in rows.items() if row.endswith(" done")] == [CELLS[1], CELLS[0]]
-    assert rows["coco-easy/seq/seed-0"].split(maxsplit=1)[1] == "table-1, table-3  to be run"
+    assert rows["coco-easy/seq/seed-0"].split(maxsplit=1)[1] == "table-1, table-3, beyond   to be run"
     assert lines[-1].startswith("36 cells, 2 done; the others take ")
 
 
 def test_a_dry_run_touches_nothing(run, tmp_path):
     code, lines, _ = run("experiment", "all", "--scale", "paper", "--dry-run")
     assert code == 0
-    assert lines[-1] == "50 cells, 0 done."  # how long that takes is not known
+    assert lines[-1] == "85 cells, 0 done."  # how long that takes is not known
     assert [*tmp_path.iterdir()] == []
 
 

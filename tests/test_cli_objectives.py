@@ -157,8 +157,15 @@ def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(run, there, tmp
     assert not (tmp_path / "run").exists()
 
 
+def test_an_end_class_needs_no_objective_to_be_named(run, there, tmp_path):
+    assert run("train", "table.csv", *QUICK, "--stop", "end", "--out", tmp_path / "run")[0] == 0
+    saved = (tmp_path / "run" / "config.toml").read_text()
+    assert 'objective = "multi"' in saved
+    assert 'stop = "end"' in saved
+
+
 def test_the_roll_in_and_the_coach_are_flags(run, there, tmp_path):
-    flags = ["--strategy", "mixed", "--coaching", "0.5", "--out", tmp_path / "run"]
+    flags = ["--objective", "multi", "--strategy", "mixed", "--coaching", "0.5", "--out", tmp_path / "run"]
     assert run("train", "table.csv", *QUICK, *flags)[0] == 0
     saved = (tmp_path / "run" / "config.toml").read_text()
     assert 'strategy = "mixed"' in saved

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from tiny_runs import task as tiny_task
 
 from torchmultiset import task as picking
-from torchmultiset.config import DataConfig, ModelConfig, OptimConfig, RunConfig
+from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.manifest import ManifestError, glance, read_manifest
 from torchmultiset.encoders import MLPEncoder
@@ -41,13 +41,13 @@ def write_table(path: Path, rows: int = 60) -> None:
     path.write_text("\n".join(["people,metres,count:ticket,count:sandwich", *lines]))
 
 
-def draw_dots(folder: Path, *, size: tuple[int, int], number: int = 24, suffix: str = "png") -> None:
+def draw_dots(folder: Path, *, size: tuple[int, int], number: int = 24, suffix: str = "png", most: int = 3) -> None:
     folder.mkdir()
     lines = ["image,labels"]
     for i in range(number):
         image = Image.new("RGB", size, "white")
         pen = ImageDraw.Draw(image)
-        labels = ["red", "blue", "blue"][: 1 + i % 3]
+        labels = (["red", "blue", "blue"] * 2)[: 1 + i % most]
         for place, colour in enumerate(labels):
             left = 2 + place * size[0] // 3
             pen.ellipse([left, 4 + i, left + size[0] // 4, 4 + i + size[0] // 4], fill=colour)
@@ -73,7 +73,7 @@ def test_a_table_becomes_a_model_that_predicts(run, tmp_path):
     code, lines, _ = run("train", "trips.csv")
     assert code == 0
     assert picked(lines) == {
-        "splits": "70% train, 15% validation, 15% test", "encoder": "mlp", "policy": "lstm", "max_size": "4",
+        "splits": "70% train, 15% validation, 15% test", "objective": "counts", "encoder": "mlp", "max_size": "4",
         "stop": "policy", "batch_size": "16", "epochs": "2",
     }  # fmt: skip
     assert not any("Unlike the paper" in line for line in lines)
@@ -109,7 +109,7 @@ def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
     code, lines, _ = run("train", "dots/", "--channels", "4", "4", "--hidden", "4")
     assert code == 0
     told = picked(lines)
-    assert (told["backbone"], told["image_size"], told["policy"]) == ("none", "80", "conv-lstm")
+    assert (told["backbone"], told["image_size"], told["objective"]) == ("none", "80", "counts")
     assert (tmp_path / "runs" / "dots" / "predictions.png").exists()
     (tmp_path / "new").mkdir()
     Image.new("RGB", (300, 200)).save(tmp_path / "new" / "a.jpg")
@@ -127,6 +127,31 @@ def test_photographs_get_a_pretrained_backbone(run, tmp_path):
 
 
 # What is picked
+
+
+@pytest.mark.parametrize(
+    ("most", "changes", "expected"),
+    [
+        (3, {}, None),  # a map of 5x5 has eight places for each
+        (6, {}, "(16, 32)"),
+        (6, {"objective": "counts"}, None),  # who chooses chooses all of it
+        (6, {"channels": (8, 8, 16)}, None),
+    ],
+)
+def test_many_objects_get_a_finer_map(tmp_path, most, changes, expected):
+    draw_dots(tmp_path / "dots", size=(72, 72), most=most)
+    objective = ObjectiveConfig(objective=changes.get("objective", "auto"))
+    model = ModelConfig(channels=changes["channels"]) if "channels" in changes else ModelConfig()
+    told = values(RunConfig(DataConfig(data=str(tmp_path / "dots")), model, objective))
+    assert told.get("channels") == expected
+    assert told.get("objective") == (None if "objective" in changes else "counts")
+
+
+@pytest.mark.parametrize(("policy", "stop"), [("lstm", "auto"), ("auto", "end")])
+def test_who_asks_for_a_policy_or_for_end_gets_the_multiset_loss(tmp_path, policy, stop):
+    write_table(tmp_path / "trips.csv")
+    told = values(RunConfig(DataConfig(data=str(tmp_path / "trips.csv")), ModelConfig(policy=policy, stop=stop)))
+    assert told["objective"] == "multi"
 
 
 def test_without_the_extra_photographs_are_learned_from_scratch_with_a_word_on_it(tmp_path, monkeypatch):

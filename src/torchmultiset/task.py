@@ -104,6 +104,8 @@ def check_config(config: Any) -> None:
     for name, value in to_dict(config).items():
         if name in _LEAST:
             check(_LEAST[name] <= value < float("inf"), name, f"at least {_LEAST[name]}", value)
+        if name == "coaching":
+            check(0 <= value <= 1, name, "from 0 to 1", value)
         if name == "lr":
             check(0 < value < float("inf"), name, "more than 0", value)
         if name in ("channels", "units"):
@@ -305,6 +307,8 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
         objective = replace(objective, objective=name)
         picks.append(Pick("objective", name, reason))
         crowded = spatial and name == "counts" and config.data.backbone == "none"
+    if objective.count_head == "auto":
+        objective = replace(objective, count_head="cells" if spatial else "table")
     if crowded and model.channels == ModelConfig().channels and _places(model.channels, shape) < _PLACES * most:
         pick("channels", _FINE, f"up to {most} objects need a finer map than three poolings leave")
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}"

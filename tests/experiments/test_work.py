@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from torchmultiset.data.load import load_data
 from torchmultiset.experiments import work
 from torchmultiset.experiments.cells import find
 from torchmultiset.experiments.data import make_data
 from torchmultiset.experiments.work import Folders, run_cell
+from torchmultiset.inference import open_model
 
 RANDOM, TEN = "mnist-multi-4/seq/seed-0", "mnist-multi-10/multi/seed-0"
 
@@ -39,7 +41,7 @@ def record(folders: Folders, name: str) -> dict:
 
 
 def test_what_is_kept(folders):
-    always = {"record.json", "epochs.jsonl", "predictions.npz", "model"}
+    always = {"record.json", "epochs.jsonl", "predictions.npz", "worth.json", "model"}
     assert {path.name for path in result(folders, RANDOM).iterdir()} == always
     assert {path.name for path in result(folders, TEN).iterdir()} == always | {"entropy.json"}
     run = folders.runs / "smoke" / RANDOM
@@ -82,6 +84,13 @@ def test_the_record_says_what_the_cell_is(folders):
             "split": "test",
             "paper": {"em": 0.906, "f1": 0.973},
         },
+        "beyond": {
+            "row": "L_seq",
+            "column": "MNIST Multi (4)",
+            "place": [4, 0],
+            "split": "test",
+            "paper": None,
+        },
     }
     assert told["command"] == f"multiset experiment table-1 --scale smoke --only {RANDOM}"
 
@@ -101,6 +110,29 @@ def test_the_record_says_what_the_run_says(folders):
     assert (told["config"]["data"], told["config"]["max_size"], told["config"]["epochs"]) == ("mnist-multi-4", 4, 3)
     model = json.loads((folders.runs / "smoke" / RANDOM / "model" / "predictor.json").read_text())
     assert told["weights_sha256"] == model["weights_sha256"]
+
+
+def test_what_the_predictions_are_worth(folders):
+    told = json.loads((result(folders, RANDOM) / "worth.json").read_text())
+    kept = np.load(result(folders, RANDOM) / "predictions.npz")
+    examples = load_data(folders.data / "smoke" / "mnist-multi-4")["test"]
+    model = open_model(result(folders, RANDOM))
+    x = examples.batch(np.arange(len(examples))).x
+    truth, predicted = (torch.from_numpy(kept[f"test_{name}"].astype(np.int64)) for name in ("true", "predicted"))
+    of_truth = model.log_probability(x, truth, beam=24)  # four labels have as many orders
+    assert told["negative_log_likelihood"] == pytest.approx(-float(of_truth.mean()), rel=1e-5)
+    sure = model.log_probability(x, predicted, beam=24).exp()
+    assert told["calibration"]["confidence"] == pytest.approx(float(sure.mean()), rel=1e-5)
+    assert (told["examples"], told["impossible"]) == (48, 0)
+
+
+def test_what_an_older_version_left_out_is_made_up_for(folders):
+    path = result(folders, RANDOM) / "worth.json"
+    before, record_before = path.read_text(), record(folders, RANDOM)
+    path.unlink()
+    run_cell(find("smoke", RANDOM), folders, threads=1)
+    assert path.read_text() == before
+    assert record(folders, RANDOM) == record_before
 
 
 @pytest.mark.parametrize(("name", "splits"), [(RANDOM, ("validation", "test")), (TEN, ("test",))])
@@ -147,7 +179,7 @@ def test_the_entropy_of_ten_digits(folders):
 
 def test_nothing_names_a_place_or_a_machine(folders):
     texts = [path.read_text() for path in folders.results.rglob("*.json*")]
-    assert len(texts) == 7
+    assert len(texts) == 9
     for text in texts:
         assert str(folders.results.parent) not in text
         assert not re.search(r'"/', text)

@@ -13,7 +13,7 @@ from torch import nn
 from torchmultiset.data import Examples
 from torchmultiset.policies import FeedForwardPolicy
 from torchmultiset.predictor import Predictor
-from torchmultiset.report.calibration import calibrate, calibration_tables, confidences
+from torchmultiset.report.calibration import calibrate, calibration_tables, log_probabilities
 from torchmultiset.report.calibration_figure import draw_calibration, save_calibration
 
 
@@ -125,16 +125,16 @@ def test_the_picture_has_both_plots(tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["c.png"]
 
 
-def test_confidences_are_the_probabilities_of_the_predictions():
+def test_log_probabilities_are_the_probabilities_of_the_predictions():
     torch.manual_seed(0)
     predictor = Predictor(nn.Identity(), FeedForwardPolicy(3, 4, hidden=8), ["a", "b", "c"], max_size=2)
     inputs = np.random.default_rng(0).normal(size=(11, 4)).astype(np.float32)
     examples = Examples(inputs, np.zeros((11, 1), np.int64), ("a", "b", "c"))
     x = torch.from_numpy(inputs)
     counts, watched = predictor.predict(x), []
-    sure = confidences(predictor, examples, counts, batch_size=4, watch=watched.append)
+    sure = log_probabilities(predictor, examples, counts, batch_size=4, watch=watched.append)
     assert watched == [4, 4, 3]
-    torch.testing.assert_close(sure, predictor.log_probability(x, counts, beam=8).exp())
+    torch.testing.assert_close(sure, predictor.log_probability(x, counts, beam=8))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from made_records import about, place, true_counts, write_record
@@ -171,3 +172,28 @@ def test_the_table_fits_a_terminal(tmp_path):
 def test_names_are_not_markup(tmp_path):
     write_record(tmp_path, "d/multi/seed-0", row_place(0, "[red]L[/red]"), exactly(3, 4))
     assert "[red]L[/red]" in printed(*summarise(read_runs(tmp_path)))
+
+
+def test_tables_beyond_the_paper_say_more_and_compare_with_nobody(tmp_path):
+    for method, right, told in (
+        ("counts", 6, {"negative_log_likelihood": 0.25, "calibration": {"error": 0.125}}),
+        ("one-step", 2, {}),  # gives no probabilities
+    ):
+        at = place("beyond", method, (method == "one-step", 0), None)
+        path = write_record(tmp_path, f"d/{method}/seed-0", at, [i < right for i in range(8)], epochs=(0.25, 0.5, 0.5))
+        path.with_name("worth.json").write_text(json.dumps(told))
+    (block,) = summarise(read_runs(tmp_path))
+    assert not block.beside_paper
+    counts, one_step = block.rows
+    assert [counts.scores[metric].ours for metric in block.metrics] == [
+        *("0.750", "0.750", "0.625", "0.250", "0.125", "200", "87,083")
+    ]
+    assert [one_step.scores[metric].ours for metric in ("nll", "ece", "speed")] == ["-", "-", "200"]
+
+
+def test_what_is_declared_says_where_an_older_record_stands(tmp_path):
+    table_3, beyond = (place(name, "L_multi", (0, 0), None) for name in ("table-3", "beyond"))
+    write_record(tmp_path, "d/multi/seed-0", table_3, [True] * 4)
+    (run,) = read_runs(tmp_path, [about("d/multi/seed-0", table_3 | beyond)])
+    assert [*run.tables] == ["table-3", "beyond"]
+    assert run.done

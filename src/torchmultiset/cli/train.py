@@ -69,8 +69,9 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
 
 def _check_together(**given: Any) -> None:
     """Refuse what does not go together before anything is read or written."""
-    if "model" in given and given["model"].stop == "end":
-        check_together(given.get("objective", ObjectiveConfig()), "end")
+    objective = given.get("objective", ObjectiveConfig())
+    if "model" in given and given["model"].stop == "end" and objective.objective != "auto":
+        check_together(objective, "end")
 
 
 def _below_flags(

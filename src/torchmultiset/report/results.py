@@ -133,7 +133,7 @@ def run_of(told: Mapping[str, Any], path: Path | None = None) -> Run:
     if path is None:
         return Run(*about, metrics={})
     run = told["run"]
-    return Run(*about, told["metrics"], run["data"]["name"], told["best_epoch"], run["minutes"], run["parameters"])
+    return Run(*about, told["metrics"], run["data"]["name"], told["best_epoch"], run["minutes"], run.get("parameters"))
 
 
 def read_runs(folder: str | Path, declared: Iterable[Mapping[str, Any]] = ()) -> list[Run]:

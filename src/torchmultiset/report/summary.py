@@ -65,11 +65,13 @@ class Score:
     paper: float | None = None
     paper_spread: float | None = None
     form: str = ".3f"
+    absent: str = MISSING
+    """What is shown if there is no number."""
 
     @property
     def ours(self) -> str:
         """The number as it is shown."""
-        return MISSING if self.value is None else f"{self.value:{self.form}}"
+        return self.absent if self.value is None else f"{self.value:{self.form}}"
 
     @property
     def reach(self) -> str:
@@ -185,10 +187,8 @@ def _row(table: str, runs: Sequence[Run]) -> Row:
     at, done = runs[0].tables[table], tuple(run for run in runs if run.done)
     told = [run.metrics[at.split] for run in done]
     scores = {metric: _score([_value(metric, part) for part in told], metric, at) for metric in METRICS}
-    scores["nll"] = _mean([run.worth().get("negative_log_likelihood") for run in done])
-    scores["ece"] = _mean([run.worth().get("calibration", {}).get("error") for run in done])
-    scores["speed"] = _mean([median(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f")
-    scores["parameters"] = _mean([run.parameters for run in done][:1], ",.0f")
+    if not table.startswith("table-"):
+        scores |= _more(done)
     if len(done) == 1:
         scores["em"] = Score(scores["em"].value, None, _interval(told[0]["overall"]), *_papers("em", at))
     return Row(at.row, scores, done, tuple(run for run in runs if not run.done))
@@ -201,10 +201,21 @@ def _score(values: Sequence[float | None], metric: str, at: Place) -> Score:
     return Score(fmean(known), stdev(known) if len(known) > 1 else None, None, *_papers(metric, at))
 
 
+def _more(done: Sequence[Run]) -> dict[str, Score]:
+    """What tables have that are not the paper's."""
+    worth = [run.worth() for run in done]
+    return {
+        "nll": _mean([told.get("negative_log_likelihood") for told in worth]),
+        "ece": _mean([told.get("calibration", {}).get("error") for told in worth]),
+        "speed": _mean([median(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f"),
+        "parameters": _mean([run.parameters for run in done[:1]], ",.0f"),
+    }
+
+
 def _mean(values: Sequence[int | float | None], form: str = ".3f") -> Score:
     known = [value for value in values if value is not None]
     spread = stdev(known) if len(known) > 1 else None
-    return Score(fmean(known) if known else None, spread, form=form)
+    return Score(fmean(known) if known else None, spread, form=form, absent="-" if values else MISSING)
 
 
 def _papers(metric: str, at: Place) -> tuple[float | None, float | None]:
@@ -232,7 +243,7 @@ def _constant(run: Run, split: str) -> Row | None:
         "em": Score(told["scores"]["exact_match"], interval=_interval(told["scores"])),
         "f1": Score(told["scores"]["f1"]),
         "class_f1": Score(told["class_f1"]),
-        **{metric: Score() for metric in MORE_METRICS.keys() - METRICS.keys()},
+        **{metric: Score(absent="-") for metric in MORE_METRICS.keys() - METRICS.keys()},
     }
     return Row(f"always the same: {in_words(told['multiset'])}", scores, (run,))
 
