@@ -21,6 +21,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED) ## learn to read pictures of digits in a few minutes; writes runs/demo/
 	$(BIN)/multiset train --preset demo --mnist bundled --out runs/demo --resume
+	@echo "Beside it: a count head, for two epochs."
+	@$(BIN)/multiset train --preset demo --mnist bundled --objective counts --epochs 2 --out runs/demo-counts --resume > /dev/null
+	$(BIN)/multiset compare data/demo runs/demo runs/demo-counts
 
 test: lint types imports pytest ## run every check: format, lint, types, import contract, tests
 

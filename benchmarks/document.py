@@ -14,12 +14,17 @@ PAGE = Path("docs/performance.md")
 
 def document(record: Mapping[str, Any], text: str) -> str:
     """The page with the tables of this record in the places of the old ones."""
-    for part, table in TABLES.items():
+    for part, lines in TABLES.items():
         if part in record:
-            lines = "\n".join([*table(record[part]["measured"]), "", _measured(record[part])])
-            between = re.compile(rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
-            text = between.sub(lambda found, lines=lines: f"{found[1]}\n{lines}\n\n{found[2]}", text)  # type: ignore[misc]
+            text = between(text, part, lines(record[part]["measured"]), record[part])
     return text
+
+
+def between(text: str, part: str, lines: Sequence[str], circumstances: Mapping[str, Any]) -> str:
+    """The text with these lines, and how they were measured, between the marks of a part."""
+    told = "\n".join([*lines, "", _measured(circumstances)])
+    marks = re.compile(rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
+    return marks.sub(lambda found: f"{found[1]}\n{told}\n\n{found[2]}", text)
 
 
 def _measured(circumstances: Mapping[str, Any]) -> str:
@@ -30,7 +35,7 @@ def _measured(circumstances: Mapping[str, Any]) -> str:
     )
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (header, ["---:"] * len(header), *rows)]
 
 
@@ -38,7 +43,7 @@ def _speeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = [name for name in rows[0]["images/s"] if name != OURS]
     share = "share of the peak" in rows[0]
     header = ["T", "layers", "ours", *names, *(f"ours / {name}" for name in PLAIN), *["of the peak"] * share]
-    return _table(
+    return table(
         header,
         [
             [
@@ -60,12 +65,12 @@ def _training(measured: Mapping[str, Any]) -> list[str]:
 
 def _profile(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     header = ["part", *(f"T={row['steps']}, {row['layers']} layer{'s' * (row['layers'] > 1)}" for row in rows)]
-    return _table(header, [[part, *(f"{row['share'][part]:.0%}" for row in rows)] for part in rows[0]["share"]])
+    return table(header, [[part, *(f"{row['share'][part]:.0%}" for row in rows)] for part in rows[0]["share"]])
 
 
 def _tried(measured: Mapping[str, Any]) -> list[str]:
     ideas = {name: told for name, told in measured.items() if "kept" in told and isinstance(told["kept"], bool)}
-    return _table(
+    return table(
         ["idea", "kept", "ms without", "ms with", "gain"],
         [
             [
@@ -83,7 +88,7 @@ def _tried(measured: Mapping[str, Any]) -> list[str]:
 def _latency(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = [*rows[0]["ms"]]
     cells = ([str(row["steps"]), str(row["layers"]), *(f"{row['ms'][name]:.1f}" for name in names)] for row in rows)
-    return _table(["T", "layers", *(f"{name}, ms" for name in names)], cells)
+    return table(["T", "layers", *(f"{name}, ms" for name in names)], cells)
 
 
 def _losses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -94,7 +99,7 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return [str(row["batch"]), str(row["steps"]), f"{row['classes']:,}", *numbers]
 
     header = ["B", "T", "C", "multiset loss, ms", "to `F.cross_entropy`", "to matching", "memory to logits"]
-    return _table(header, map(cells, rows))
+    return table(header, map(cells, rows))
 
 
 def _features(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -102,7 +107,7 @@ def _features(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         seconds = [f"{row[name]:.3f}" for name in ("epoch_seconds_without", "epoch_seconds_cached")]
         return [row["backbone"], str(row["images"]), str(row["size"]), *seconds, f"{row['speedup']:.0f}x"]
 
-    return _table(["backbone", "images", "pixels", "epoch without, s", "cached, s", "ratio"], map(cells, rows))
+    return table(["backbone", "images", "pixels", "epoch without, s", "cached, s", "ratio"], map(cells, rows))
 
 
 TABLES: Mapping[str, Callable[[Any], list[str]]] = {

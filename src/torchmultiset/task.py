@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,11 +23,12 @@ from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import UnreadableImageError, image_sizes
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import FRACTIONS, Glance, glance
-from torchmultiset.encoders import Backbone, ConvEncoder, make_backbone
+from torchmultiset.encoders import Backbone, ConvEncoder, PretrainedEncoder, make_backbone
+from torchmultiset.predictor import Predictor
 from torchmultiset.presets import MNIST_MULTI
 from torchmultiset.record import data_record
 
-__all__ = ["Pick", "Task", "check_config", "features_of", "pick_objective", "prepare"]
+__all__ = ["Pick", "Task", "as_trained", "check_config", "features_of", "pick_objective", "prepare"]
 
 
 class Pick(NamedTuple):
@@ -196,6 +198,22 @@ def _refuse_changes(config: RunConfig, train: Examples) -> None:
         )
     if augment != "none" and train.inputs[np.array([0])].ndim != 4:
         raise ValueError(f"augment is for images, and {config.data.data} has none: leave it out")
+
+
+def as_trained(predictor: Predictor, examples: Examples, split: str, data: str | Path) -> Examples:
+    """With the features of a model's backbone, if it has one: computed once, as in training.
+
+    Args:
+        predictor: The model.
+        examples: One split.
+        split: Its name.
+        data: Where the data set is.
+    """
+    config: Mapping[str, Any] = predictor.record.get("config", {})
+    if not isinstance(predictor.encoder, PretrainedEncoder) or "image_size" not in config:
+        return examples
+    backbone, size = predictor.encoder.backbone(), int(config["image_size"])
+    return features_of(examples, split, data, backbone, size, progress=sys.stderr.isatty())
 
 
 def _build_if_missing(config: RunConfig, progress: bool) -> None:

@@ -54,6 +54,11 @@ app.command(
     help="Predict multisets of images or arrays: which labels, how many of each, and how sure the model is.",
 )
 app.command(
+    "torchmultiset.cli.compare:app",
+    name="compare",
+    help="Test several models on the same examples: how good each is, and on which they differ.",
+)
+app.command(
     "torchmultiset.cli.export:app",
     name="export",
     help="Write a model as one file that needs neither PyTorch nor this package.\n\nIt is written only if it predicts"

@@ -22,14 +22,13 @@ from rich.text import Text
 from torchmultiset.beliefs import Ranked
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
-from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.evaluation import evaluate as evaluate_all
 from torchmultiset.inference import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.calibration import calibrate, calibration_tables, log_probabilities
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
-from torchmultiset.task import features_of
+from torchmultiset.task import as_trained
 
 __all__ = ["evaluate", "predict"]
 
@@ -94,7 +93,7 @@ def _evaluate(
     if not len(splits.get(split, ())):
         filled = [name for name, examples in splits.items() if len(examples)]
         raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")
-    examples = _as_trained(predictor, splits[split], split, data)
+    examples = as_trained(predictor, splits[split], split, data)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
         counts, target = evaluate_all(predictor, examples, watch=advance)
     told = report(counts, target, predictor.classes, split=split, constant=_constant(predictor, splits))
@@ -204,15 +203,6 @@ class _Panels:
 
             save_predictions(self.panels, self.predictor.classes, self.path)
         return len(self.panels)
-
-
-def _as_trained(predictor: Predictor, examples: Examples, split: str, data: Path) -> Examples:
-    """With the features of the model's backbone, if it has one: computed once, as in training."""
-    config: Mapping[str, Any] = predictor.record.get("config", {})
-    if not isinstance(predictor.encoder, PretrainedEncoder) or "image_size" not in config:
-        return examples
-    backbone, size = predictor.encoder.backbone(), int(config["image_size"])
-    return features_of(examples, split, data, backbone, size, progress=sys.stderr.isatty())
 
 
 def _constant(predictor: Predictor, splits: Mapping[str, Examples]) -> torch.Tensor | None:

@@ -1,0 +1,151 @@
+"""Data as a new user has it, each learned with one command: ``python -m benchmarks.own_data``.
+
+Draws photographs of dice, coloured shapes, many of them in a picture, and a table whose counts follow from its columns;
+runs `multiset train FILE` on each as it is, and with `--objective multi`; writes results/own-data.json, from which the table
+of docs/which-loss.md is made.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from torchmultiset.record import read_record
+
+from benchmarks.document import between, table
+from benchmarks.record import circumstances
+
+RECORD, PAGE = Path("results/own-data.json"), Path("docs/which-loss.md")
+OBJECTIVES = {"as it is": [], "multi": ["--objective", "multi"]}
+EXAMPLES = 300
+
+_COLOURS = {"red": (220, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220)}
+_PIPS = {
+    1: [(1, 1)],
+    2: [(0, 0), (2, 2)],
+    3: [(0, 0), (1, 1), (2, 2)],
+    4: [(0, 0), (0, 2), (2, 0), (2, 2)],
+    5: [(0, 0), (0, 2), (2, 0), (2, 2), (1, 1)],
+    6: [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)],
+}
+
+
+def main() -> None:
+    """Draw, learn, write."""
+    told: dict[str, Any] = {**circumstances(), "examples": EXAMPLES, "measured": {}}
+    with tempfile.TemporaryDirectory() as name:
+        folder, rng = Path(name), np.random.default_rng(0)
+        for source, about in (
+            (draw_dice(folder / "dice", rng), "photographs of 1 to 5 dice"),
+            (draw_shapes(folder / "shapes", rng, most=5), "1 to 5 coloured shapes, 96 pixels"),
+            (draw_shapes(folder / "many", rng, most=30), "1 to 30 coloured shapes, 96 pixels"),
+            (write_trips(folder / "trips.csv", rng), "a table of four columns"),
+        ):
+            told["measured"][about] = {name: learn(source, flags) for name, flags in OBJECTIVES.items()}
+            print(about, told["measured"][about], flush=True)
+    RECORD.write_text(json.dumps(told, indent=1) + "\n")
+    PAGE.write_text(document(told, PAGE.read_text()))
+
+
+def learn(source: Path, flags: list[str]) -> dict[str, Any]:
+    """What a run says of itself."""
+    run = source.with_name("run")
+    shutil.rmtree(run, ignore_errors=True)
+    command = [sys.executable, "-m", "torchmultiset", "train", str(source), "--out", str(run), *flags]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    record = read_record(run)
+    overall = record["test"]["overall"]
+    picked = {pick["what"]: pick["value"] for pick in record["picked"]}
+    names = ("exact_match", "interval", "f1", "examples")
+    return {**{name: overall[name] for name in names}, "minutes": record["minutes"], "picked": picked}
+
+
+def document(record: Mapping[str, Any], text: str) -> str:
+    """The page with the table of this record."""
+    rows = []
+    for about, learned in record["measured"].items():
+        cells = [about]
+        for name in OBJECTIVES:
+            (low, high), em = learned[name]["interval"], learned[name]["exact_match"]
+            cells += [f"{em:.3f} ({low:.3f}-{high:.3f})", f"{learned[name]['minutes']:.1f}"]
+        rows.append(cells)
+    heads = [f"{record['examples']} examples of", "picked: `counts`", "minutes", "`multi`", "minutes"]
+    return between(text, "own-data", table(heads, rows), record)
+
+
+def draw_dice(folder: Path, rng: np.random.Generator) -> Path:
+    """Dice on a table, turned and a little noisy, with a labels.csv."""
+    folder.mkdir()
+    lines = [("image", "labels")]
+    for i in range(EXAMPLES):
+        image = Image.new("RGB", (480, 360), tuple(rng.integers(60, 120, 3).tolist()))
+        faces = rng.integers(1, 7, rng.integers(1, 6)).tolist()
+        for face, spot in zip(faces, rng.permutation(12).tolist(), strict=False):
+            die = _die(face, int(rng.integers(64, 90))).rotate(
+                float(rng.uniform(-25, 25)), expand=True, resample=Image.Resampling.BILINEAR
+            )
+            corner = spot % 4 * 118 + int(rng.integers(0, 10)), spot // 4 * 118 + int(rng.integers(0, 10))
+            image.paste(die, corner, die)
+        noisy = np.asarray(image) + rng.normal(0, 6, (360, 480, 1))
+        name = f"IMG_{i:04}.jpg"
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / name, quality=88)
+        lines.append((name, ";".join(map(str, faces))))
+    with (folder / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    return folder
+
+
+def _die(face: int, side: int) -> Image.Image:
+    die = Image.new("RGBA", (side, side))
+    pen = ImageDraw.Draw(die)
+    pen.rounded_rectangle([0, 0, side - 1, side - 1], side // 6, fill=(245, 240, 230, 255))
+    for across, down in _PIPS[face]:
+        x, y, radius = side * (0.25 + 0.25 * across), side * (0.25 + 0.25 * down), side * 0.08
+        pen.ellipse([x - radius, y - radius, x + radius, y + radius], fill=(20, 20, 20, 255))
+    return die
+
+
+def draw_shapes(folder: Path, rng: np.random.Generator, *, most: int) -> Path:
+    """Circles and squares in three colours, as a .jsonl file."""
+    folder.mkdir()
+    side, cell, lines = 96, 16, list[str]()
+    for i in range(EXAMPLES):
+        image = Image.new("RGB", (side, side), tuple(rng.integers(225, 255, 3).tolist()))
+        pen, labels = ImageDraw.Draw(image), list[str]()
+        for spot in rng.permutation(36)[: rng.integers(1, most + 1)].tolist():
+            colour, shape = [*_COLOURS][rng.integers(3)], ("circle", "square")[rng.integers(2)]
+            x, y = spot % 6 * cell + int(rng.integers(0, 3)), spot // 6 * cell + int(rng.integers(0, 3))
+            draw = pen.ellipse if shape == "circle" else pen.rectangle
+            draw([x, y, x + cell - 4, y + cell - 4], fill=_COLOURS[colour])
+            labels.append(f"{colour} {shape}")
+        image.save(folder / f"{i}.png")
+        lines.append(json.dumps({"image": f"{folder.name}/{i}.png", "labels": labels}))
+    path = folder.with_suffix(".jsonl")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def write_trips(path: Path, rng: np.random.Generator) -> Path:
+    """What to pack, which follows from how many go where."""
+    heads = ["people", "nights", "km", "temperature", *(f"count:{name}" for name in ("towel", "tent", "meal", "tank"))]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(heads)
+        for _ in range(EXAMPLES):
+            people, nights, km = int(rng.integers(1, 5)), int(rng.integers(0, 4)), round(float(rng.uniform(5, 400)), 1)
+            counts = 2 * people, -(-people // 2), people * nights, int(km > 200)
+            writer.writerow([people, nights, km, round(float(rng.normal(15, 8)), 1), *counts])
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""``multiset compare``: several models on the same examples, side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+from jaxtyping import Bool
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from torchmultiset.data._progress import progress_bar
+from torchmultiset.evaluation import evaluate
+from torchmultiset.inference import open_examples, open_model
+from torchmultiset.multiset import equal
+from torchmultiset.predictor import Predictor
+from torchmultiset.report.comparison import compare as compare_paired
+from torchmultiset.report.evaluation import Report, in_words, report, scores_table
+from torchmultiset.task import as_trained
+
+__all__ = ["app"]
+
+app = App(
+    name="compare",
+    help_epilogue="""\
+Examples:
+
+- `multiset compare data/demo runs/demo runs/demo-counts`
+- `multiset compare pets.csv runs/pets runs/pets-larger --split validation --json`
+""",
+)
+
+
+class _Compared(NamedTuple):
+    name: str
+    predictor: Predictor
+    counts: Tensor
+    told: Report
+    right: Bool[np.ndarray, " n"]
+
+
+@app.default
+def compare(
+    data: Path,
+    models: Annotated[tuple[str, ...], Parameter(negative=())],
+    /,
+    *,
+    split: Literal["train", "validation", "test"] = "test",
+    number: Annotated[int, Parameter(validator=Number(gte=0))] = 8,
+    json_: Annotated[bool, Parameter("--json", negative=())] = False,
+) -> None:
+    """Test several models on the same examples: how good each is, and on which they differ.
+
+    Args:
+        data: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
+        models: Folders of models, or of the runs that made them; or names of those that come with the package.
+        split: Which examples.
+        number: How many examples to show on which the models differ.
+        json_: Print JSON.
+    """
+    if len(models) < 2:
+        raise ValueError("name at least two models; `multiset evaluate` tests one")
+    compared = [_look(name, data, split) for name in models]
+    for other in compared[1:]:
+        if other.predictor.classes != compared[0].predictor.classes:
+            raise ValueError(f"{other.name} and {compared[0].name} have different classes, and cannot be compared")
+    best = max(compared, key=lambda one: int(one.right.sum()))
+    # By number: a name may be given twice.
+    pairs = {str(i): {0: one.right} for i, one in enumerate(compared) if one is not best}
+    tests = {compared[int(test.other)].name: test for test in compare_paired({0: best.right}, pairs)}
+    if json_:
+        told: dict[str, Any] = {one.name: one.told.to_json() for one in compared}
+        against = {
+            name: {"p": test.p, "only_best_right": test.wins, "only_other_right": test.losses}
+            for name, test in tests.items()
+        }
+        print(json.dumps({"models": told, "best": best.name, "against": against}, indent=2, allow_nan=False))
+        return
+    console = Console()
+    console.print(_scores(compared, split))
+    print()
+    for name, test in tests.items():
+        sure = "better than" if test.better else "not distinguishable from"
+        print(f"{best.name} is {sure} {name}: {test.wins:,} right against {test.losses:,} where one of them is wrong")
+        print(f"  (paired test, p = {test.adjusted:.2g}).")
+    shown = _differences(compared, number)
+    if shown is not None:
+        print()
+        console.print(shown)
+
+
+def _look(name: str, data: Path, split: str) -> _Compared:
+    predictor = open_model(name)
+    splits = open_examples(predictor, data)
+    if not len(splits.get(split, ())):
+        filled = [name for name, examples in splits.items() if len(examples)]
+        raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")
+    examples = as_trained(predictor, splits[split], split, data)
+    with progress_bar(sys.stderr.isatty(), name, len(examples)) as advance:
+        counts, target = evaluate(predictor, examples, watch=advance)
+    told = report(counts, target, predictor.classes, split=split)
+    return _Compared(name, predictor, counts, told, equal(counts, target).numpy())
+
+
+def _scores(compared: Sequence[_Compared], split: str) -> Table:
+    title = f"{compared[0].told.overall.examples:,} {split} examples"
+    table = scores_table(title, "model", "objective", "exact match", "95% interval", "F1", "weights")
+    for one in compared:
+        overall, (low, high) = one.told.overall, one.told.overall.interval
+        objective = str(one.predictor.record.get("config", {}).get("objective", "-"))
+        weights = sum(weight.numel() for weight in one.predictor.parameters())
+        scores = (f"{overall.exact_match:.3f}", f"{low:.3f}-{high:.3f}", f"{overall.f1:.3f}", f"{weights:,}")
+        table.add_row(Text(one.name), objective, *scores)
+    return table
+
+
+def _differences(compared: Sequence[_Compared], number: int) -> Table | None:
+    """The first examples that some have right and others have not."""
+    right = np.stack([one.right for one in compared])
+    differ = np.flatnonzero(right.any(0) & ~right.all(0))[:number]
+    if not len(differ):
+        return None
+    table = scores_table("Where they differ", "example", *(one.name for one in compared))
+    for i in differ.tolist():
+        answers = (
+            Text(f"{'✓' if one.right[i] else '✗'} {in_words(_named(one.counts[i], one.predictor))}") for one in compared
+        )
+        table.add_row(str(i), *answers)
+    return table
+
+
+def _named(counts: Tensor, predictor: Predictor) -> dict[str, int]:
+    return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
