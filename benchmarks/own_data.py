@@ -1,8 +1,8 @@
 """Data as a new user has it, each learned with one command: ``python -m benchmarks.own_data``.
 
 Draws photographs of dice, coloured shapes, many of them in a picture, and a table whose counts follow from its columns;
-runs `multiset train FILE` on each as it is, and with `--objective multi`; writes results/own-data.json, from which the table
-of docs/which-loss.md is made.
+runs `multiset train FILE` on each as it is, and with `--objective multi`; writes results/own-data.json, from which the
+table of docs/which-loss.md is made.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
-from torchmultiset.record import read_record
 
 from benchmarks.document import between, table
 from benchmarks.record import circumstances
+from torchmultiset.record import read_record
 
 RECORD, PAGE = Path("results/own-data.json"), Path("docs/which-loss.md")
 OBJECTIVES = {"as it is": [], "multi": ["--objective", "multi"]}
