@@ -151,11 +151,11 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("train --data digits --out run", "run holds a run that is finished: go on with it (--resume)"),
         (
             "train --data digits --out run --resume",
-            "the run in run is another one: channels was 6 6 and is now 10 10 32",
+            "the run in run is another one: channels was 6 6 and is now 16 32",
         ),
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of one size"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
-        ("train --data digits --out new", "x must be images larger than 28x28"),
+        ("train --data digits --out new --objective multi", "x must be images larger than 28x28"),
         ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
@@ -210,6 +210,7 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     assert folder == "runs/mnist-multi-10"
     changed = {name: value for name, value in preset.items() if value != defaults[name]}
     named = {"data": "data/mnist-multi-10", "mnist_multi": "10", "backbone": "none", "image_size": 224}
+    named |= {"objective": "multi"}
     assert changed == named | {"batch_size": 64, "epochs": 12, "layers": 2}
 
     paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
@@ -232,11 +233,12 @@ def test_yaml_files_say_the_same(resolved, tmp_path):
 
 
 OTHERS = {
-    "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32,
+    "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "fresh": True,
     "encoder": "mlp", "channels": (3,), "norm": "none", "units": (5, 6), "policy": "lstm", "hidden": 7, "layers": 3,
     "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle", "rank": "area", "divergence": "tv",
     "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0, "epochs": 11, "batch_size": 12,
-    "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6,
+    "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "coaching": 0.5, "count_head": "table",
+    "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift",
 }  # fmt: skip
 
 
@@ -258,7 +260,8 @@ def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path):
     assert max(len(line) for line in lines if "my run" not in line) <= 80
     text = " ".join(" ".join(lines).split())
     assert (
-        "Unlike the paper (--recipe paper): norm batch (none), schedule one-cycle (constant), lr 0.003 (0.001)" in text
+        "Unlike the paper (--recipe paper): objective counts (multi), norm batch (none), schedule one-cycle (constant),"
+        " lr 0.003 (0.001)" in text
     )
     assert "layers 1 (2), hidden 8 (32), epochs 1 (200), batch_size 16 (64)." in text
     em = read_record(out)["test"]["overall"]["exact_match"]

@@ -65,8 +65,8 @@ def pets(tmp_path):
 def test_auto_is_settled_by_the_training_data(config, pets):
     task = prepare(config)
     assert [pick[:2] for pick in task.picks] == [
+        ("objective", "counts"),
         ("encoder", "conv"),
-        ("policy", "conv-lstm"),
         ("max_size", "2"),
         ("stop", "policy"),
     ]
@@ -74,15 +74,21 @@ def test_auto_is_settled_by_the_training_data(config, pets):
     assert (task.config.model.stop, task.config.model.max_size) == ("policy", 2)
     assert prepare(task.config).picks == ()
 
+    named = prepare(replace(config, objective=ObjectiveConfig("multi")))
+    assert ("policy", "conv-lstm") in [pick[:2] for pick in named.picks]
+
     same = prepare(replace(config, data=DataConfig(data=str(pets), image_size=32)))
     assert ("stop", "fixed", "all training multisets have 2 labels") in same.picks
     assert same.shape == (3, 32, 32)
 
 
-def test_vectors_get_linear_layers_and_an_lstm(tmp_path, config):
+def test_vectors_get_linear_layers_and_a_count_head_or_an_lstm(tmp_path, config):
     (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
-    task = prepare(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))))
-    assert {pick.what: pick.value for pick in task.picks}.items() >= {"encoder": "mlp", "policy": "lstm"}.items()
+    config = replace(config, data=DataConfig(data=str(tmp_path / "t.csv")))
+    for objective, picked in (("auto", {"objective": "counts"}), ("multi", {"policy": "lstm"})):
+        task = prepare(replace(config, objective=ObjectiveConfig(objective)))
+        assert {pick.what: pick.value for pick in task.picks}.items() >= {"encoder": "mlp", **picked}.items()
+    assert "policy" not in {pick.what for pick in prepare(config).picks}
 
 
 @pytest.mark.parametrize(

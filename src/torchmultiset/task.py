@@ -359,5 +359,9 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
 
 
 def _places(channels: Sequence[int], shape: tuple[int, ...]) -> int:
-    _, height, width = ConvEncoder(shape[0], channels).memory_shape(shape[1], shape[2])
+    """Of the map that a tower leaves of a picture; 0 if it leaves none."""
+    try:
+        _, height, width = ConvEncoder(shape[0], channels).memory_shape(shape[1], shape[2])
+    except ValueError:
+        return 0
     return height * width
