@@ -30,7 +30,6 @@ def finish(cell, folders, **other):
     folder = folders.result(cell)
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps({"config": config}))
-    (folder / "worth.json").write_text("{}")
 
 
 def begin(cell, folders, *, epochs=2):
@@ -55,8 +54,10 @@ def test_how_far_a_cell_is(folders):
     finish(CELL, folders)
     assert look(CELL, folders) == (True, 3, [])
     refuse_changed([CELL, OTHER], folders)
-    (folders.result(CELL) / "worth.json").unlink()
+    (folders.result(CELL) / "model").mkdir()  # with which more can be measured
     assert look(CELL, folders) == (False, 3, [])
+    (folders.result(CELL) / "worth.json").write_text("{}")
+    assert look(CELL, folders) == (True, 3, [])
 
 
 def test_a_changed_config_is_refused_with_what_differs(folders):

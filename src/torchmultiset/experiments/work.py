@@ -102,7 +102,7 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
     with folders.lock(cell):
         if is_done(cell, folders):
             return
-        if (result / RECORD).exists() and (result / MODEL).exists():  # by a version that left out the rest
+        if (result / RECORD).exists():  # by a version that left out the rest
             _complete(cell, result, folders)
             return
         run.mkdir(parents=True, exist_ok=True)
@@ -119,9 +119,9 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
 
 
 def is_done(cell: Cell, folders: Folders) -> bool:
-    """Whether all that is kept of a cell is there."""
-    wanted = [RECORD, WORTH] if cell.tables.keys() & {"beyond", "variations"} else [RECORD]
-    return all((folders.result(cell) / name).exists() for name in wanted)
+    """Whether there is a record, and all else that can still be made."""
+    result = folders.result(cell)
+    return (result / RECORD).exists() and ((result / WORTH).exists() or not (result / MODEL).exists())
 
 
 def read_json(path: Path) -> dict[str, Any]:
