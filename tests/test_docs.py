@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import own_data
 from benchmarks.document import PAGE, TABLES, document
 
 ROOT = Path(__file__).parent.parent
@@ -46,8 +45,3 @@ def test_the_tables_of_the_speeds_are_those_of_the_record():
     assert document(record, PAGE.read_text()) == PAGE.read_text()
     for part in TABLES:
         assert f"<!-- {part} -->" in PAGE.read_text()
-
-
-def test_the_table_of_data_of_ones_own_is_that_of_the_record():
-    record = json.loads(own_data.RECORD.read_text())
-    assert own_data.document(record, own_data.PAGE.read_text()) == own_data.PAGE.read_text()

@@ -132,14 +132,14 @@ def test_photographs_get_a_pretrained_backbone(run, tmp_path):
 @pytest.mark.parametrize(
     ("most", "changes", "expected"),
     [
-        (3, {}, None),  # a map of 5x5 has eight places for each
+        (3, {}, None),  # a map of 12x12 has room for them
         (6, {}, "(16, 32)"),
         (6, {"objective": "counts"}, None),  # who chooses chooses all of it
         (6, {"channels": (8, 8, 16)}, None),
     ],
 )
 def test_many_objects_get_a_finer_map(tmp_path, most, changes, expected):
-    draw_dots(tmp_path / "dots", size=(72, 72), most=most)
+    draw_dots(tmp_path / "dots", size=(128, 128), most=most)
     objective = ObjectiveConfig(objective=changes.get("objective", "auto"))
     model = ModelConfig(channels=changes["channels"]) if "channels" in changes else ModelConfig()
     told = values(RunConfig(DataConfig(data=str(tmp_path / "dots")), model, objective))

@@ -68,8 +68,8 @@ _LEAST_SIZE = 64
 _BACKBONE_SIZE = 256
 _IN_MEMORY = 2**30
 """Bytes of images that are read once and kept."""
-_PLACES = 8
-"""Of a map for each object: where there are fewer, neighbours share one."""
+_PLACES = 32
+"""Of a map for each object: with fewer, small objects share one, or are not seen."""
 _FINE = (16, 32)
 """Features of a tower with two poolings instead of three."""
 _LOOKED_AT = 200
