@@ -1,8 +1,7 @@
 """Data as a new user has it, each learned with one command: ``python -m benchmarks.own_data``.
 
 Draws photographs of dice, coloured shapes, many of them in a picture, and a table whose counts follow from its columns;
-runs `multiset train FILE` on each as it is, and with `--objective multi`; writes results/own-data.json, from which the
-table of docs/which-loss.md is made.
+runs `multiset train FILE` on each as it is, and with `--objective multi`; writes results/own-data.json.
 """
 
 from __future__ import annotations
@@ -13,18 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from benchmarks.document import between, table
 from benchmarks.record import circumstances
 from torchmultiset.record import read_record
 
-RECORD, PAGE = Path("results/own-data.json"), Path("docs/which-loss.md")
+RECORD = Path("results/own-data.json")
 OBJECTIVES = {"as it is": [], "multi": ["--objective", "multi"]}
 EXAMPLES = 300
 
@@ -53,7 +50,6 @@ def main() -> None:
             told["measured"][about] = {name: learn(source, flags) for name, flags in OBJECTIVES.items()}
             print(about, told["measured"][about], flush=True)
     RECORD.write_text(json.dumps(told, indent=1) + "\n")
-    PAGE.write_text(document(told, PAGE.read_text()))
 
 
 def learn(source: Path, flags: list[str]) -> dict[str, Any]:
@@ -67,19 +63,6 @@ def learn(source: Path, flags: list[str]) -> dict[str, Any]:
     picked = {pick["what"]: pick["value"] for pick in record["picked"]}
     names = ("exact_match", "interval", "f1", "examples")
     return {**{name: overall[name] for name in names}, "minutes": record["minutes"], "picked": picked}
-
-
-def document(record: Mapping[str, Any], text: str) -> str:
-    """The page with the table of this record."""
-    rows = []
-    for about, learned in record["measured"].items():
-        cells = [about]
-        for name in OBJECTIVES:
-            (low, high), em = learned[name]["interval"], learned[name]["exact_match"]
-            cells += [f"{em:.3f} ({low:.3f}-{high:.3f})", f"{learned[name]['minutes']:.1f}"]
-        rows.append(cells)
-    heads = [f"{record['examples']} examples of", "picked: `counts`", "minutes", "`multi`", "minutes"]
-    return between(text, "own-data", table(heads, rows), record)
 
 
 def draw_dice(folder: Path, rng: np.random.Generator) -> Path:

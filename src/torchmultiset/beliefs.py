@@ -243,9 +243,5 @@ def _product(a: Float64[Tensor, "b m"], b: Float64[Tensor, "b m"]) -> Float64[Te
     """Log-probabilities of the sum of two independent numbers, up to where both go."""
     length = a.shape[1]
     sums = pad(a, (length - 1, 0), value=-torch.inf).unfold(1, length, 1).flip(-1) + b[:, None]
-    return _logsumexp(sums)
-
-
-def _logsumexp(x: Float64[Tensor, "*b n"]) -> Float64[Tensor, "*b"]:
-    out: Tensor = x.logsumexp(-1)
-    return out
+    product: Tensor = sums.logsumexp(-1)
+    return product

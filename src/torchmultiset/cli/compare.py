@@ -17,9 +17,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from torchmultiset.cli.models import named, open_splits
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.evaluation import evaluate
-from torchmultiset.inference import open_examples, open_model
+from torchmultiset.inference import open_model
 from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.comparison import compare as compare_paired
@@ -99,11 +100,7 @@ def compare(
 
 def _look(name: str, data: Path, split: str) -> _Compared:
     predictor = open_model(name)
-    splits = open_examples(predictor, data)
-    if not len(splits.get(split, ())):
-        filled = [name for name, examples in splits.items() if len(examples)]
-        raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")
-    examples = as_trained(predictor, splits[split], split, data)
+    examples = as_trained(predictor, open_splits(predictor, data, split)[split], split, data)
     with progress_bar(sys.stderr.isatty(), name, len(examples)) as advance:
         counts, target = evaluate(predictor, examples, watch=advance)
     told = report(counts, target, predictor.classes, split=split)
@@ -131,11 +128,7 @@ def _differences(compared: Sequence[_Compared], number: int) -> Table | None:
     table = scores_table("Where they differ", "example", *(one.name for one in compared))
     for i in differ.tolist():
         answers = (
-            Text(f"{'✓' if one.right[i] else '✗'} {in_words(_named(one.counts[i], one.predictor))}") for one in compared
+            Text(f"{'✓' if one.right[i] else '✗'} {in_words(named(one.counts[i], one.predictor))}") for one in compared
         )
         table.add_row(str(i), *answers)
     return table
-
-
-def _named(counts: Tensor, predictor: Predictor) -> dict[str, int]:
-    return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}

@@ -30,7 +30,7 @@ from torchmultiset.report.calibration import calibrate, calibration_tables, log_
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
 from torchmultiset.task import as_trained
 
-__all__ = ["evaluate", "predict"]
+__all__ = ["evaluate", "named", "open_splits", "predict"]
 
 evaluate = App(
     name="evaluate",
@@ -89,10 +89,7 @@ def _evaluate(
     calibration = calibration and predictor.probabilistic
     if figure is not None:
         _check_drawable(predictor, calibration)
-    splits = open_examples(predictor, data)
-    if not len(splits.get(split, ())):
-        filled = [name for name, examples in splits.items() if len(examples)]
-        raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")
+    splits = open_splits(predictor, data, split)
     examples = as_trained(predictor, splits[split], split, data)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
         counts, target = evaluate_all(predictor, examples, watch=advance)
@@ -171,6 +168,15 @@ def _predict(
             print(f"\n{figure} shows {shown} of them.")
 
 
+def open_splits(predictor: Predictor, data: Path, split: str) -> dict[str, Examples]:
+    """A data set for a model; the split that is asked for is not empty."""
+    splits = open_examples(predictor, data)
+    if not len(splits.get(split, ())):
+        filled = [name for name, examples in splits.items() if len(examples)]
+        raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")
+    return splits
+
+
 def _check_drawable(predictor: Predictor, calibration: bool) -> None:
     """Say before the work what would make a picture of it impossible."""
     if not calibration:
@@ -232,19 +238,19 @@ def _rows(
         found = bool((counts[i] == batch.prediction.counts[i]).all())  # by naming labels greedily
         row: dict[str, Any] = {
             "input": name,
-            "labels": _named(counts[i], predictor),
+            "labels": named(counts[i], predictor),
             "sequence": [predictor.classes[label] for label in sequence] if found else None,
             "confidence": None if math.isnan(sure) else sure,
         }
         if ranked is not None:
             row["best"] = [
-                {"labels": _named(multiset, predictor), "probability": math.exp(log)}
+                {"labels": named(multiset, predictor), "probability": math.exp(log)}
                 for multiset, log in zip(ranked.counts[i], ranked.log_probability[i].tolist(), strict=True)
                 if log > -math.inf
             ]
         if batch.truth is not None:
             right = bool((counts[i] == batch.truth[i]).all())
-            row |= {"truth": _named(batch.truth[i], predictor), "right": right}
+            row |= {"truth": named(batch.truth[i], predictor), "right": right}
         if min_confidence is not None:
             row["abstained"] = sure < min_confidence
             if row["abstained"]:
@@ -273,7 +279,8 @@ def _kind(predictor: Predictor) -> str:
     return type(predictor.policy).__name__
 
 
-def _named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
+def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
+    """A multiset by the names of its classes."""
     return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
 
 

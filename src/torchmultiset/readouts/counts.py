@@ -134,18 +134,8 @@ class CountTable(Readout):
         return IndependentCounts(scores.double().log_softmax(-1), least, most)
 
 
-@recorded
-class PoissonCounts(Readout):
-    """For each class a Poisson distribution, from the memory's mean over its places. For `losses.poisson_count_loss`.
-
-    Args:
-        num_classes: C.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
-
-    Example:
-        >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
-        torch.Size([2, 10, 1])
-    """
+class _NumberForEach(Readout):
+    """One number for each class, from the memory's mean over its places."""
 
     def __init__(self, num_classes: int, memory: int) -> None:
         super().__init__()
@@ -155,9 +145,25 @@ class PoissonCounts(Readout):
         self.classifier = nn.Linear(memory, num_classes)
 
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c 1"]:
-        """Logarithms (B, C, 1) of the expected counts."""
+        """Numbers (B, C, 1), one for each class."""
         rates: Tensor = self.classifier(places(memory, self.memory).mean(1))
         return rates[..., None]
+
+
+@recorded
+class PoissonCounts(_NumberForEach):
+    """For each class a Poisson distribution; the scores are logarithms of the expected counts.
+
+    From the memory's mean over its places. For `losses.poisson_count_loss`.
+
+    Args:
+        num_classes: C.
+        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
+
+    Example:
+        >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
+        torch.Size([2, 10, 1])
+    """
 
     def believe(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> IndependentCounts:
         """Poisson distributions, up to `most`."""
@@ -176,7 +182,7 @@ class PoissonCounts(Readout):
 
 
 @recorded
-class RegressedCounts(Readout):
+class RegressedCounts(_NumberForEach):
     """The count of each class as a real number, to be rounded: the paper's un-normalised variant (section 3.2).
 
     It gives no probabilities. For `losses.count_regression_loss`.
@@ -191,18 +197,6 @@ class RegressedCounts(Readout):
     """
 
     probabilistic = False
-
-    def __init__(self, num_classes: int, memory: int) -> None:
-        super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-        self.num_classes = num_classes
-        self.memory = memory
-        self.classifier = nn.Linear(memory, num_classes)
-
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c 1"]:
-        """Expected counts (B, C, 1), any real numbers."""
-        rates: Tensor = self.classifier(places(memory, self.memory).mean(1))
-        return rates[..., None]
 
     def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:  # noqa: ARG002
         """The nearest counts."""
