@@ -13,6 +13,7 @@ from torchmultiset.experiments.beyond import BEYOND_METHODS
 from torchmultiset.experiments.cells import all_cells, choose, find
 from torchmultiset.experiments.paper import METHODS, TABLES
 from torchmultiset.experiments.scales import SCALES
+from torchmultiset.report.plots import style_of
 
 SCALE_NAMES = ("smoke", "small", "paper")
 
@@ -240,3 +241,8 @@ def test_names_that_do_not_exist_are_refused(without_shape_hook):
 
 def test_no_method_is_left_out():
     assert {cell.method for cell in all_cells("small")} == {*METHODS, *BEYOND_METHODS}
+
+
+def test_every_method_has_a_line_of_its_own_in_the_figures():
+    styles = [tuple(style_of(method).items()) for method in (*METHODS, *BEYOND_METHODS)]
+    assert len({*styles}) == len(styles)
