@@ -21,7 +21,7 @@ from benchmarks.contestant import OURS, Contest, make
 from benchmarks.timing import interleaved
 from benchmarks.training import contest
 from torchmultiset.cli._malloc import keep_freed_memory
-from torchmultiset.encoders._pool import max_pool
+from torchmultiset.encoders._pool import conv_max_pool, max_pool
 from torchmultiset.policies._convolution import Convolution, Direct, Winograd
 from torchmultiset.policies._lstm import lstm_cell
 
@@ -135,6 +135,12 @@ def ideas() -> list[Idea]:
             True,
             backward(lambda x: max_pool2d(x, 2), tower),
             backward(max_pool, tower),
+        ),
+        Idea(
+            "first convolution with its pooling, on 2x2 blocks",
+            True,
+            backward(lambda x, w: max_pool(conv2d(x, w)), picture, kernel),
+            backward(conv_max_pool, picture, kernel),
         ),
         Idea(
             "recurrent convolutions of ten steps by Winograd's algorithm",

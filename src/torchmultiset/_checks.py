@@ -2,11 +2,13 @@
 
 Shapes and dtypes are checked always. Values (labels in range, counts not negative) are checked where looking
 at them costs next to nothing, on the CPU; on an accelerator the look would wait for the device at every call.
+Messages are put together only when they are needed: a loss of a small batch takes no longer than some of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -33,18 +35,20 @@ def given(value: object) -> str:
 def check(ok: bool, name: str, expected: str, value: object) -> None:
     """Raise unless `ok`: ``name must be <expected>, but is <value>``."""
     if not ok:
-        raise ValueError(f"{name} must be {expected}, but is {given(value)}")
+        _refuse(name, expected, value)
 
 
 def check_one_of(name: str, value: object, allowed: Collection[object]) -> None:
     """Raise unless `value` is one of `allowed`."""
-    check(value in allowed, name, "one of " + ", ".join(map(repr, allowed)), value)
+    if value not in allowed:
+        _refuse(name, "one of " + ", ".join(map(repr, allowed)), value)
 
 
 def check_float(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:
     """Raise unless `value` is a floating tensor whose shape fits `like`, where None fits any length."""
     ok = isinstance(value, Tensor) and value.is_floating_point() and _fits(value, like)
-    check(ok, name, f"a floating-point tensor of shape {_wanted(shape, like)}", value)
+    if not ok:
+        _refuse(name, f"a floating-point tensor of shape {_wanted(shape, like)}", value)
 
 
 def check_integers(name: str, value: Tensor, shape: str, *, last: int | None = None) -> None:
@@ -56,13 +60,15 @@ def check_integers(name: str, value: Tensor, shape: str, *, last: int | None = N
 def check_mask(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:
     """Raise unless `value` is a boolean tensor whose shape fits `like`."""
     ok = isinstance(value, Tensor) and value.dtype == torch.bool and _fits(value, like)
-    check(ok, name, f"a boolean tensor of shape {_wanted(shape, like)}", value)
+    if not ok:
+        _refuse(name, f"a boolean tensor of shape {_wanted(shape, like)}", value)
 
 
 def check_counts(name: str, value: Tensor, *, like: tuple[int | None, ...] = (None, None)) -> None:
     """Raise unless `value` holds counts (B, C): int64, none below zero."""
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
-    check(ok, name, f"an int64 tensor of counts of shape {_wanted('(B, C)', like)}", value)
+    if not ok:
+        _refuse(name, f"an int64 tensor of counts of shape {_wanted('(B, C)', like)}", value)
     if _can_look(value):
         lowest = int(value.min())
         if lowest < 0:
@@ -79,12 +85,17 @@ def check_labels(
 ) -> None:
     """Raise unless `value` holds labels (B, T): int64, each in [0, num_classes), or negative if `padding`."""
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
-    check(ok, name, f"an int64 tensor of labels of shape {_wanted('(B, T)', like)}", value)
+    if not ok:
+        _refuse(name, f"an int64 tensor of labels of shape {_wanted('(B, T)', like)}", value)
     if _can_look(value):
         lowest, highest = (int(bound) for bound in value.aminmax())
         if highest >= num_classes or (lowest < 0 and not padding):
             wrong = highest if highest >= num_classes else lowest
             raise ValueError(f"{name} must hold labels from 0 to {num_classes - 1}, but holds {wrong}")
+
+
+def _refuse(name: str, expected: str, value: object) -> NoReturn:
+    raise ValueError(f"{name} must be {expected}, but is {given(value)}")
 
 
 def _fits(value: Tensor, like: tuple[int | None, ...]) -> bool:
