@@ -159,3 +159,27 @@ def test_a_folder_with_other_parameters_or_digits_is_left_alone(tmp_path: Path) 
         build(tmp_path, SMALL, replace(flat_pools(), name="other"))
     assert contents(tmp_path) == before
     assert len(build(tmp_path, SMALL, flat_pools())["test"]) == 30
+
+
+def test_test_images_may_be_unlike_the_others(tmp_path: Path) -> None:
+    learned = MnistMulti(sizes=(1, 2), canvas=80, digit_px=(20, 26), train=40, validation=20, test=99)
+    tested = replace(learned, sizes=(5, 8), test=30)
+    pools = load_digits("bundled")
+    made = build(tmp_path / "unlike", learned, pools, tested=tested)
+    sizes = {split: (examples.labels >= 0).sum(1) for split, examples in made.items()}
+    assert {split: len(each) for split, each in sizes.items()} == {"train": 40, "validation": 20, "test": 30}
+    assert set(sizes["train"]) | set(sizes["validation"]) == {1, 2}
+    assert set(sizes["test"]) == {5, 6, 7, 8}
+    alone = generate(tested, pools.test, "test", range(30))
+    np.testing.assert_array_equal(pixels(made["test"]), pixels(alone))
+    np.testing.assert_array_equal(made["test"].labels, alone.labels)
+    # Narrower ones are padded as all others are.
+    narrow = generate(learned, pools.train, "train", range(40))
+    np.testing.assert_array_equal(made["train"].labels[:, :2], narrow.labels)
+    assert (made["train"].labels[:, 2:] == -1).all()
+    assert made["train"].boxes is not None
+    assert not made["train"].boxes[:, 2:].any()
+    with pytest.raises(ValueError, match="holds a different data set"):
+        build(tmp_path / "unlike", learned, pools)
+    with pytest.raises(ValueError, match="tested must be of the same canvas and classes"):
+        build(tmp_path / "other", learned, pools, tested=replace(tested, canvas=90))

@@ -100,6 +100,8 @@ def test_which_cells_there_are():
     digits = {"mnist-multi-4": 11, "mnist-multi-1-4": 11, "mnist-multi-10": 9}
     assert count("paper", "beyond") == digits | {"coco-easy": 11, "coco-medium": 11}
     assert count("small", "beyond") == digits | {"coco-easy": 11 * 3, "coco-medium": 11 * 3}
+    assert count("small", "larger") == {"mnist-multi-larger": 8}
+    assert count("small", "rare") == {"mnist-multi-rare": 8}
     assert count("small", "variations") == {"mnist-multi-4": 5, "coco-easy": 5 * 3, "coco-medium": 5 * 3}
 
 
@@ -172,7 +174,7 @@ def test_cells_of_a_data_set_differ_in_objective_and_seed_only(scale):
                 config, model=replace(config.model, policy="auto", hidden=usual.hidden, layers=usual.layers)
             )
         assert rest.setdefault(cell.data_set, config) == config
-    assert len(rest) == 5
+    assert len(rest) == 7
 
 
 def test_the_paper_scale_is_the_papers():
@@ -201,7 +203,7 @@ def test_the_small_scale_fits_into_eight_hours():
     )
     whole = sum(cell.seconds for cell in all_cells("small", TABLES))
     assert training < whole < 8 * 3600
-    for cell in all_cells("small"):
+    for cell in all_cells("small", TABLES):
         assert (30 if cell.data_set.startswith("coco") else 8 * 60) < cell.seconds < 15 * 60
         if cell.data_set.startswith("coco"):
             assert cell.seconds < 3.5 * 60

@@ -12,6 +12,7 @@ from torchmultiset.data.load import load_data
 from torchmultiset.data.mnist_multi import MnistMulti, build
 from torchmultiset.experiments.cells import all_cells, choose
 from torchmultiset.experiments.data import make_data
+from torchmultiset.experiments.paper import TABLES
 from torchmultiset.experiments.synthetic_coco import draw_coco
 from torchmultiset.task import prepare
 
@@ -28,13 +29,36 @@ def some(scale, *patterns):
 
 def test_the_plans_say_how_many_examples_there_are(tmp_path):
     cells = some("smoke", "*/multi/seed-0")
-    assert len(cells) == 5
+    assert len(cells) == 7
     make_data(cells, tmp_path)
     for cell in cells:
         task = prepare(cell.config(tmp_path))
         sizes = tuple(len(task.splits[split]) for split in ("train", "validation", "test"))
         assert sizes == (cell.plan.train, cell.plan.validation, cell.plan.test), cell.id
-        assert task.config.model.stop == ("policy" if cell.data_set in ("mnist-multi-1-4", "coco-medium") else "fixed")
+        fixed = cell.data_set in ("mnist-multi-4", "mnist-multi-10", "coco-easy")
+        assert task.config.model.stop == ("fixed" if fixed else "policy")
+
+
+def test_more_and_other_labels_are_tested_than_were_learned_from(tmp_path):
+    larger, rare = some("smoke", "mnist-multi-larger/multi", "mnist-multi-rare/multi")
+    make_data([larger, rare], tmp_path)
+    sizes = {
+        split: (examples.labels >= 0).sum(1) for split, examples in prepare(larger.config(tmp_path)).splits.items()
+    }
+    assert (sizes["train"].max(), sizes["validation"].max(), sizes["test"].max()) == (4, 4, 8)
+    assert larger.config(tmp_path).model.max_size == 8
+
+    def share_of_rare(examples):
+        there = examples.labels[examples.labels >= 0]
+        return (there >= 5).mean()
+
+    splits = prepare(rare.config(tmp_path)).splits
+    # A fiftieth of the digits of five classes is left: 0.02 to 1.
+    assert share_of_rare(splits["train"]) < 0.06
+    assert share_of_rare(splits["test"]) > 0.35
+    before = (tmp_path / rare.plan.path / "manifest.json").stat().st_mtime_ns
+    make_data([larger, rare], tmp_path)
+    assert (tmp_path / rare.plan.path / "manifest.json").stat().st_mtime_ns == before
 
 
 def test_what_is_there_is_not_made_again(tmp_path):
@@ -110,7 +134,7 @@ def test_what_is_drawn_is_a_coco_of_its_own(tmp_path):
 
 def test_data_sets_are_those_of_the_presets():
     # So that `multiset train --preset mnist-multi-4` and the experiments share what takes 770 MB each.
-    for cell in some("small", "mnist*/multi"):
+    for cell in choose(all_cells("small", TABLES), ["mnist*/multi"]):
         assert cell.config().data.data == f"data/{cell.data_set}"
         assert cell.config().data.mnist_multi == cell.data_set.removeprefix("mnist-multi-")
 

@@ -35,7 +35,7 @@ from torchmultiset.experiments.work import RECORD, Folders, read_json
 __all__ = ["app"]
 
 # Of its own, because the help lists the choices of a Literal and not those of a union of two.
-_Name: TypeAlias = Literal["table-1", "table-2", "table-3", "entropy", "beyond", "variations", "all"]
+_Name: TypeAlias = Literal["table-1", "table-2", "table-3", "entropy", "beyond", "variations", "larger", "rare", "all"]
 _AtLeastOne = Parameter(validator=Number(gte=1))
 
 app = App(
@@ -81,8 +81,8 @@ def experiment(
     where it was, after Ctrl-C or a kill.
 
     Args:
-        names: Which tables of the paper; "entropy" is its figure; "beyond" and "variations" are about
-            objectives that came after it.
+        names: Which tables of the paper; "entropy" is its figure; "beyond" and "variations" are about objectives that
+            came after it; "larger" and "rare" test with more labels, and with other labels, than were learned from.
         scale: How large; see below.
         only: Only cells whose name fits this pattern, or begins with it: `mnist-multi-4`, `*/multi/*`. May be repeated.
         dry_run: Only list the cells, and what is done.

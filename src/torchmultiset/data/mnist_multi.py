@@ -191,6 +191,7 @@ def build(
     parameters: MnistMulti,
     pools: DigitPools,
     *,
+    tested: MnistMulti | None = None,
     workers: int = 1,
     progress: bool = False,
 ) -> dict[str, Examples]:
@@ -202,6 +203,7 @@ def build(
         folder: Where to: new, empty, or with the same data set, whole or begun.
         parameters: What the images are like and how many there are.
         pools: The digits that each split is made of.
+        tested: What the test images are like, if they are to be unlike the others; canvas and classes are the same.
         workers: How many threads make images.
         progress: Show a progress bar.
 
@@ -221,22 +223,27 @@ def build(
         ...     {name: len(examples) for name, examples in splits.items()}
         {'train': 20, 'validation': 10, 'test': 10}
     """
+    of_test = tested or parameters
+    same = (of_test.canvas, of_test.classes) == (parameters.canvas, parameters.classes)
+    check(same, "tested", "of the same canvas and classes", tested)
 
     def make(chunk: Chunk) -> dict[str, np.ndarray]:
         split = cast(Split, chunk.split)
-        made = generate(parameters, getattr(pools, split), split, range(chunk.start, chunk.stop))
-        return {name: getattr(made, name) for name in plan.arrays}
+        like = of_test if split == "test" else parameters
+        made = generate(like, getattr(pools, split), split, range(chunk.start, chunk.stop))
+        return {name: _widened(getattr(made, name), row) for name, row in plan.arrays.items()}
 
-    most = parameters.sizes[1]
+    most = max(parameters.sizes[1], of_test.sizes[1])
     plan = Plan(
         source={
             "name": "MNIST Multi",
             "parameters": asdict(parameters),
+            **({} if tested is None else {"tested": asdict(tested)}),
             "digits": {"name": pools.name, "sha256": pools.sha256},
             "generator": GENERATOR,
         },
         classes=tuple(map(str, parameters.classes)),
-        splits={split: getattr(parameters, split) for split in _SPLITS},
+        splits={split: getattr(of_test if split == "test" else parameters, split) for split in _SPLITS},
         arrays={
             "inputs": Row("|u1", (1, parameters.canvas, parameters.canvas)),
             "labels": Row("<i8", (most,)),
@@ -245,6 +252,15 @@ def build(
         },
     )
     return write(folder, plan, make, chunk=_chunk(parameters), workers=workers, progress=progress)
+
+
+def _widened(array: np.ndarray, row: Row) -> np.ndarray:
+    """With room for as many digits as the images of any split have; labels are padded with -1, the rest with 0."""
+    missing = row.shape[0] - array.shape[1]
+    if not missing:
+        return array
+    fill = -1 if array.dtype == np.int64 else 0
+    return np.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)], constant_values=fill)
 
 
 @unique

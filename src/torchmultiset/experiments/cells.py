@@ -8,14 +8,14 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from torchmultiset._checks import check_one_of
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig
 from torchmultiset.experiments.beyond import BEYOND, BEYOND_METHODS
 from torchmultiset.experiments.paper import COLUMNS, METHODS, TABLES, DataSetName, Numbers, TableName
 from torchmultiset.experiments.scales import SCALES, DataPlan, ScaleName
-from torchmultiset.presets import values_of
+from torchmultiset.presets import PresetName, values_of
 
 _METHODS = {**METHODS, **BEYOND_METHODS}
 
@@ -68,7 +68,8 @@ class Cell:
         Args:
             data: Folder of the data sets.
         """
-        values = values_of(self.data_set, SCALES[self.scale].recipe)
+        preset = self.plan.preset or cast(PresetName, self.data_set)
+        values = values_of(preset, SCALES[self.scale].recipe)
         values |= {**self.plan.values, **_METHODS[self.method], "data": str(Path(data, self.plan.path))}
         parts = {"data": DataConfig, "model": ModelConfig, "objective": ObjectiveConfig, "optim": OptimConfig}
         made = {name: _part(part, values) for name, part in parts.items()}

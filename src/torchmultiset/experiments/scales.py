@@ -7,12 +7,12 @@ scale changes is written here: data, epochs, seeds, and no setting of one loss a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
 from torchmultiset.experiments.paper import DataSetName, TableName
-from torchmultiset.presets import RecipeName
+from torchmultiset.presets import PresetName, RecipeName
 
 __all__ = ["SCALES", "DataPlan", "Scale", "ScaleName"]
 
@@ -38,6 +38,12 @@ class DataPlan:
     """What the config says on top of preset and recipe; the same for all losses."""
     digits: MnistMulti | None = None
     """What is built, if it is MNIST Multi."""
+    tested: MnistMulti | None = None
+    """What its test images are like, if they are unlike the others."""
+    rare: tuple[int, ...] = ()
+    """Digits that are rare in what is learned from."""
+    preset: PresetName | None = None
+    """What it is learned like, if its own name is that of no preset."""
 
     def seconds(self, epochs: int) -> float:
         """How long a cell takes at the assumed speed."""
@@ -70,17 +76,38 @@ def _mnist(name: str, images_per_second: int, **values: Any) -> DataPlan:
 
 
 def _tiny(path: str, digits: MnistMulti) -> DataPlan:
-    values = {"mnist_multi": "none", "epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
+    values = {"mnist_multi": "none", **_TINY_VALUES}
     return DataPlan(path, digits.train, digits.validation, digits.test, 250, values, digits)
 
 
 def _tiny_digits(**different: Any) -> MnistMulti:
-    sizes = {"train": 128, "validation": 32, "test": 48}
-    return MnistMulti(**{"canvas": 60, "clutter": 4, "digit_px": (20, 28), **sizes, **different})
+    return MnistMulti(**{"canvas": 60, "clutter": 4, "digit_px": (20, 28), **_TINY_SIZES, **different})
+
+
+def _larger(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataPlan:
+    """One to four digits to learn from, one to eight to be tested on, all on the same canvas and of the same sizes."""
+    learned = MnistMulti(sizes=(1, 4), canvas=80, clutter=4, digit_px=(20, 26), **sizes)
+    plan = _small_digits(path, images_per_second, learned, {**values, "max_size": 8})
+    return replace(plan, tested=replace(learned, sizes=(1, 8)))
+
+
+def _rare(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataPlan:
+    """Half of the digits are rare in what is learned from, and as frequent as the others in the test."""
+    learned = MnistMulti(sizes=(1, 4), canvas=60, clutter=4, digit_px=(20, 28), **sizes)
+    return replace(_small_digits(path, images_per_second, learned, values), rare=(5, 6, 7, 8, 9))
+
+
+def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values: Mapping[str, Any]) -> DataPlan:
+    sizes = digits.train, digits.validation, digits.test
+    values = {"mnist_multi": "none", **values}
+    return DataPlan(path, *sizes, images_per_second, values, digits, preset="mnist-multi-1-4")
 
 
 # Half the recipe's channels: three times as fast, so that losses that learn slowly have steps enough to learn in.
 _SMALL_COCO = {"hidden": 64, "units": (64,)}
+_TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
+_TINY_VALUES = {"epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
+_SMALL_SIZES = {"train": 20_000, "validation": 2_000, "test": 8_000}
 _TINY_COCO = {"epochs": 3, "batch_size": 8, "image_size": 64, "hidden": 16, "units": (16,)}
 
 SCALES: Mapping[ScaleName, Scale] = {
@@ -93,6 +120,8 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _tiny("smoke/mnist-multi-10", _tiny_digits(sizes=(10, 10), digit_px=(14, 14))),
             "coco-easy": DataPlan("smoke/coco-easy.jsonl", 34, 6, 20, 150, _TINY_COCO),
             "coco-medium": DataPlan("smoke/coco-medium.jsonl", 68, 12, 40, 150, _TINY_COCO),
+            "mnist-multi-larger": _larger("smoke/mnist-multi-larger", 250, _TINY_SIZES, _TINY_VALUES),
+            "mnist-multi-rare": _rare("smoke/mnist-multi-rare", 250, _TINY_SIZES, _TINY_VALUES),
         },
         coco="synthetic",
         all_digits=False,
@@ -108,6 +137,8 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _mnist("10", 350, epochs=4, layers=1),
             "coco-easy": DataPlan("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}),
             "coco-medium": DataPlan("coco-subset-medium.jsonl", 1992, 351, 775, 300, {"epochs": 20, **_SMALL_COCO}),
+            "mnist-multi-larger": _larger("mnist-multi-larger", 600, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
+            "mnist-multi-rare": _rare("mnist-multi-rare", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
         },
         coco="subset",
         all_digits=True,
@@ -123,6 +154,8 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _mnist("10", 200),
             "coco-easy": DataPlan("coco-easy.jsonl", 8_696, 1_534, 5_107, 100),
             "coco-medium": DataPlan("coco-medium.jsonl", 37_503, 6_618, 21_944, 50),
+            "mnist-multi-larger": _larger("mnist-multi-larger-paper", 400, {}, {}),
+            "mnist-multi-rare": _rare("mnist-multi-rare-paper", 800, {}, {}),
         },
         coco="2014",
         all_digits=True,

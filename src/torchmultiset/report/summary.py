@@ -22,11 +22,13 @@ TITLES = {
     "table-3": "Table 3, losses",
     "beyond": "Beyond the paper",
     "variations": "Variations on the multiset loss",
+    "larger": "More labels than were learned from",
+    "rare": "Digits that were rare",
 }
 METRICS = {"em": "exact match", "f1": "F1 per example", "class_f1": "class F1"}
 MORE_METRICS = {
     **METRICS,
-    "nll": "negative log-likelihood",
+    "nll": "NLL",
     "ece": "calibration error",
     "speed": "images/s",
     "parameters": "parameters",
@@ -41,8 +43,8 @@ NOTES = (
     "The paper's numbers are for its own data. Ours are for the data that each table names: below the scale `paper`,"
     " COCO is a part of it or an imitation, and there the difference says little.",
     "Validation data has also chosen the epoch, as in the paper.",
-    "Tables beyond the paper: negative log-likelihood is that of the true multiset, over all orders of its labels, and"
-    " calibration error the expected one in ten bins, both on the first 2,000 test examples; for recurrent policies"
+    "Tables beyond the paper: NLL is the negative log-likelihood of the true multiset, over all orders of its labels,"
+    " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for recurrent policies"
     " with more than four labels an estimate. Images/s is the median over epochs of runs that shared their machine with"
     " others.",
     "Always the same: the multiset that is most frequent in training, whatever the input.",
