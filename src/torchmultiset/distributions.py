@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from torchmultiset._checks import check, check_float
+from torchmultiset._precision import full_precision
 
 __all__ = ["cell_log_probabilities", "poisson_binomial"]
 
@@ -45,7 +46,7 @@ def cell_log_probabilities(
     """
     check_float("logits", logits, "(B, N, C + 1)", like=(None, None, None))
     check(logits.shape[-1] >= 2, "logits", 'scores of at least one class and of "nothing"', logits)
-    log_p = _full_precision(logits).log_softmax(-1)
+    log_p = full_precision(logits).log_softmax(-1)
     # Only the likeliest class can have p near 1, where 1 - p must come from the sum of the others. Any bound between
     # 1/2 and 1 keeps its logarithm here finite until it is replaced.
     log_not = torch.log1p(-log_p.exp().clamp(max=0.75))
@@ -93,7 +94,7 @@ def poisson_binomial(
     cells, classes = log_p.shape[-2:]
     # One polynomial for each cell, (coefficients, N, everything else). The impossible is kept finite on the way, since
     # a sum of nothing but infinities has no gradient; N times the floor is still a number.
-    product = torch.stack([_full_precision(each).movedim(-2, 0) for each in (log_not, log_p)][: most + 1]).flatten(2)
+    product = torch.stack([full_precision(each).movedim(-2, 0) for each in (log_not, log_p)][: most + 1]).flatten(2)
     floor = torch.finfo(product.dtype).min / (4 * cells)
     product = product.clamp(min=floor)
     left_over = None
@@ -124,7 +125,3 @@ def _log_sum(logarithms: Tensor, dim: int) -> Tensor:
     """The logarithm of a sum, by hand: `logsumexp` takes the exponential twice and underflows in an exported model."""
     largest = logarithms.detach().amax(dim, keepdim=True)
     return (logarithms - largest).exp().sum(dim, keepdim=True).log() + largest
-
-
-def _full_precision(value: Tensor) -> Tensor:
-    return value.to(torch.promote_types(value.dtype, torch.float32))

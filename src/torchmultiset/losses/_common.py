@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-import torch
 from torch import Tensor
 
 from torchmultiset._checks import check_one_of
+from torchmultiset._precision import full_precision
 
-__all__ = ["Reduction", "full_precision", "log_policy", "reduce", "weighted"]
+__all__ = ["Reduction", "log_policy", "reduce", "weighted"]
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
-
-
-def full_precision(value: Tensor) -> Tensor:
-    """At least float32, so that sums of half-precision terms are accumulated in float32."""
-    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def log_policy(logits: Tensor) -> Tensor:

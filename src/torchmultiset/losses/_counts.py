@@ -7,8 +7,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check, check_counts, check_float
+from torchmultiset._precision import full_precision
 from torchmultiset.distributions import cell_log_probabilities, poisson_binomial
-from torchmultiset.losses._common import Reduction, full_precision, log_policy, reduce, weighted
+from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
 
 __all__ = ["cell_count_loss", "count_table_loss", "poisson_count_loss"]
 

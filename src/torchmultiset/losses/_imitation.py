@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check_counts, check_float, check_labels, check_mask, check_one_of
-from torchmultiset.losses._common import Reduction, full_precision, log_policy, reduce, weighted
+from torchmultiset._precision import full_precision
+from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
 from torchmultiset.losses._cross_entropy import oracle_cross_entropy
 from torchmultiset.multiset import distinct_classes, free_counts
 

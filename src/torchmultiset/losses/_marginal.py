@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
 from torchmultiset._checks import check, check_counts, check_float
-from torchmultiset.losses._common import Reduction, full_precision, log_policy, reduce
+from torchmultiset._precision import full_precision
+from torchmultiset.losses._common import Reduction, log_policy, reduce
 from torchmultiset.multiset import cardinality, to_labels
 
 __all__ = ["marginal_loss", "parts_of"]

@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check_counts, check_float, check_labels, check_mask
-from torchmultiset.losses._common import Reduction, full_precision, log_policy, reduce, weighted
+from torchmultiset._precision import full_precision
+from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
 from torchmultiset.multiset import hits, unfinished
 
 __all__ = ["reinforce_loss"]

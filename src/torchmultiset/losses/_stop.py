@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from torchmultiset._checks import check_counts, check_float
-from torchmultiset.losses._common import Reduction, full_precision, reduce
+from torchmultiset._precision import full_precision
+from torchmultiset.losses._common import Reduction, reduce
 from torchmultiset.multiset import cardinality
 
 __all__ = ["stop_loss"]

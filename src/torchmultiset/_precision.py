@@ -1,0 +1,13 @@
+"""The precision that is computed in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["full_precision"]
+
+
+def full_precision(value: Tensor) -> Tensor:
+    """At least float32, so that sums of half-precision terms are accumulated in float32."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
