@@ -22,14 +22,15 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: the D
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 740}
-FRUIT = "fruit"
+FRUIT, COUNTS = "fruit", "counts"
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("models")
     save(predictor("policy", channels=3), folder / FRUIT)
-    command = [sys.executable, "-m", "torchmultiset", "demo", "mnist-multi-4", FRUIT, "--port", "0"]
+    save(predictor("counts"), folder / COUNTS)
+    command = [sys.executable, "-m", "torchmultiset", "demo", "mnist-multi-4", FRUIT, COUNTS, "--port", "0"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         said = process.stdout.readline()
         found = re.fullmatch(r"The page is at (http://127\.0\.0\.1:\d+)\. Ctrl-C ends it\.\n", said)
@@ -229,6 +230,19 @@ def test_another_model_reads_the_same_picture(visit):
     assert set(labels) <= {"apple", "pear", "plum", "nothing"}
     assert page.is_hidden("#samples-block")
     assert "stop?" in page.inner_text("#bars")
+
+
+def test_a_model_that_answers_at_once_has_nothing_so_far(visit):
+    page = visit()
+    assert page.inner_text("#work-title") == "One label after another"
+    assert page.is_visible("#running")
+    answer(page, lambda: page.select_option("#model", COUNTS))
+    assert page.inner_text("#work-title") == "All labels at once"
+    assert page.is_hidden("#running")
+    assert page.is_visible("#bars")
+    answer(page, lambda: page.select_option("#model", FRUIT))
+    assert page.inner_text("#work-title") == "One label after another"
+    assert page.is_visible("#running")
 
 
 def test_what_goes_wrong_is_said(visit):

@@ -150,14 +150,18 @@ def _predict(
         flag = "--min-confidence" if best is None else "--best"
         raise ValueError(f"{flag} needs probabilities of multisets, and this model ({_kind(predictor)}) has none")
     sources = open_inputs(predictor, inputs, split=split)
-    table, drawn, tally = _predictions_table(), _Panels(figure, predictor), Counter[str]()
+    table, drawn, tally = (
+        _predictions_table(sequential=predictor.sequential),
+        _Panels(figure, predictor),
+        Counter[str](),
+    )
     for batch in explain(predictor, sources, number=number):
         drawn.add(batch)
         for row in _rows(batch, _worth(batch, predictor, best, beam), predictor, min_confidence):
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
             else:
-                _add_row(table, row)
+                _add_row(table, row, sequential=predictor.sequential)
                 tally.update(name for name, value in row.items() if value not in (None, False))
     shown = drawn.save()
     if not json_:
@@ -235,7 +239,8 @@ def _rows(
     for i, name in enumerate(batch.names):
         sure = float(confidence[i])
         sequence = [label for label in batch.prediction.sequence[i].tolist() if label >= 0]
-        found = bool((counts[i] == batch.prediction.counts[i]).all())  # by naming labels greedily
+        # By naming labels greedily; a readout names none, and a better multiset may have been found.
+        found = predictor.sequential and bool((counts[i] == batch.prediction.counts[i]).all())
         row: dict[str, Any] = {
             "input": name,
             "labels": named(counts[i], predictor),
@@ -284,17 +289,18 @@ def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
     return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
 
 
-def _predictions_table() -> Table:
+def _predictions_table(*, sequential: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("input", overflow="fold", max_width=30)
     table.add_column("prediction")
-    table.add_column("named in order")
+    if sequential:
+        table.add_column("named in order")
     table.add_column("sure", justify="right", no_wrap=True)
     table.add_column("truth")
     return table
 
 
-def _add_row(table: Table, row: Mapping[str, Any]) -> None:
+def _add_row(table: Table, row: Mapping[str, Any], *, sequential: bool) -> None:
     truth = ""
     if "truth" in row:
         truth = (
@@ -303,7 +309,8 @@ def _add_row(table: Table, row: Mapping[str, Any]) -> None:
     sure = "" if row["confidence"] is None else f"{row['confidence']:.2f}"
     unsure = row.get("abstained", False)
     predicted = "(not sure)" if unsure else in_words(row["labels"])
-    table.add_row(Text(row["input"]), Text(predicted), Text(" ".join(row["sequence"] or ())), sure, Text(truth))
+    order = [Text(" ".join(row["sequence"] or ()))] if sequential else []
+    table.add_row(Text(row["input"]), Text(predicted), *order, sure, Text(truth))
     for other in row.get("best", ())[0 if unsure else 1 :]:
         mark = "✓" if other["labels"] == row.get("truth") else ""
-        table.add_row("", Text(in_words(other["labels"])), "", f"{other['probability']:.2f}", mark)
+        table.add_row("", Text(in_words(other["labels"])), *[""] * sequential, f"{other['probability']:.2f}", mark)

@@ -160,6 +160,8 @@ function show(result) {
   state.result = result;
   $("waiting").hidden = true;
   $("result").hidden = false;
+  $("work-title").textContent = result.ends === "at once" ? "All labels at once" : "One label after another";
+  $("so-far").hidden = result.ends === "at once";
   $("seen").src = result.seen;
   $("seen").alt = truth ? `The picture, which shows ${truth.join(", ")}` : "The picture as the model sees it";
   press(sample);
