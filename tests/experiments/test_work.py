@@ -124,6 +124,8 @@ def test_what_the_predictions_are_worth(folders):
     sure = model.log_probability(x, predicted, beam=24).exp()
     assert told["calibration"]["confidence"] == pytest.approx(float(sure.mean()), rel=1e-5)
     assert (told["examples"], told["impossible"]) == (48, 0)
+    # Ten labels have more orders than anyone can follow.
+    assert json.loads((result(folders, TEN) / "worth.json").read_text()) == {}
 
 
 def test_what_an_older_version_left_out_is_made_up_for(folders):

@@ -193,7 +193,9 @@ def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mappin
 
 
 def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation, result: Path) -> None:
-    """Write down how probable the model finds true and predicted multisets; nothing if it does not know.
+    """Write down how probable the model finds true and predicted multisets; nothing if that cannot be known.
+
+    It cannot for a policy where a multiset has more orders than are followed: what they come to would be too little.
 
     Args:
         model: The model.
@@ -201,18 +203,18 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
         evaluation: What was predicted for them, and what is true.
         result: Folder of the cell.
     """
-    if not model.probabilistic:
-        write_whole(result / WORTH, "{}\n")
-        return
     some = examples.subset(np.arange(min(len(examples), _WORTH_EXAMPLES)))
     counts, target = (part[: len(some)] for part in evaluation)
+    orders = math.factorial(int(torch.cat([counts, target]).sum(-1).max())) if model.sequential else 1
+    if not model.probabilistic or orders > _BEAM:
+        write_whole(result / WORTH, "{}\n")
+        return
     of_truth = log_probabilities(model, some, target, beam=_BEAM)
     sure = calibrate(log_probabilities(model, some, counts, beam=_BEAM).exp(), equal(counts, target))
     told = {
         "split": "test",
         "examples": len(some),
         "beam": _BEAM,
-        "orders": math.factorial(int(target.sum(-1).max())),
         "impossible": int((of_truth == -torch.inf).sum()),
         "negative_log_likelihood": -float(of_truth.clamp(min=_LOWEST).mean()),
         "calibration": sure.to_json(),

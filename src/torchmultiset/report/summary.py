@@ -44,9 +44,9 @@ NOTES = (
     " COCO is a part of it or an imitation, and there the difference says little.",
     "Validation data has also chosen the epoch, as in the paper.",
     "Tables beyond the paper: NLL is the negative log-likelihood of the true multiset, over all orders of its labels,"
-    " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for recurrent policies"
-    " with more than four labels an estimate. Images/s is the median over epochs of runs that shared their machine with"
-    " others.",
+    " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for policies"
+    " that name one label after another, only where no multiset has more than four. Images/s is the median over epochs"
+    " of runs that shared their machine with others.",
     "Always the same: the multiset that is most frequent in training, whatever the input.",
     f"First: a row that is better than each other one in a paired test on the same examples (McNemar's exact test;"
     f" with several seeds, an exact sign test on each example's sum over the seeds that both have; two-sided, Holm's"
