@@ -67,7 +67,7 @@ app.command(
 app.command(
     "torchmultiset.cli.experiment:app",
     name="experiment",
-    help="Run the experiments of the paper: what is missing is run, what is done is skipped.\n\nEach cell of a table is"
+    help="Run the experiments: what is missing is run, what is done is skipped.\n\nEach cell of a table is"
     " a training run of its own. Stop it when you like: started again, the same command goes on where it was, after"
     " Ctrl-C or a kill.",
 )

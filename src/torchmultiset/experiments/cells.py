@@ -107,7 +107,7 @@ def all_cells(scale: ScaleName, tables: Iterable[TableName] = get_args(TableName
         >>> [cell.id for cell in all_cells("paper", ["table-1"])][:2]
         ['mnist-multi-4/seq/seed-0', 'mnist-multi-4/seq-random-per-batch/seed-0']
         >>> [*all_cells("small", ["table-2"])[0].tables]
-        ['table-2', 'table-3', 'beyond', 'variations']
+        ['table-2', 'table-3', 'beyond']
     """
     check_one_of("scale", scale, get_args(ScaleName))
     wanted = {*tables}
