@@ -16,6 +16,7 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from torchmultiset.data.digits import VARIABLE as MNIST_VARIABLE
 from torchmultiset.experiments.cells import Cell, all_cells, choose
 from torchmultiset.experiments.data import make_data
 from torchmultiset.experiments.engines import Submit, on_ray, subprocesses
@@ -35,7 +36,9 @@ from torchmultiset.experiments.work import RECORD, Folders, read_json
 __all__ = ["app"]
 
 # Of its own, because the help lists the choices of a Literal and not those of a union of two.
-_Name: TypeAlias = Literal["table-1", "table-2", "table-3", "entropy", "beyond", "variations", "larger", "rare", "all"]
+_Name: TypeAlias = Literal[
+    "table-1", "table-2", "table-3", "entropy", "beyond", "variations", "larger", "rare", "training", "all"
+]
 _AtLeastOne = Parameter(validator=Number(gte=1))
 
 app = App(
@@ -82,7 +85,8 @@ def experiment(
 
     Args:
         names: Which tables of the paper; "entropy" is its figure; "beyond" and "variations" are about objectives that
-            came after it; "larger" and "rare" test with more labels, and with other labels, than were learned from.
+            came after it; "larger" and "rare" test with more labels, and with other labels, than were learned from;
+            "training" is about encoders and training, whatever the loss.
         scale: How large; see below.
         only: Only cells whose name fits this pattern, or begins with it: `mnist-multi-4`, `*/multi/*`. May be repeated.
         dry_run: Only list the cells, and what is done.
@@ -136,6 +140,8 @@ def _run(
 ) -> None:
     console = Console(stderr=True)
     mnist, coco = sources
+    if mnist is not None:
+        os.environ[MNIST_VARIABLE] = mnist  # for cells that make new images of the digits
     make_data(missing, folders.data, mnist=mnist, coco=coco, progress=console.is_terminal)
     shown = _Shown(console, folders, len(cells), len(cells) - len(missing))
     with shown.bars, engine as submit:

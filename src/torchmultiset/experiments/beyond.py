@@ -1,7 +1,7 @@
 """Tables that the paper does not have.
 
-Later objectives beside its six, variations on its own loss, and what becomes of them on test data unlike what they
-learned from.
+Later objectives beside its six; variations on its own loss; what becomes of them on test data unlike what they learned
+from; and what other encoders and training give whatever the loss.
 """
 
 from __future__ import annotations
@@ -16,6 +16,15 @@ __all__ = ["BEYOND", "BEYOND_METHODS"]
 # A policy that sees only counts, with about as many weights as the ConvLSTM.
 _COUNTS_ONLY = {"policy": "transformer", "hidden": 64, "layers": 2}
 
+# What is changed for any loss, and how it is called.
+_TRAINING: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "plain": ("without batch normalisation", {"norm": "none"}),
+    "wide": ("twice as wide", {"channels": (20, 20, 64)}),
+    "fine": ("a finer map", {"channels": (16, 32)}),
+    "fresh": ("fresh images in each epoch", {"fresh": True}),
+    "affine": ("turned, scaled and shifted images", {"augment": "affine"}),
+}
+
 BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     "counts": {"objective": "counts"},
     "hungarian": {"objective": "hungarian"},
@@ -26,6 +35,11 @@ BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     "multi-tv": {"objective": "multi", "divergence": "tv"},
     "multi-mixed": {"objective": "multi", "strategy": "mixed"},
     "multi-coached": {"objective": "multi", "coaching": 0.5},
+    **{
+        f"{objective}-{name}": {"objective": objective, **values}
+        for objective in ("multi", "counts")
+        for name, (_, values) in _TRAINING.items()
+    },
 }
 """What is learned from, by the names of the config's fields."""
 
@@ -71,5 +85,14 @@ BEYOND: Mapping[TableName, Table] = {
         },
     ),
     "larger": Table("test", ("mnist-multi-larger",), {method: _row(_TITLES[method], 1) for method in _SURVIVORS}),
+    "training": Table(
+        "test",
+        ("mnist-multi-60",),
+        {
+            f"{objective}{name}": _row(f"{title}{change}", 1)
+            for objective, title in (("multi", "L_multi"), ("counts", "count head"))
+            for name, change in {"": "", **{f"-{name}": f", {told}" for name, (told, _) in _TRAINING.items()}}.items()
+        },
+    ),
     "rare": Table("test", ("mnist-multi-rare",), {method: _row(_TITLES[method], 1) for method in _SURVIVORS}),
 }

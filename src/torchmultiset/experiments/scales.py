@@ -91,10 +91,15 @@ def _larger(path: str, images_per_second: int, sizes: Mapping[str, Any], values:
     return replace(plan, tested=replace(learned, sizes=(1, 8)))
 
 
+def _on_60(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataPlan:
+    """One to four digits on the demo's small canvas."""
+    digits = MnistMulti(sizes=(1, 4), canvas=60, clutter=4, digit_px=(20, 28), **sizes)
+    return _small_digits(path, images_per_second, digits, values)
+
+
 def _rare(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataPlan:
     """Half of the digits are rare in what is learned from, and as frequent as the others in the test."""
-    learned = MnistMulti(sizes=(1, 4), canvas=60, clutter=4, digit_px=(20, 28), **sizes)
-    return replace(_small_digits(path, images_per_second, learned, values), rare=(5, 6, 7, 8, 9))
+    return replace(_on_60(path, images_per_second, sizes, values), rare=(5, 6, 7, 8, 9))
 
 
 def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values: Mapping[str, Any]) -> DataPlan:
@@ -106,7 +111,7 @@ def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values:
 # Half the recipe's channels: three times as fast, so that losses that learn slowly have steps enough to learn in.
 _SMALL_COCO = {"hidden": 64, "units": (64,)}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
-_TINY_VALUES = {"epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
+_TINY_VALUES = {"mnist": "bundled", "epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
 _SMALL_SIZES = {"train": 20_000, "validation": 2_000, "test": 8_000}
 _TINY_COCO = {"epochs": 3, "batch_size": 8, "image_size": 64, "hidden": 16, "units": (16,)}
 
@@ -122,6 +127,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "coco-medium": DataPlan("smoke/coco-medium.jsonl", 68, 12, 40, 150, _TINY_COCO),
             "mnist-multi-larger": _larger("smoke/mnist-multi-larger", 250, _TINY_SIZES, _TINY_VALUES),
             "mnist-multi-rare": _rare("smoke/mnist-multi-rare", 250, _TINY_SIZES, _TINY_VALUES),
+            "mnist-multi-60": _on_60("smoke/mnist-multi-60", 250, _TINY_SIZES, _TINY_VALUES),
         },
         coco="synthetic",
         all_digits=False,
@@ -139,6 +145,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "coco-medium": DataPlan("coco-subset-medium.jsonl", 1992, 351, 775, 300, {"epochs": 20, **_SMALL_COCO}),
             "mnist-multi-larger": _larger("mnist-multi-larger", 600, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
             "mnist-multi-rare": _rare("mnist-multi-rare", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
+            "mnist-multi-60": _on_60("mnist-multi-60", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
         },
         coco="subset",
         all_digits=True,
@@ -156,6 +163,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "coco-medium": DataPlan("coco-medium.jsonl", 37_503, 6_618, 21_944, 50),
             "mnist-multi-larger": _larger("mnist-multi-larger-paper", 400, {}, {}),
             "mnist-multi-rare": _rare("mnist-multi-rare-paper", 800, {}, {}),
+            "mnist-multi-60": _on_60("mnist-multi-60-paper", 800, {}, {"norm": "batch"}),
         },
         coco="2014",
         all_digits=True,

@@ -31,12 +31,14 @@ _GREY = "#57606a"
 _PALE = "#afb8c1"
 # Okabe and Ito's colours, which most people can tell apart; methods beyond them get another line.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_LINES = ("-", "--", ":", "-.")
+_LINES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 3)))
 _METHODS = (
     *("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"),
     *("multi-stochastic", "multi-oracle", "seq-random-per-batch", "seq-area", "seq-spatial"),
     *("counts", "hungarian", "power", "marginal", "multi-transformer"),
     *("multi-js", "multi-tv", "multi-mixed", "multi-coached"),
+    *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-affine"),
+    *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-affine"),
 )
 _CLASSES = 30  # columns of a heat map; more cannot be read
 

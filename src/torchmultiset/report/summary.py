@@ -24,6 +24,7 @@ TITLES = {
     "variations": "Variations on the multiset loss",
     "larger": "More labels than were learned from",
     "rare": "Digits that were rare",
+    "training": "Encoders and training, whatever the loss",
 }
 METRICS = {"em": "exact match", "f1": "F1 per example", "class_f1": "class F1"}
 MORE_METRICS = {
