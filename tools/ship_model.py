@@ -18,9 +18,9 @@ REMARKS = """
 ## Data and licence
 
 The images are generated from the digits of MNIST (Yann LeCun, Corinna Cortes; CC BY-SA 3.0): digits of 20 to 50 pixels,
-or of 20 where there are ten, on a canvas of 100x100 with clutter, as the paper describes. Training, validation and test
-images have no digit in common. The weights have the licence of this package, Apache-2.0; but for a few samples
-for the page, the images are not part of it.
+or of 20 where there are ten, on a canvas of 100x100 with clutter, as the paper describes. Test images have no digit in
+common with those for training and validation, which share theirs. The weights have the licence of this package,
+Apache-2.0; but for a few samples for the page, the images are not part of it.
 
 It expects one grey channel, light digits on dark ground. Handwriting of another kind, photographs, and digits much
 larger or smaller than these are outside of what it has seen.

@@ -155,14 +155,14 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
 
 
 def pick_objective(reads: Literal["pictures", "vectors", "a policy"]) -> tuple[ObjectiveName, str]:
-    """The objective that our measurements favour, and why; docs/which-loss.md has the tables.
+    """The objective to begin with, and why; see docs/which-loss.md.
 
     Args:
         reads: What is learned from; or "a policy" if labels are to be named one after another.
     """
     if reads == "a policy":
         return "multi", "it teaches a policy no order"
-    return "counts", f"a count head learns most from few examples of {reads}"
+    return "counts", f"a count head needs no order, learns {reads} fast, and knows how probable each multiset is"
 
 
 def features_of(
