@@ -65,6 +65,27 @@ def test_lists_of_labels_come_back_as_lists_of_labels(learned):
     assert learned.score(x, y) == 1.0
 
 
+def test_columns_with_names_may_come_in_any_order(learned):
+    x, y = pets()
+    frame = pd.DataFrame(matrix(y), columns=["cat", "dog"])
+    assert learned.score(x, frame) == learned.score(x, frame[["dog", "cat"]]) == 1.0
+
+
+def test_multisets_may_come_one_by_one():
+    x, y = pets()
+    model = MultisetClassifier(**{**QUICK, "epochs": 1}).fit(x, map(list, y))
+    assert isinstance(model.predict(x[:1])[0], list)
+
+
+def test_small_images_are_counted_on_a_finer_map():
+    generator = np.random.default_rng(0)
+    for side in (40, 28):  # three poolings would leave one place, or none
+        x, y = generator.random((8, 1, side, side)), [["a", "a", "b"], ["b"]] * 4
+        model = MultisetClassifier(epochs=1, random_state=0).fit(x, y)
+        assert type(model.predictor_.policy).__name__ == "CellCounts"
+        assert len(model.predictor_.encoder.convs) == 2
+
+
 def test_every_form_teaches_the_same_and_comes_back_in_its_own_form():
     x, lists = pets()
     forms = [lists, [Counter(row) for row in lists], matrix(lists), pd.DataFrame(matrix(lists), columns=["cat", "dog"])]

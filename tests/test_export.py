@@ -20,8 +20,8 @@ import torchmultiset
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
 from torchmultiset.inference import InputKind, Source
+from torchmultiset.losses import cell_count_loss, count_table_loss
 from torchmultiset.objectives import (
-    COUNT_LOSSES,
     CountsObjective,
     HungarianObjective,
     MultisetObjective,
@@ -51,8 +51,8 @@ CASES = [
 ]
 AT_ONCE = {
     "one-step": OneStepObjective(),
-    "cells": CountsObjective(),
-    "table": CountsObjective(COUNT_LOSSES[CountTable]),
+    "cells": CountsObjective(cell_count_loss),
+    "table": CountsObjective(count_table_loss),
     "slots": HungarianObjective(),
     "power": PowerObjective(3),
 }

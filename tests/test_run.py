@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import socket
 import sys
 import types
@@ -81,6 +82,20 @@ def test_auto_is_settled_by_the_training_data(config, pets):
     assert ("stop", "fixed", "all training multisets have 2 labels") in same.picks
     assert same.shape == (3, 32, 32)
 
+    larger = prepare(
+        replace(config, data=DataConfig(data=str(pets), image_size=32), model=replace(config.model, max_size=5))
+    )
+    assert ("stop", "policy", "training multisets have 2 labels, and max_size is 5") in larger.picks
+
+
+def test_a_map_too_coarse_to_count_on_gets_a_policy(config):
+    coarse = replace(config, model=ModelConfig(channels=(2, 2), max_size=99))
+    picks = {pick.what: pick for pick in prepare(coarse).picks}
+    assert picks["objective"].value == "multi"
+    assert "too coarse to count 99 labels on" in picks["objective"].reason
+    heads = ObjectiveConfig(count_head="poisson")  # which need no map
+    assert prepare(replace(coarse, objective=heads)).config.objective.objective == "counts"
+
 
 def test_vectors_get_linear_layers_and_a_count_head_or_an_lstm(tmp_path, config):
     (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
@@ -95,7 +110,7 @@ def test_vectors_get_linear_layers_and_a_count_head_or_an_lstm(tmp_path, config)
     ("change", "message"),
     [
         ({"model": ModelConfig(max_size=1)}, "max_size must be at least 2"),
-        ({"model": ModelConfig(stop="fixed")}, "stop 'fixed' needs multisets of one size"),
+        ({"model": ModelConfig(stop="fixed")}, "stop 'fixed' needs multisets of max_size, "),
         ({"optim": OptimConfig(epochs=-1)}, "epochs must be at least 0"),
         ({"optim": OptimConfig(lr=0.0)}, "lr must be more than 0"),
         ({"optim": OptimConfig(lr=math.nan)}, "lr must be more than 0"),
@@ -230,6 +245,15 @@ def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
     with pytest.raises(ValueError, match="precision was 32-true and is now bf16-mixed"):
         train(config, folder, resume=True, precision="bf16-mixed")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_run_from_before_a_setting_was_known_goes_on(finished, tmp_path):
+    config, folder, _, _ = finished
+    shutil.copytree(folder, tmp_path / "old")
+    lines = (folder / "config.toml").read_text().splitlines()
+    younger = ("count_head", "coaching", "fresh", "augment")
+    (tmp_path / "old" / "config.toml").write_text("\n".join(line for line in lines if not line.startswith(younger)))
+    assert train(config, tmp_path / "old", resume=True).record["finished"]
 
 
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):

@@ -18,6 +18,8 @@ def how_many(num_classes: int, max_size: int, *, min_size: int = 1) -> int:
 
     .. math:: \sum_{k=1}^{K} \frac{(|C| + k - 1)!}{k!\,(|C| - 1)!}
 
+    As in the paper, the empty multiset counts only if asked for: ``min_size=0``.
+
     Example:
         >>> how_many(10, 4, min_size=4)  # four of ten digits
         715

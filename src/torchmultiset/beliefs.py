@@ -117,8 +117,7 @@ class IndependentCounts:
             more = before.transpose(2, 3) + self.log_counts[:, None, c, :, None]
             score, at = more.flatten(2).topk(k, dim=-1)
             chosen.append(at)
-        allowed = score[:, self.least :].flatten(1)
-        found, at = allowed.topk(min(k, allowed.shape[1]), dim=-1)
+        found, at = score[:, self.least :].flatten(1).topk(k, dim=-1)
         size, place = at // k + self.least, at % k
         columns = []
         for at in reversed(chosen):
@@ -127,9 +126,7 @@ class IndependentCounts:
             columns.append(count)
             size = (size - count).clamp(min=0)  # what was not found leads anywhere
         counts = torch.stack(columns[::-1], -1).masked_fill((found == -torch.inf)[..., None], 0)
-        log_probability = found - self._log_total[:, None]
-        missing = k - found.shape[1]
-        return Ranked(pad(counts, (0, 0, 0, missing)), pad(log_probability, (0, missing), value=-torch.inf))
+        return Ranked(counts, found - self._log_total[:, None])
 
     def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
         """Of a multiset of each input; -inf for one that cannot be predicted."""

@@ -22,7 +22,6 @@ from torchmultiset.config import (
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.pretrained import BackboneName
 from torchmultiset.objectives import (
-    COUNT_LOSSES,
     CountsObjective,
     DistributionMatchingObjective,
     HungarianObjective,
@@ -124,7 +123,7 @@ def build_objective(
     if name == "one-step":
         return OneStepObjective(objective.size_weight)
     if name == "counts":
-        return CountsObjective(COUNT_LOSSES[type(predictor.policy)])
+        return CountsObjective.for_head(predictor.policy)
     if name == "hungarian":
         return HungarianObjective(objective.nothing_weight)
     if name == "power":
@@ -179,7 +178,10 @@ def _encoder(
         return MLPEncoder(shape[0], model.units), (model.units[-1],)
     check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", kind)
     tower = ConvEncoder(shape[0], model.channels, norm=None if model.norm == "none" else "batch")
-    return tower, tower.memory_shape(shape[1], shape[2])
+    memory = tower.memory_shape(shape[1], shape[2])
+    one = f"'none' where images of {shape[1]}x{shape[2]} pixels leave a map of one place, or channels fewer"
+    check(model.norm == "none" or memory[1] * memory[2] > 1, "norm", one, model.norm)
+    return tower, memory
 
 
 def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...], *, counts_only: bool) -> nn.Module:

@@ -73,9 +73,10 @@ class ModelConfig:
     policy: PolicyName = "auto"
     """What names the labels: ConvLSTM for images and LSTM for vectors, unless said otherwise."""
     hidden: int = 32
-    """Channels or units of the policy's layers."""
+    """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many,
+    and so about as many weights; other models that answer at once have none."""
     layers: int = 1
-    """Number of the policy's layers."""
+    """Number of the policy's layers; count heads on maps and slots have one more."""
     stop: Literal["auto", Stop] = "auto"
     """How a multiset ends: at a fixed size, where a stop head says so, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""

@@ -65,14 +65,17 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
     standardised inside, images are taken as they are.
 
     Args:
-        policy: What names the labels; auto: ConvLSTM for images, LSTM for vectors.
-        objective: The loss, by name: the paper's six, and what came after it. auto: ``"counts"``, or ``"multi"`` if
-            a policy or END is asked for.
+        objective: The loss, by name: the paper's six, and what came after it. auto: ``"counts"``, a count head; or
+            ``"multi"`` if a policy or END is asked for, or if images are too small to count on.
+        policy: What names the labels one after another, for objectives that have one; auto: ConvLSTM for images, LSTM
+            for vectors.
         stop: How a multiset ends; auto: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
         max_size: The most labels of a multiset; None: as many as the largest of the training data has.
         units: Of the linear layers that read vectors.
-        channels: Of the convolutions that read images.
-        hidden: Channels or units of the policy's layers.
+        channels: Of the convolutions that read images. If they and the objective are left as they are, there may be one
+            less, for a finer map.
+        hidden: Channels or units of the policy's layers. Objectives without a policy have heads of about as many
+            weights (`ModelConfig.hidden`).
         layers: Number of the policy's layers.
         epochs: How often the training data is seen; None: the fewer examples, the more often.
         batch_size: Examples of a step; None: fewer if there are few examples.
@@ -217,11 +220,12 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: Inputs.
-            y: Their multisets, in any of the three forms; the columns of a matrix are those of `classes_`.
+            y: Their multisets, in any of the three forms; the columns of a matrix are those of `classes_`, in the
+                same order unless they have the same names.
         """
         counts, true = self._predict(X), _read(y)
         check_consistent_length(counts, true.counts)
-        if true.form == "matrix":
+        if true.form == "matrix" and {*true.classes} != {*self.classes_.tolist()}:
             check(true.counts.shape[1] == counts.shape[1], "y", f"{counts.shape[1]} columns wide", true.counts.shape)
             return float((counts == true.counts).all(1).mean())
         # A label that was not there in training makes a multiset that cannot be predicted.
@@ -260,13 +264,16 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, train: Examples, validation: Examples, stop: Stop) -> None:
         model = ModelConfig(
-            channels=self.channels, units=self.units, policy=self.policy, hidden=self.hidden, layers=self.layers
+            channels=self.channels,
+            units=self.units,
+            policy=self.policy,
+            hidden=self.hidden,
+            layers=self.layers,
+            stop=stop,
         )
-        name = self.objective
-        if name == "auto":
-            by_policy = self.policy != "auto" or stop == "end"
-            name, _ = pick_objective("a policy" if by_policy else "pictures" if len(self._shape) == 3 else "vectors")
-        objective = ObjectiveConfig(objective=name)
+        objective = ObjectiveConfig(objective=self.objective)
+        if self.objective == "auto":
+            objective, model, _ = pick_objective(objective, model, self._shape, self.max_size_)
         predictor = build_predictor(
             model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
         )
@@ -318,6 +325,7 @@ def _read(y: Any) -> Targets:
         raise ValueError("MultisetClassifier requires y to be passed, but the target y is None")
     if getattr(y, "ndim", 1) >= 2:
         return _read_matrix(y)
+    y = list(y)
     rows = [_read_row(row, i) for i, row in enumerate(y)]
     try:
         classes = sorted({label for row in rows for label in row})

@@ -54,7 +54,7 @@ class Output(NamedTuple):
     features: Float[Tensor, "b t d"]
     """What they were read from; nothing for a readout."""
     labels: Int64[Tensor, "b t"]
-    """Labels that were named; for a readout, which names none, where the largest score is."""
+    """Labels that were named; none for a readout."""
     stop: Float[Tensor, "b t"] | None = None
     """Scores of stopping, with ``stop="policy"``."""
     value: Float[Tensor, "b t"] | None = None
@@ -162,7 +162,9 @@ class Predictor(nn.Module):
     def _decode(self, memory: Tensor, choose: Choose, *, early: bool, at: Tensor | None = None) -> Output:
         if not self.sequential:
             scores: Tensor = self.policy(memory)
-            return Output(scores, scores[..., :0], scores.argmax(-1))
+            return Output(
+                scores, scores[..., :0], torch.zeros(scores.shape[0], 0, dtype=torch.int64, device=scores.device)
+            )
         if at is None:
             until = self._finished if early and self.stop != "fixed" else None
             logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]

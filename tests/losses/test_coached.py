@@ -112,3 +112,11 @@ def test_what_does_not_fit_is_named():
         coached_loss(logits, labels, target, coaching=1.5)
     with pytest.raises(ValueError, match="logits must be"):
         coached_loss(logits, labels, target, coaching=0.5, end=True)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_what_is_free_and_ruled_out_costs_infinitely_much(share):
+    logits = torch.tensor([[[0.0, -math.inf, 0.0]]])
+    labels, target = torch.tensor([[0]]), torch.tensor([[0, 1, 0]])
+    assert coached_loss(logits, labels, target, coaching=share) == math.inf
+    assert multiset_loss(logits, labels, target) == math.inf

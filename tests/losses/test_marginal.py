@@ -195,3 +195,15 @@ def test_what_does_not_fit_is_named(arguments, message):
 def test_end_and_a_stop_head_are_one_too_many():
     with pytest.raises(ValueError, match="stop must be None with END, which says when to stop"):
         marginal_loss(torch.zeros(1, 4, C + 1), torch.tensor([[1, 1, 0]]), torch.zeros(1, 4), end=True)
+
+
+def test_a_class_ruled_out_where_it_is_not_needed_leaves_gradients_finite():
+    # The first is shorter, and padded; the class that stands for its padding is impossible.
+    logits = torch.randn(2, 4, C, dtype=torch.float64)
+    logits[0, :, 0] = -torch.inf
+    logits.requires_grad_()
+    loss = marginal_loss(logits, torch.tensor([[0, 1, 0], [1, 1, 0]]))
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()

@@ -113,6 +113,14 @@ def test_first_is_one_that_beats_each_other(tmp_path):
     assert [(told.other, told.wins, told.losses) for told in block.comparisons] == [("L_RL", 10, 0), ("L_seq", 20, 0)]
 
 
+def test_with_several_seeds_it_is_said_in_how_many(tmp_path):
+    for seed, rl in enumerate((exactly(10, 40), exactly(35, 40), exactly(5, 40))):
+        write_record(tmp_path, f"d/multi/seed-{seed}", row_place(0, "L_multi"), exactly(30, 40), seed=seed)
+        write_record(tmp_path, f"d/rl/seed-{seed}", row_place(1, "L_RL"), rl, seed=seed)
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.verdict == "L_multi is first (p < 0.001; against L_RL in 2 of 3 seeds)."
+
+
 def test_one_that_is_missing_might_have_been_first(tmp_path):
     three(tmp_path, rl=exactly(20, 40), seq=exactly(10, 40))
     declared = [about("d/one-step/seed-0", row_place(5, "L_1-step"))]
@@ -189,6 +197,9 @@ def test_tables_beyond_the_paper_say_more_and_compare_with_nobody(tmp_path):
         *("0.750", "0.750", "0.625", "0.250", "0.125", "200", "87,083")
     ]
     assert [one_step.scores[metric].ours for metric in ("nll", "ece", "speed")] == ["-", "-", "200"]
+    (tmp_path / "d/one-step/seed-0/worth.json").unlink()
+    (block,) = summarise(read_runs(tmp_path))
+    assert [block.rows[1].scores[metric].ours for metric in ("nll", "ece")] == ["not measured", "not measured"]
 
 
 def test_what_is_declared_says_where_an_older_record_stands(tmp_path):

@@ -69,26 +69,37 @@ def compare(
     """
     if len(models) < 2:
         raise ValueError("name at least two models; `multiset evaluate` tests one")
-    compared = [_look(name, data, split) for name in models]
-    for other in compared[1:]:
-        if other.predictor.classes != compared[0].predictor.classes:
-            raise ValueError(f"{other.name} and {compared[0].name} have different classes, and cannot be compared")
+    predictors = [open_model(name) for name in models]
+    for name, predictor in zip(models, predictors, strict=True):
+        if predictor.classes != predictors[0].classes:
+            raise ValueError(f"{name} and {models[0]} have different classes, and cannot be compared")
+    compared = [_look(*model, data, split) for model in zip(models, predictors, strict=True)]
     best = max(compared, key=lambda one: int(one.right.sum()))
     # By number: a name may be given twice.
     pairs = {str(i): {0: one.right} for i, one in enumerate(compared) if one is not best}
-    tests = {compared[int(test.other)].name: test for test in compare_paired({0: best.right}, pairs)}
+    tests = [(compared[int(test.other)].name, test) for test in compare_paired({0: best.right}, pairs)]
     if json_:
-        told: dict[str, Any] = {one.name: one.told.to_json() for one in compared}
-        against = {
-            name: {"p": test.p, "only_best_right": test.wins, "only_other_right": test.losses}
-            for name, test in tests.items()
+        told: dict[str, Any] = {
+            "models": [{"model": one.name, **one.told.to_json()} for one in compared],
+            "best": best.name,
+            "against": [
+                {
+                    "model": name,
+                    "only_best_right": test.wins,
+                    "only_other_right": test.losses,
+                    "p": test.p,
+                    "adjusted_p": test.adjusted,
+                    "better": test.better,
+                }
+                for name, test in tests
+            ],
         }
-        print(json.dumps({"models": told, "best": best.name, "against": against}, indent=2, allow_nan=False))
+        print(json.dumps(told, indent=2, allow_nan=False))
         return
     console = Console()
     console.print(_scores(compared, split))
     print()
-    for name, test in tests.items():
+    for name, test in tests:
         sure = "better than" if test.better else "not distinguishable from"
         print(f"{best.name} is {sure} {name}: {test.wins:,} right against {test.losses:,} where one of them is wrong")
         print(f"  (paired test, p = {test.adjusted:.2g}).")
@@ -98,8 +109,7 @@ def compare(
         console.print(shown)
 
 
-def _look(name: str, data: Path, split: str) -> _Compared:
-    predictor = open_model(name)
+def _look(name: str, predictor: Predictor, data: Path, split: str) -> _Compared:
     examples = as_trained(predictor, open_splits(predictor, data, split)[split], split, data)
     with progress_bar(sys.stderr.isatty(), name, len(examples)) as advance:
         counts, target = evaluate(predictor, examples, watch=advance)

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from torchmultiset.data.digits import VARIABLE as MNIST_VARIABLE
 from torchmultiset.experiments.cells import Cell, all_cells, choose
 from torchmultiset.experiments.data import make_data
 from torchmultiset.experiments.engines import Submit, on_ray, subprocesses
@@ -140,12 +139,10 @@ def _run(
 ) -> None:
     console = Console(stderr=True)
     mnist, coco = sources
-    if mnist is not None:
-        os.environ[MNIST_VARIABLE] = mnist  # for cells that make new images of the digits
     make_data(missing, folders.data, mnist=mnist, coco=coco, progress=console.is_terminal)
     shown = _Shown(console, folders, len(cells), len(cells) - len(missing))
     with shown.bars, engine as submit:
-        failures = run_grid(missing, submit, folders, threads=threads, watch=shown)
+        failures = run_grid(missing, submit, folders, threads=threads, mnist=mnist or "", watch=shown)
     if failures:
         raise ValueError(failures_in_words(failures))
 

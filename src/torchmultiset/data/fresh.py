@@ -54,7 +54,7 @@ def fresh_epochs(folder: str | Path, *, seed: int, mnist: str | Path | None = No
     if source["digits"]["sha256"] != pools.sha256:
         raise ValueError(
             f"fresh images need the digits that {folder} was made of ({source['digits']['name']}), but those given"
-            f" ({pools.name}) are others: say where they are (mnist)"
+            f" ({pools.name}) are others: say where they are (mnist); if some were left out, leave out fresh"
         )
     told = source["parameters"].items()
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told}

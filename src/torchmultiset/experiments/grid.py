@@ -121,6 +121,7 @@ def run_grid(
     folders: Folders,
     *,
     threads: int,
+    mnist: str = "",
     watch: Callable[[Snapshot], None] = lambda _: None,
     every: float = 0.5,
 ) -> list[Failure]:
@@ -131,6 +132,7 @@ def run_grid(
         submit: From `subprocesses` or `on_ray`.
         folders: Where things are.
         threads: Of each cell.
+        mnist: Where the digits are, for cells that make new images of them.
         watch: Told how it goes.
         every: Seconds between two looks.
 
@@ -140,7 +142,7 @@ def run_grid(
     for cell in cells:  # what an earlier try left would look like one that is at work
         (folders.run(cell) / PROGRESS).unlink(missing_ok=True)
     places = str(folders.results), str(folders.runs), str(folders.data)
-    jobs = [Job(cell.scale, cell.id, str(Path.cwd()), *places, threads) for cell in cells]
+    jobs = [Job(cell.scale, cell.id, str(Path.cwd()), *places, threads, mnist) for cell in cells]
     waiting = {submit(job): cell for job, cell in zip(jobs, cells, strict=True)}
     clock, failures = _Clock(cells), list[Failure]()
     while waiting:

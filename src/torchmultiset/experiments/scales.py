@@ -25,7 +25,7 @@ _START_SECONDS = 15
 
 @dataclass(frozen=True)
 class DataPlan:
-    """One of the paper's data sets at one scale."""
+    """One of the data sets at one scale."""
 
     path: str
     """In the folder of the data."""

@@ -21,7 +21,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Folders:
         return FileLock(run.with_name(f"{run.name}.lock"))
 
 
-def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
+def run_cell(cell: Cell, folders: Folders, *, threads: int, mnist: str = "") -> None:
     """Train it, or go on where that was stopped; look at validation and test data; write the record.
 
     If another process works on the same cell, this one waits, and finds it done.
@@ -96,6 +96,7 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
         cell: Which one. Its data has been made.
         folders: Where things are.
         threads: That PyTorch may use.
+        mnist: Where the digits are, for cells that make new images of them; empty: as for `load_digits`.
     """
     torch.set_num_threads(threads)
     run, result = folders.run(cell), folders.result(cell)
@@ -108,6 +109,8 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
         run.mkdir(parents=True, exist_ok=True)
         write_whole(run / PROGRESS, json.dumps({"pid": os.getpid()}))
         config, tasks = cell.config(folders.data), list[Task]()
+        if mnist and not config.data.mnist:
+            config = replace(config, data=replace(config.data, mnist=mnist))
 
         def watch(task: Task) -> Watch:
             tasks.append(task)
@@ -121,7 +124,7 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int) -> None:
 def is_done(cell: Cell, folders: Folders) -> bool:
     """Whether there is a record, and all else that can still be made."""
     result = folders.result(cell)
-    return (result / RECORD).exists() and ((result / WORTH).exists() or not (result / MODEL).exists())
+    return (result / RECORD).exists() and ((result / WORTH).exists() or _with_model(cell, folders) is None)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -222,9 +225,17 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
     write_whole(result / WORTH, json.dumps(told, indent=1, allow_nan=False) + "\n")
 
 
+def _with_model(cell: Cell, folders: Folders) -> Path | None:
+    """The folder that still has the trained model, if one has."""
+    places = (folders.result(cell), folders.run(cell))
+    return next((place for place in places if (place / MODEL).exists()), None)
+
+
 def _complete(cell: Cell, result: Path, folders: Folders) -> None:
     """What can be measured with the model that was kept."""
-    model = open_model(result).to(local_fabric().device)
+    with_model = _with_model(cell, folders)
+    assert with_model is not None
+    model = open_model(with_model).to(local_fabric().device)
     test = prepare(cell.config(folders.data)).splits["test"]
     _measure_worth(model, test, evaluate(model, test), result)
 

@@ -35,6 +35,8 @@ class Job(NamedTuple):
     runs: str
     data: str
     threads: int
+    mnist: str = ""
+    """Where the digits are."""
 
 
 _EXPLAINED = (ImportError, OSError, ValueError)  # by their messages
@@ -49,7 +51,7 @@ def work(job: Job) -> None:
     """Run the cell in this process."""
     os.chdir(job.root)
     folders = Folders(Path(job.results), Path(job.runs), Path(job.data))
-    run_cell(find(job.scale, job.cell), folders, threads=job.threads)
+    run_cell(find(job.scale, job.cell), folders, threads=job.threads, mnist=job.mnist)
 
 
 def work_with_log(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -59,7 +60,9 @@ def coached_loss(
     log_pi = log_policy(logits)
     wanted = oracle(free, dtype=log_pi.dtype)
     if coaching:
-        preferred = log_pi.detach().masked_fill(free == 0, -1e9).softmax(-1)
-        preferred = preferred * (free > 0)  # a step at which nothing is free wants nothing
+        preferred = log_pi.detach().masked_fill(free == 0, -torch.inf)
+        # Where all that is free is ruled out there is nothing to prefer, nor where nothing is free.
+        none = preferred.isneginf().all(-1, keepdim=True)
+        preferred = torch.where(none, wanted, preferred.softmax(-1))
         wanted = (1 - coaching) * wanted + coaching * preferred
     return reduce(-weighted(wanted, log_pi).sum((1, 2)), reduction)

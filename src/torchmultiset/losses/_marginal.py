@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -96,8 +97,9 @@ def marginal_loss(
     size = cardinality(target)
     if max_size is not None:
         log_end = log_end.masked_fill((size == max_size)[:, None], 0)
-    # What it costs to name label i at part s. A smaller multiset is done before its padding could matter.
+    # What it costs to name label i at part s; a smaller multiset is done before its padding matters.
     naming = log_pi.gather(2, labels.clamp(min=0)[:, None].expand(-1, 2**most, -1))
+    naming = naming.masked_fill((labels < 0)[:, None], 0)
     reached = _reached(naming, most)
     whole = (2**size - 1)[:, None]
     # Labels of one class were told apart: each order was counted once for each way to permute them.
@@ -109,19 +111,37 @@ def marginal_loss(
 def _reached(naming: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s"]:
     """Log-probability of coming to each part, in any order."""
     levels = [naming.new_zeros(len(naming), 1)]
-    order = [0]
-    place = {0: 0}
+    steps, back = _ways(most)
+    for ways in steps:
+        last, before, at = (each.to(naming.device) for each in ways)
+        levels.append((levels[-1][:, at] + naming[:, before, last]).logsumexp(-1))
+    return torch.cat(levels, 1)[:, back.to(naming.device)]
+
+
+class _Ways(NamedTuple):
+    """How the parts of one size are come to: (parts, size) each."""
+
+    last: Int64[Tensor, "p n"]
+    """The label named last."""
+    before: Int64[Tensor, "p n"]
+    """The part before it."""
+    at: Int64[Tensor, "p n"]
+    """Where that is among those of its size."""
+
+
+@lru_cache
+def _ways(most: int) -> tuple[tuple[_Ways, ...], Int64[Tensor, " s"]]:
+    """For each size, smallest first; and where each part is, if those of each size follow those of the one below."""
+    steps, order, place = [], [0], {0: 0}
     for size in range(1, most + 1):
         parts = [s for s in range(2**most) if s.bit_count() == size]
-        last = torch.tensor([[i for i in range(most) if s >> i & 1] for s in parts], device=naming.device)
-        before = torch.tensor([[s ^ (1 << i) for i in range(most) if s >> i & 1] for s in parts], device=naming.device)
-        at = torch.tensor([[place[s ^ (1 << i)] for i in range(most) if s >> i & 1] for s in parts])
-        ways = levels[-1][:, at.to(naming.device)] + naming[:, before, last]
-        levels.append(ways.logsumexp(-1))
+        last = [[i for i in range(most) if s >> i & 1] for s in parts]
+        before = [[s ^ (1 << i) for i in labels] for s, labels in zip(parts, last, strict=True)]
+        at = [[place[s] for s in row] for row in before]
+        steps.append(_Ways(*map(torch.tensor, (last, before, at))))
         place = {s: n for n, s in enumerate(parts)}
         order += parts
-    back = torch.tensor(order, device=naming.device).argsort()
-    return torch.cat(levels, 1)[:, back]
+    return tuple(steps), torch.tensor(order).argsort()
 
 
 @lru_cache

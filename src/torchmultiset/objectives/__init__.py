@@ -20,7 +20,6 @@ labels are named in the rollout, and what is made of its output.
 """
 
 from torchmultiset.objectives._at_once import (
-    COUNT_LOSSES,
     CountsObjective,
     HungarianObjective,
     OneStepObjective,
@@ -36,7 +35,6 @@ from torchmultiset.objectives._one_by_one import (
 from torchmultiset.objectives._plan import Objective, Plan
 
 __all__ = [
-    "COUNT_LOSSES",
     "CountsObjective",
     "DistributionMatchingObjective",
     "HungarianObjective",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchmultiset._checks import given
 from torchmultiset.data import Batch
 from torchmultiset.losses import (
     cell_count_loss,
@@ -24,10 +25,10 @@ from torchmultiset.predictor import Output
 from torchmultiset.readouts import CellCounts, CountTable, OneStep, PoissonCounts, RegressedCounts
 from torchmultiset.rollout import greedy
 
-__all__ = ["COUNT_LOSSES", "CountsObjective", "HungarianObjective", "OneStepObjective", "PowerObjective"]
+__all__ = ["CountsObjective", "HungarianObjective", "OneStepObjective", "PowerObjective"]
 
 
-COUNT_LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+_COUNT_LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     CellCounts: cell_count_loss,
     CountTable: count_table_loss,
     PoissonCounts: lambda scores, target: poisson_count_loss(scores.squeeze(-1), target),
@@ -68,9 +69,19 @@ class OneStepObjective(_AtOnce):
 
 @dataclass(frozen=True)
 class CountsObjective(_AtOnce):
-    """The likelihood of the counts, for a count head: one of `COUNT_LOSSES`, by the kind of head."""
+    """The likelihood of the counts, for a count head."""
 
-    of: Callable[[Tensor, Tensor], Tensor] = cell_count_loss
+    of: Callable[[Tensor, Tensor], Tensor]
+    """Its loss of scores and target; `for_head` knows those of the library's own heads."""
+
+    @classmethod
+    def for_head(cls, head: nn.Module) -> CountsObjective:
+        """What this count head learns from."""
+        for kind, loss in _COUNT_LOSSES.items():
+            if isinstance(head, kind):
+                return cls(loss)
+        kinds = ", ".join(kind.__name__ for kind in _COUNT_LOSSES)
+        raise ValueError(f"the policy must be a count head ({kinds}) for objective 'counts', but is {given(head)}")
 
     def loss(self, output: Output, target: Tensor) -> Tensor:
         """Of the counts."""

@@ -33,6 +33,8 @@ class Comparison:
     other: str
     seeds: int
     """How many both have."""
+    ahead: int
+    """In how many of these the first has more examples right."""
     wins: int
     """Examples, over all seeds, that only the first has right."""
     losses: int
@@ -59,6 +61,7 @@ def compare(first: Correct, others: Mapping[str, Correct]) -> list[Comparison]:
         Comparison(
             name,
             len(paired),
+            sum(int(ours.sum() > theirs.sum()) for ours, theirs in paired),
             sum(int((ours & ~theirs).sum()) for ours, theirs in paired),
             sum(int((theirs & ~ours).sum()) for ours, theirs in paired),
             p,

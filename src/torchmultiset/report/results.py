@@ -29,7 +29,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run stands in one of the paper's tables."""
+    """Where a run stands in one of the tables."""
 
     row: str
     column: str
@@ -86,11 +86,11 @@ class Run:
             raise self._damaged(path, error) from None
         return told
 
-    def worth(self) -> dict[str, Any]:
-        """How probable it found the truth, and its predictions; empty if it does not know, or was not asked."""
+    def worth(self) -> dict[str, Any] | None:
+        """How probable it found the truth, and its predictions; empty if it does not know, None if it was not asked."""
         path = None if self.path is None else self.path.with_name("worth.json")
         if path is None or not path.is_file():
-            return {}
+            return None
         try:
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:

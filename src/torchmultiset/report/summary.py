@@ -46,8 +46,8 @@ NOTES = (
     "Validation data has also chosen the epoch, as in the paper.",
     "Tables beyond the paper: NLL is the negative log-likelihood of the true multiset, over all orders of its labels,"
     " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for policies"
-    " that name one label after another, only where no multiset has more than four. Images/s is the median over epochs"
-    " of runs that shared their machine with others.",
+    " that name one label after another, only where no multiset has more than four. A log-likelihood below -100 counts"
+    " as -100. Images/s is the median over epochs of runs that shared their machine with others.",
     "Always the same: the multiset that is most frequent in training, whatever the input.",
     f"First: a row that is better than each other one in a paired test on the same examples (McNemar's exact test;"
     f" with several seeds, an exact sign test on each example's sum over the seeds that both have; two-sided, Holm's"
@@ -212,19 +212,23 @@ def _score(values: Sequence[float | None], metric: str, at: Place) -> Score:
 
 def _more(done: Sequence[Run]) -> dict[str, Score]:
     """What tables have that are not the paper's."""
-    worth = [run.worth() for run in done]
+    found = [run.worth() for run in done]
+    worth = [told or {} for told in found]
+    absent = "not measured" if None in found else "-"
     return {
-        "nll": _mean([told.get("negative_log_likelihood") for told in worth]),
-        "ece": _mean([told.get("calibration", {}).get("error") for told in worth]),
+        "nll": _mean([told.get("negative_log_likelihood") for told in worth], absent=absent),
+        "ece": _mean([told.get("calibration", {}).get("error") for told in worth], absent=absent),
         "speed": _mean([median(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f"),
         "parameters": _mean([run.parameters for run in done[:1]], ",.0f"),
     }
 
 
-def _mean(values: Sequence[int | float | None], form: str = ".3f") -> Score:
+def _mean(values: Sequence[int | float | None], form: str = ".3f", absent: str = "-") -> Score:
+    """Over all seeds, or of none."""
     known = [value for value in values if value is not None]
-    spread = stdev(known) if len(known) > 1 else None
-    return Score(fmean(known) if known else None, spread, form=form, absent="-" if values else MISSING)
+    if not values or len(known) < len(values):
+        return Score(form=form, absent=absent if values else MISSING)
+    return Score(fmean(known), stdev(known) if len(known) > 1 else None, form=form)
 
 
 def _papers(metric: str, at: Place) -> tuple[float | None, float | None]:
@@ -273,7 +277,9 @@ def _who_is_first(rows: Sequence[Row], split: str) -> tuple[list[Comparison], st
     if len(there) < len(rows):
         missing = ", ".join(row.title for row in rows if not row.runs)
         return comparisons, f"{best} is first among the rows that are there; missing: {missing}."
-    return comparisons, f"{best} is first ({in_short(max(comparison.adjusted for comparison in comparisons))})."
+    least = max(comparisons, key=lambda comparison: comparison.adjusted)
+    seeds = "" if least.seeds == 1 else f"; against {least.other} in {least.ahead} of {least.seeds} seeds"
+    return comparisons, f"{best} is first ({in_short(least.adjusted)}{seeds})."
 
 
 def in_short(p: float) -> str:
