@@ -220,7 +220,10 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:
-        """The k most probable multisets that a beam search finds, greedy's answer among those it looks at.
+        """The k most probable multisets: of a readout exactly; of a policy those that a beam search finds.
+
+        The greedy answer of a policy is among those that the search looks at. What a readout predicts need not be its
+        most probable multiset: `Slots` lets each slot say what it says most.
 
         Args:
             x: Inputs.

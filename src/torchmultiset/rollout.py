@@ -5,7 +5,8 @@ A policy reads a memory (what an encoder made of the input) and gives, step by s
 
     choose = greedy | sample(generator) | follow_oracle(target, generator) | forced(labels)
 
-are the paper's three execution strategies and teacher forcing. Anything of the same form will do.
+are the paper's three execution strategies and teacher forcing; `mixed` tosses a coin between two of them at each step.
+Anything of the same form will do.
 """
 
 from __future__ import annotations
