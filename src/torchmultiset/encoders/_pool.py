@@ -81,24 +81,30 @@ class _ConvMaxPool(torch.autograd.Function):
         # The kernel in each place of the window, with zeros around it: all four read the same part of the picture.
         placed = pad(weight, (1, 1, 1, 1)).unfold(2, kernel + 1, 1).unfold(3, kernel + 1, 1)
         placed = placed.permute(2, 3, 0, 1, 4, 5).flip(0, 1).reshape(4 * c, channels, kernel + 1, kernel + 1)
-        biases = None if bias is None else bias.repeat(4)
-        features = conv2d(_blocks(x), _blocks(placed), biases).permute(0, 2, 3, 1)
+        blocks, kernels = _blocks(x), _blocks(placed)
+        features = conv2d(blocks, kernels, None if bias is None else bias.repeat(4)).permute(0, 2, 3, 1)
         columns, is_upper = _larger(features.reshape(-1, 2, 2 * c), learns)
         pooled, is_left = _larger(columns.view(-1, 2, c), learns)
-        ctx.save_for_backward(x, weight, is_upper, is_left)
+        ctx.save_for_backward(blocks, kernels, is_upper, is_left)
         return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor | None]:
-        x, weight, is_upper, is_left = ctx.saved_tensors
-        height, width = (side - weight.shape[2] + 1 for side in x.shape[2:])
-        windows = _to_windows(grad, is_upper, is_left, (x.shape[0], height, width, grad.shape[1])).permute(0, 3, 1, 2)
+        blocks, kernels, is_upper, is_left = ctx.saved_tensors
+        c, channels, kernel = grad.shape[1], blocks.shape[1] // 4, 2 * kernels.shape[2] - 1
+        features = _to_pairs(_to_pairs(grad, is_left).view(is_upper.shape), is_upper)
+        height, width = (side - kernels.shape[2] + 1 for side in blocks.shape[2:])
+        of_features = features.view(-1, height, width, 4 * c).permute(0, 3, 1, 2)
         one, none = [1, 1], [0, 0]
-        _, of_weight, _ = torch.ops.aten.convolution_backward(
-            windows, x, weight, None, one, none, one, False, none, 1, [False, True, False]
+        _, of_kernels, _ = torch.ops.aten.convolution_backward(
+            of_features, blocks, kernels, None, one, none, one, False, none, 1, [False, True, False]
         )
-        return None, of_weight, grad.sum(0) if ctx.needs_input_grad[2] else None
+        # Out of the blocks again, and each kernel from its place in the window.
+        places = of_kernels.view(4 * c, channels, 2, 2, *kernels.shape[2:]).permute(0, 1, 4, 2, 5, 3)
+        placed = places.reshape(2, 2, c, channels, kernel + 1, kernel + 1)
+        windows = [placed[i, j, ..., i : i + kernel, j : j + kernel] for i in (0, 1) for j in (0, 1)]
+        return None, torch.stack(windows).sum(0), grad.sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _larger(pairs: Tensor, learns: bool) -> tuple[Tensor, Tensor | None]:
