@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.document import PAGE, TABLES, document
+from tools.quote_results import PAGES as QUOTING
+from tools.quote_results import SOURCE, quoted
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -45,3 +47,12 @@ def test_the_tables_of_the_speeds_are_those_of_the_record():
     assert document(record, PAGE.read_text()) == PAGE.read_text()
     for part in TABLES:
         assert f"<!-- {part} -->" in PAGE.read_text()
+
+
+@pytest.mark.parametrize("page", QUOTING, ids=lambda page: page.name)
+def test_the_tables_that_a_page_quotes_are_those_of_the_results(page):
+    text = page.read_text()
+    assert "<!-- quote: " in text
+    assert quoted(text, SOURCE.read_text()) == text
+    with pytest.raises(ValueError, match="has no table 'Nonsense'"):
+        quoted("<!-- quote: Nonsense -->\n<!-- /quote -->", SOURCE.read_text())

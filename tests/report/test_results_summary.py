@@ -11,7 +11,7 @@ from rich.console import Console
 
 from torchmultiset.report.result_tables import result_table
 from torchmultiset.report.results import read_runs
-from torchmultiset.report.summary import summarise
+from torchmultiset.report.summary import at_a_glance, summarise
 
 PAPER = {"em": 0.5, "f1": 0.7}
 NUMBERS = ("em", "f1", "class_f1")
@@ -208,3 +208,15 @@ def test_what_is_declared_says_where_an_older_record_stands(tmp_path):
     (run,) = read_runs(tmp_path, [about("d/multi/seed-0", table_3 | beyond)])
     assert [*run.tables] == ["table-3", "beyond"]
     assert run.done
+
+
+def test_a_table_of_several_data_sets_at_a_glance(tmp_path):
+    for column, (data_set, right) in enumerate({"easy": 6, "hard": 2}.items()):
+        for row, method in enumerate(("multi", "rl") if data_set == "easy" else ("multi",)):
+            at = place("table-3", f"L_{method}", (row, column), None, column=data_set)
+            write_record(tmp_path, f"{data_set}/{method}/seed-0", at, exactly(right - row, 8))
+    (glance,) = at_a_glance(summarise(read_runs(tmp_path)))
+    assert (glance.title, glance.columns) == ("Table 3, losses", ("easy", "hard"))
+    found = {title: [row and row.scores["em"].value for row in rows] for title, rows in glance.rows.items()}
+    assert found == {"L_multi": [0.75, 0.25], "L_rl": [0.625, None]}
+    assert at_a_glance(summarise([run for run in read_runs(tmp_path) if run.data_set == "easy"])) == []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import Block, Row, Score, in_short, scale_note
+from torchmultiset.report.summary import Block, Glance, Row, Score, at_a_glance, in_short, scale_note
 
 __all__ = ["anchor", "in_markdown"]
 
@@ -41,6 +42,8 @@ def in_markdown(
         f"Written by `{command}`: do not edit. {scale_note(scale)} {done} of {len(runs)} runs are done.",
         "\n".join(f"- {_text(note)}" for note in notes),
     ]
+    for glance in at_a_glance(blocks):
+        parts += [f"## Exact match at a glance: {_text(glance.title)}", _glance(glance, link)]
     for block in blocks:
         parts += [f"## {_text(block.title)}", _text(block.data), _table(block, link), _text(block.verdict)]
         if block.comparisons:
@@ -73,6 +76,14 @@ def _table(block: Block, link: Link) -> str:
             score = row.scores[metric]
             cells += [_ours(row, score, link), *((score.papers, score.difference) if block.beside_paper else ())]
         lines.append(_row(cells))
+    return "\n".join(lines)
+
+
+def _glance(glance: Glance, link: Link) -> str:
+    lines = [_row(["", *map(_text, glance.columns)]), _row(["---", *["---:"] * len(glance.columns)])]
+    for title, rows in glance.rows.items():
+        cells = ["-" if row is None else _ours(row, replace(row.scores["em"], interval=None), link) for row in rows]
+        lines.append(_row([_text(title), *cells]))
     return "\n".join(lines)
 
 

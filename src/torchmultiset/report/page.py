@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from torchmultiset.report.markdown import anchor
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import Block, Row, Score, in_short, scale_note
+from torchmultiset.report.summary import Block, Glance, Row, Score, at_a_glance, in_short, scale_note
 
 __all__ = ["in_html"]
 
@@ -65,9 +66,16 @@ def in_html(
     done = sum(run.done for run in runs)
     title = f"torchmultiset: results, scale {scale}"
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    heads = [*((f"table-{i}", block.title) for i, block in enumerate(blocks)), ("figures", "Figures"), ("runs", "Runs")]
+    glances = at_a_glance(blocks)
+    heads = [*((f"glance-{i}", f"Exact match at a glance: {glance.title}") for i, glance in enumerate(glances))]
+    heads += [
+        *((f"table-{i}", block.title) for i, block in enumerate(blocks)),
+        ("figures", "Figures"),
+        ("runs", "Runs"),
+    ]
     contents = "".join(f'<li><a href="#{at}">{escape(name)}</a></li>' for at, name in heads)
-    tables = "".join(_block(i, block, link) for i, block in enumerate(blocks))
+    tables = "".join(_glance(i, glance, link) for i, glance in enumerate(glances))
+    tables += "".join(_block(i, block, link) for i, block in enumerate(blocks))
     figures = "".join(_figure(caption, content) for caption, content in images)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -91,6 +99,25 @@ paper's. {escape(scale_note(scale))} {done} of {len(runs)} runs are done. Writte
 </body>
 </html>
 """
+
+
+def _glance(number: int, glance: Glance, link: Link) -> str:
+    heads = "".join(f'<th class="group">{escape(name)}</th>' for name in glance.columns)
+    rows = []
+    for title, of in glance.rows.items():
+        cells = (
+            '<td class="group">-</td>'
+            if row is None
+            else _cells(row, replace(row.scores["em"], interval=None), link, beside=False)
+            for row in of
+        )
+        rows.append(f"<tr><td>{escape(title)}</td>{''.join(cells)}</tr>")
+    return f"""
+<h2 id="glance-{number}">Exact match at a glance: {escape(glance.title)}</h2>
+<div class="wide"><table class="results">
+<thead><tr><th></th>{heads}</tr></thead>
+<tbody>{"".join(rows)}</tbody>
+</table></div>"""
 
 
 def _block(number: int, block: Block, link: Link) -> str:

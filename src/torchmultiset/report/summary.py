@@ -14,7 +14,7 @@ from torchmultiset.report.comparison import ALPHA, Comparison, Correct, compare
 from torchmultiset.report.evaluation import in_words
 from torchmultiset.report.results import Place, Run
 
-__all__ = ["METRICS", "MISSING", "NOTES", "Block", "Row", "Score", "scale_note", "summarise"]
+__all__ = ["METRICS", "MISSING", "NOTES", "Block", "Glance", "Row", "Score", "at_a_glance", "scale_note", "summarise"]
 
 TITLES = {
     "table-1": "Table 1, rank functions",
@@ -159,6 +159,36 @@ class Block:
     def all_rows(self) -> tuple[Row, ...]:
         """With the constant one last."""
         return self.rows if self.constant is None else (*self.rows, self.constant)
+
+
+@dataclass(frozen=True, eq=False)
+class Glance:
+    """The exact matches of one table on all of its data sets."""
+
+    title: str
+    columns: tuple[str, ...]
+    """The data sets."""
+    rows: Mapping[str, tuple[Row | None, ...]]
+    """Method, in words -> its row on each data set; None where it has none."""
+
+
+def at_a_glance(blocks: Sequence[Block]) -> list[Glance]:
+    """Tables of several data sets, in short.
+
+    Args:
+        blocks: From `summarise`.
+    """
+    tables: dict[str, list[Block]] = {}
+    for block in blocks:
+        tables.setdefault(block.table, []).append(block)
+    found = []
+    for table, parts in tables.items():
+        titles = dict.fromkeys(row.title for part in parts for row in part.rows)
+        by_title = [{row.title: row for row in part.rows} for part in parts]
+        if len(parts) > 1:
+            rows = {title: tuple(of.get(title) for of in by_title) for title in titles}
+            found.append(Glance(TITLES.get(table, table), tuple(part.column for part in parts), rows))
+    return found
 
 
 def summarise(runs: Sequence[Run]) -> list[Block]:

@@ -1,0 +1,43 @@
+"""Copy tables of the results into pages that quote them: ``python tools/quote_results.py``, after ``multiset report``.
+
+Between ``<!-- quote: TITLE -->`` and ``<!-- /quote -->`` a page has the table "Exact match at a glance: TITLE" of
+docs/results/small.md, with links as seen from there.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "docs" / "results" / "small.md"
+PAGES = (ROOT / "docs" / "which-loss.md",)
+_MARKED = re.compile(r"(<!-- quote: (.*?) -->\n).*?(<!-- /quote -->)", re.DOTALL)
+
+
+def quoted(page: str, results: str) -> str:
+    """A page of docs/ with the tables as they are now.
+
+    Raises:
+        ValueError: The results have no table of that title.
+    """
+
+    def table(marked: re.Match[str]) -> str:
+        head = f"\n## Exact match at a glance: {marked[2]}\n\n"
+        if head not in results:
+            raise ValueError(f"{SOURCE.name} has no table {marked[2]!r}: write it with multiset report")
+        rows = results.split(head)[1].split("\n\n")[0]
+        links = rows.replace("](../../results/", "](../results/").replace("](#", f"](results/{SOURCE.name}#")
+        return f"{marked[1]}\n{links}\n\n{marked[3]}"
+
+    return _MARKED.sub(table, page)
+
+
+def main() -> None:
+    """Write all pages anew."""
+    for page in PAGES:
+        page.write_text(quoted(page.read_text(), SOURCE.read_text()))
+
+
+if __name__ == "__main__":
+    main()
