@@ -109,3 +109,13 @@ def test_no_pictures_give_no_maps():
     with torch.no_grad():
         assert conv_max_pool(torch.zeros(0, 1, 12, 12), torch.zeros(4, 1, 5, 5), torch.zeros(4)).shape == (0, 4, 4, 4)
     assert max_pool(torch.zeros(0, 4, 8, 8).contiguous(memory_format=torch.channels_last)).shape == (0, 4, 4, 4)
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_the_gradient_of_the_weights_lies_in_memory_as_they_do(layout, channels):
+    # Else processes that exchange it have to copy it, and PyTorch warns.
+    weight = maps(4, channels, 5, 5, layout=layout)
+    x = torch.rand(2, channels, 12, 16, dtype=torch.float64)
+    (of_weight,) = torch.autograd.grad(conv_max_pool(x, weight).sum(), weight)
+    assert of_weight.stride() == weight.stride()

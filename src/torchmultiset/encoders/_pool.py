@@ -86,6 +86,7 @@ class _ConvMaxPool(torch.autograd.Function):
         columns, is_upper = _larger(features.reshape(-1, 2, 2 * c), learns)
         pooled, is_left = _larger(columns.view(-1, 2, c), learns)
         ctx.save_for_backward(blocks, kernels, is_upper, is_left)
+        ctx.strides = weight.stride()
         return pooled
 
     @staticmethod
@@ -104,7 +105,9 @@ class _ConvMaxPool(torch.autograd.Function):
         places = of_kernels.view(4 * c, channels, 2, 2, *kernels.shape[2:]).permute(0, 1, 4, 2, 5, 3)
         placed = places.reshape(2, 2, c, channels, kernel + 1, kernel + 1)
         windows = [placed[i, j, ..., i : i + kernel, j : j + kernel] for i in (0, 1) for j in (0, 1)]
-        return None, torch.stack(windows).sum(0), grad.sum(0) if ctx.needs_input_grad[2] else None
+        of_weight = grad.new_empty_strided((c, channels, kernel, kernel), ctx.strides)  # as processes exchange it
+        torch.sum(torch.stack(windows), 0, out=of_weight)
+        return None, of_weight, grad.sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _larger(pairs: Tensor, learns: bool) -> tuple[Tensor, Tensor | None]:
