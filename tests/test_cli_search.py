@@ -90,6 +90,8 @@ def test_confidence_is_the_probability_of_the_multiset(run, predictor, x):
     expected = predictor.log_probability(x, counts, beam=8).exp().tolist()
     assert [row["confidence"] for row in rows] == pytest.approx(expected, rel=1e-5)
     assert {*rows[0]} == {"input", "labels", "sequence", "confidence"}
+    sequences = predictor.explain(x).sequence.tolist()
+    assert [row["sequence"] for row in rows] == [[CLASSES[label] for label in row if label >= 0] for row in sequences]
 
 
 def test_the_best_multisets_come_with_their_probabilities(run, predictor, x):

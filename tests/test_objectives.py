@@ -13,6 +13,7 @@ from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
 from torch import Tensor
 
 from torchmultiset.data import Batch
+from torchmultiset.losses import cell_count_loss
 from torchmultiset.objectives import (
     CountsObjective,
     DistributionMatchingObjective,
@@ -66,7 +67,15 @@ def test_greedy_and_stochastic_follow_the_policy():
         assert ((drawn - expected).abs() < 4 * expected.sqrt()).all()
 
 
-@pytest.mark.parametrize("kind", [OneStepObjective, CountsObjective, HungarianObjective, lambda: PowerObjective(MOST)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        OneStepObjective,
+        lambda: CountsObjective(cell_count_loss),
+        HungarianObjective,
+        lambda: PowerObjective(MOST),
+    ],
+)
 def test_an_objective_of_readouts_needs_a_readout(kind):
     predictor, _ = build("policy")
     with pytest.raises(ValueError, match="Objective needs a readout, but this model names labels one after another"):

@@ -11,8 +11,9 @@ import torch
 from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
 
 from torchmultiset.data import Batch
-from torchmultiset.losses import coached_loss
-from torchmultiset.objectives import MarginalObjective, MultisetObjective
+from torchmultiset.losses import coached_loss, count_table_loss
+from torchmultiset.objectives import CountsObjective, MarginalObjective, MultisetObjective
+from torchmultiset.readouts import CountTable
 
 STOPS = ("fixed", "policy", "end")
 
@@ -171,3 +172,14 @@ def test_how_much_of_the_training_is_over_must_not_change_the_others():
     for objective in (MultisetObjective("oracle"), MultisetObjective("stochastic")):
         begun, over = (carry_out(objective, predictor, batch, done=done)[1] for done in (0.0, 1.0))
         assert torch.equal(begun, over)
+
+
+def test_every_count_head_has_a_loss_and_others_have_none():
+    class MyTable(CountTable):
+        pass
+
+    head = MyTable(num_classes=3, memory=4, most=3)  # whose scores look like those of three cells
+    scores, target = head(torch.rand(2, 4)), torch.tensor([[1, 0, 2], [0, 0, 0]])
+    assert CountsObjective.for_head(head).of(scores, target) == count_table_loss(scores, target)
+    with pytest.raises(ValueError, match=r"must be a count head \(CellCounts, CountTable, .*\) for objective 'counts'"):
+        CountsObjective.for_head(torch.nn.Linear(1, 1))

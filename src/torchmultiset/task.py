@@ -181,7 +181,7 @@ def pick_objective(
     # END is named by a policy, as the ones are that somebody asks for.
     if model.policy != "auto" or model.stop == "end":
         return settled("multi", "it teaches a policy no order")
-    why = "it needs no order, learns fast, and knows how probable each multiset is"
+    why = "it learns fast and tells how probable a multiset is"
     if len(shape) == 1 or objective.count_head not in ("auto", "cells"):
         return settled("counts", why)
     usual, finer = model.channels, list[Pick]()
