@@ -1,7 +1,8 @@
 """Data as a new user has it, each learned with one command: ``python -m benchmarks.own_data``.
 
 Draws photographs of dice, coloured shapes, many of them in a picture, and a table whose counts follow from its columns;
-runs `multiset train FILE` on each as it is, and with `--objective multi`; writes results/own-data.json.
+runs `multiset train FILE` on each as it is, and with the multiset loss and two policies; writes results/own-data.json
+and the table of docs/which-loss.md.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from benchmarks.document import between, table
 from benchmarks.record import circumstances
 from torchmultiset.record import read_record
 
-RECORD = Path("results/own-data.json")
-OBJECTIVES = {"as it is": [], "multi": ["--objective", "multi"]}
+RECORD, PAGE = Path("results/own-data.json"), Path("docs/which-loss.md")
+MULTI = ["--objective", "multi"]
+OBJECTIVES = {"as it is": [], "multi": MULTI, "multi, transformer": [*MULTI, "--policy", "transformer"]}
 EXAMPLES = 300
 
 _COLOURS = {"red": (220, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220)}
@@ -50,6 +54,22 @@ def main() -> None:
             told["measured"][about] = {name: learn(source, flags) for name, flags in OBJECTIVES.items()}
             print(about, told["measured"][about], flush=True)
     RECORD.write_text(json.dumps(told, indent=1) + "\n")
+    PAGE.write_text(document(told, PAGE.read_text()))
+
+
+def document(told: Mapping[str, Any], page: str) -> str:
+    """The page with the table of this record."""
+    header = ["data", "picked", *OBJECTIVES]
+    rows = [
+        [about, by_name["as it is"]["picked"]["objective"], *(_cell(by_name[name]) for name in OBJECTIVES)]
+        for about, by_name in told["measured"].items()
+    ]
+    return between(page, "own-data", table(header, rows), told)
+
+
+def _cell(run: Mapping[str, Any]) -> str:
+    low, high = run["interval"]
+    return f"{run['exact_match']:.2f} ({low:.2f} to {high:.2f}), {run['minutes']:.1f} min"
 
 
 def learn(source: Path, flags: list[str]) -> dict[str, Any]:
@@ -62,7 +82,8 @@ def learn(source: Path, flags: list[str]) -> dict[str, Any]:
     overall = record["test"]["overall"]
     picked = {pick["what"]: pick["value"] for pick in record["picked"]}
     names = ("exact_match", "interval", "f1", "examples")
-    return {**{name: overall[name] for name in names}, "minutes": record["minutes"], "picked": picked}
+    told = {name: record[name] for name in ("validation_em", "parameters", "minutes")}
+    return {**{name: overall[name] for name in names}, **told, "picked": picked}
 
 
 def draw_dice(folder: Path, rng: np.random.Generator) -> Path:

@@ -36,9 +36,11 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return 2 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def independent(least: int, most: int, log_counts: Tensor | None = None) -> tuple[IndependentCounts, list[Listed]]:
+def independent(
+    least: int, most: int, log_probabilities: Tensor | None = None
+) -> tuple[IndependentCounts, list[Listed]]:
     """One, and what it comes to for each input."""
-    log_counts = draw(B, C, most + 1) if log_counts is None else log_counts
+    log_probabilities = draw(B, C, most + 1) if log_probabilities is None else log_probabilities
     expected = [
         normalised(
             {
@@ -46,9 +48,9 @@ def independent(least: int, most: int, log_counts: Tensor | None = None) -> tupl
                 for multiset in all_multisets(least, most, len(row))
             }
         )
-        for row in log_counts.tolist()
+        for row in log_probabilities.tolist()
     ]
-    return IndependentCounts(log_counts, least, most), expected
+    return IndependentCounts(log_probabilities, least, most), expected
 
 
 def listed(least: int, most: int, scores: Tensor | None = None) -> tuple[ListedMultisets, list[Listed]]:
@@ -127,7 +129,7 @@ def test_a_batch_is_what_its_examples_are(make):
     belief, _ = make(1, 3)
     for i in range(B):
         if isinstance(belief, IndependentCounts):
-            alone: Belief = IndependentCounts(belief.log_counts[i : i + 1], 1, 3)
+            alone: Belief = IndependentCounts(belief.log_probabilities[i : i + 1], 1, 3)
         else:
             alone = ListedMultisets(belief.log_probabilities[i : i + 1], C, 1, 3)
         assert torch.equal(alone.best()[0], belief.best()[i])
@@ -161,10 +163,10 @@ def test_the_best_of_each_class_is_given_up_where_it_makes_a_size_that_cannot_be
 
 
 def test_what_is_impossible_is_not_found():
-    log_counts = draw(2, C, 4)
-    log_counts[0, 1, 1:] = -math.inf  # class 1 never occurs
-    log_counts[1, 0, 0] = -math.inf  # class 0 always does
-    belief, expected = independent(0, 3, log_counts)
+    log_probabilities = draw(2, C, 4)
+    log_probabilities[0, 1, 1:] = -math.inf  # class 1 never occurs
+    log_probabilities[1, 0, 0] = -math.inf  # class 0 always does
+    belief, expected = independent(0, 3, log_probabilities)
     found = belief.ranked(30)
     for row, counts, logs in zip(expected, found.counts.tolist(), found.log_probability.tolist(), strict=True):
         possible = {multiset for multiset, chance in row.items() if chance > 0}
@@ -184,9 +186,9 @@ def test_what_is_impossible_is_not_found():
 
 
 def test_scores_are_taken_in_double_precision_and_need_not_sum_to_one():
-    log_counts = draw(B, C, 4)
-    belief = IndependentCounts((log_counts + 300).float(), 0, 3)
-    other = IndependentCounts((log_counts + 300).float().double() - 250, 0, 3)
+    log_probabilities = draw(B, C, 4)
+    belief = IndependentCounts((log_probabilities + 300).float(), 0, 3)
+    other = IndependentCounts((log_probabilities + 300).float().double() - 250, 0, 3)
     assert belief.count_probabilities().dtype == torch.float64
     torch.testing.assert_close(belief.count_probabilities(), other.count_probabilities())
     torch.testing.assert_close(belief.ranked(4).log_probability, other.ranked(4).log_probability)
@@ -206,7 +208,7 @@ def test_one_class_and_no_example():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: IndependentCounts(torch.zeros(1, 3, 4), 0, 4), r"log_counts must be \(B, C, 5\)"),
+        (lambda: IndependentCounts(torch.zeros(1, 3, 4), 0, 4), r"log_probabilities must be \(B, C, 5\)"),
         (lambda: IndependentCounts(torch.zeros(1, 3, 3), 3, 2), "least must be from 0 to most = 2, but is 3"),
         (
             lambda: ListedMultisets(torch.zeros(1, 7), 3, 0, 2),

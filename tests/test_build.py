@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchmultiset import objectives
 from torchmultiset.build import AT_ONCE, build_objective, build_predictor
@@ -45,7 +45,6 @@ def build(
     stop="policy",
     backbone=None,
     fingerprint=None,
-    own=None,
     objective="multi",
     count_head="auto",
     max_size=3,
@@ -60,7 +59,6 @@ def build(
         stop=stop,
         backbone=backbone,
         fingerprint=fingerprint,
-        encoder=own,
     )
 
 
@@ -259,10 +257,6 @@ def test_end_is_refused_where_it_has_no_meaning(name):
             "encoder must be 'auto' with a backbone, which takes its place, but is 'conv'",
         ),
         (
-            {"own": nn.Identity(), "encoder": "mlp"},
-            "encoder must be 'auto' with an encoder of your own, which takes its place, but is 'mlp'",
-        ),
-        (
             {"objective": "one-step", "policy": "lstm"},
             "policy must be 'auto' with objective 'one-step', which names no labels one after another, but is 'lstm'",
         ),
@@ -317,35 +311,6 @@ def test_what_does_not_go_together_is_refused(arguments, message):
 def test_unknown_names_are_refused(name, changes, message):
     with pytest.raises(ValueError, match=message):
         make_objective(name, **changes)
-
-
-# --- an encoder of one's own ---
-
-
-class Own(nn.Module):
-    """Says what its memory looks like."""
-
-    def __init__(self, memory: tuple[int, ...]) -> None:
-        super().__init__()
-        self.memory = memory
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x.expand(len(x), *self.memory)
-
-
-@pytest.mark.parametrize(("memory", "policy"), [((6,), LSTMPolicy), ((6, 2, 2), ConvLSTMPolicy)])
-def test_an_encoder_of_ones_own_says_what_memory_it_makes(memory, policy):
-    encoder = Own(memory)
-    predictor = build(own=encoder)
-    assert predictor.encoder is encoder
-    assert type(predictor.policy) is policy
-    assert predictor.predict(torch.rand(4, *[1] * len(memory))).shape == (4, 3)
-
-
-def test_an_encoder_that_does_not_say_is_refused():
-    with pytest.raises(ValueError, match="encoder must be a module whose attribute `memory` is the shape"):
-        build(own=nn.Linear(7, 6))
 
 
 # --- the config itself ---

@@ -479,8 +479,9 @@ def test_vectors_are_predicted_but_not_drawn(run, tmp_path):
     rows = [f"{i},{i % 3},{'xy'[i % 2]},{['train', 'validation', 'test'][i % 3]}" for i in range(12)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,labels,split", *rows]))
     assert run("train", "--data", tmp_path / "t.csv", "--out", tmp_path / "run", *SMALL)[0] == 0
-    np.save(tmp_path / "v.npy", np.zeros(2))
-    assert len(predictions(run("predict", tmp_path / "run", tmp_path / "v.npy", "--json")[1])) == 1
+    for dtype in (np.float64, np.float16, np.int64, np.uint8):
+        np.save(tmp_path / "v.npy", np.zeros(2, dtype))
+        assert len(predictions(run("predict", tmp_path / "run", tmp_path / "v.npy", "--json")[1])) == 1
     code, _, err = run("predict", tmp_path / "run", tmp_path / "v.npy", "--figure", tmp_path / "p.png")
     assert (code, "only images can be drawn" in err) == (1, True)
     Image.new("L", (9, 9)).save(tmp_path / "x.png")

@@ -253,6 +253,14 @@ def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_grid_search():
     assert len(search.predict(x[:5])) == 5
 
 
+def test_a_grid_may_be_an_array_of_numbers(tmp_path):
+    x, y = pets()
+    grid = {"hidden": np.array([8]), "layers": np.array([1]), "max_size": np.array([4])}
+    search = GridSearchCV(MultisetClassifier(**QUICK), {**grid, "objective": ["multi"]}, cv=2).fit(x, y)
+    search.best_estimator_.predictor_.save(tmp_path)
+    assert Predictor.load(tmp_path).max_size == 4
+
+
 def test_the_same_seed_gives_the_same_and_another_another():
     x, y = pets()
     model = MultisetClassifier(**QUICK).fit(x, y)

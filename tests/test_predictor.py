@@ -15,7 +15,7 @@ from torchmultiset.encoders import ConvEncoder, MLPEncoder
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.predictor import Output, Predictor
 from torchmultiset.readouts import OneStep
-from torchmultiset.rollout import Step, follow_oracle, forced, sample
+from torchmultiset.rollout import Step, follow_oracle, forced, greedy, sample
 
 CLASSES = ("ant", "bee", "cat")
 C, MOST = len(CLASSES), 3
@@ -449,3 +449,20 @@ def test_what_does_not_fit_is_refused(changes, message):
 def test_a_one_step_model_refuses_what_it_has_no_use_for(classes, changes, message):
     with pytest.raises(ValueError, match=message):
         Predictor(MLPEncoder(7, (16,)), OneStep(classes, 16), CLASSES, max_size=MOST, **changes)
+
+
+def test_a_policy_that_does_not_tell_its_numbers_is_refused():
+    policy = Scripted(C)
+    policy.num_classes = None
+    with pytest.raises(
+        TypeError, match="policy must have a whole number `num_classes`, see Policy, but Scripted has none"
+    ):
+        Predictor(nn.Identity(), policy, CLASSES, max_size=MOST)
+
+
+def test_where_counts_are_given_no_label_is_named():
+    predictor = Predictor(MLPEncoder(5, (4,)), FeedForwardPolicy(C, 4), CLASSES, max_size=MOST)
+    at = torch.tensor([[[0, 0, 0], [1, 0, 1]], [[0, 2, 0], [1, 1, 1]]])
+    output = predictor(torch.rand(2, 5), greedy, at=at)
+    assert output.logits.shape == (2, 2, C)
+    assert output.labels.shape == (2, 0)

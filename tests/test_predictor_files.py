@@ -470,3 +470,13 @@ def test_loading_unpickles_nothing(tmp_path, monkeypatch):
     for target in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
         monkeypatch.setattr(target, refuse)
     assert same(Predictor.load(tmp_path), saved, torch.randn(20, 7))
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"^record must be something that JSON can hold"):
+        small().save(tmp_path, record={"loss": float("nan")})
+    strange = small()
+    strange.policy.arguments["hidden"] = {8}
+    with pytest.raises(ValueError, match=r"^what modules are made with must be something that JSON can hold"):
+        strange.save(tmp_path)
+    assert not [*tmp_path.iterdir()]

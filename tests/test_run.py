@@ -27,6 +27,7 @@ from torchmultiset.predictor import Predictor
 from torchmultiset.record import differences, portable, portable_command, read_config, read_record, write_record
 from torchmultiset.run import fitting_devices, train
 from torchmultiset.task import check_config, prepare
+from torchmultiset.training import local_fabric
 
 TINY = MnistMulti(
     sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
@@ -415,6 +416,17 @@ def test_config_files(tmp_path):
         read_config(tmp_path / "no.toml")
 
 
+@pytest.mark.parametrize("name", ["a.toml", "a.yaml"])
+def test_a_config_file_that_may_not_be_read_is_told_as_such(name, monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", name)
+
+    (tmp_path / name).write_text("")
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        read_config(tmp_path / name)
+
+
 def test_a_damaged_record_is_told(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json is damaged"):
@@ -443,3 +455,22 @@ def test_a_run_goes_on_with_the_processes_it_had(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     write_record(tmp_path, {"devices": 3})
     assert fitting_devices(64, tmp_path) == 3
+
+
+def test_their_number_follows_from_the_batch_size_that_was_picked(config, monkeypatch, tmp_path):
+    asked = []
+
+    def fitting(batch_size, folder):
+        asked.append((batch_size, folder))
+        return 1
+
+    monkeypatch.setattr("torchmultiset.run.fitting_devices", fitting)
+    open_ = replace(config, optim=replace(config.optim, batch_size=0))
+    train(open_, tmp_path / "run", devices=None)
+    assert asked == [(read_config(tmp_path / "run" / "config.toml")["batch_size"], tmp_path / "run")]
+
+
+def test_only_gpus_with_double_precision_are_taken(monkeypatch):
+    monkeypatch.setattr("lightning_fabric.accelerators.MPSAccelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert local_fabric().device.type == "cpu"

@@ -132,7 +132,7 @@ def test_the_best_epoch_is_kept(tmp_path):
     after = []
 
     def watch(progress):
-        if progress.step == 0:
+        if progress.epoch and progress.step == 0:
             after.append(weights(ours.predictor))
 
     progress = fit(*ours, tmp_path, fabric=cpu(), watch=watch)
@@ -162,7 +162,7 @@ def test_a_line_for_each_epoch(tmp_path):
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     places = [(epoch, step) for epoch in range(3) for step in range(1, 13)]
     assert [(epoch, step) for epoch, step, _ in losses if step] == places
-    assert [epoch for epoch, step, _ in losses if not step] == [1, 2, 3]
+    assert [epoch for epoch, step, _ in losses if not step] == [0, 1, 2, 3]  # the start, and the end of each
     for line in lines:
         mine = [loss for epoch, step, loss in losses if step and epoch + 1 == line["epoch"]]
         assert line["loss"] == pytest.approx(np.mean(mine))

@@ -88,6 +88,18 @@ def test_two_processes_are_killed_and_resumed(tmp_path):
     torch.testing.assert_close(ranks(tmp_path / "run"), ranks(tmp_path / "whole"), rtol=0, atol=0)
 
 
+def test_ctrl_c_that_one_process_has_seen_stops_both_after_the_same_step(tmp_path):
+    together("dropout", tmp_path / "whole")
+    with pair("dropout", tmp_path / "run") as processes:
+        processes[1].wait_for(lambda: processes[1].steps.value >= 20)
+        processes[1].send(signal.SIGINT)
+        assert [process.end() for process in processes] == [3, 3]
+        assert processes[0].steps.value == processes[1].steps.value
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["progress"]["epoch"] >= 1
+    together("dropout", tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
 def test_batch_normalisation_is_that_of_process_0_everywhere(tmp_path):
     # Each process normalises over its own part, so this is another run than that of one process; but all processes
     # have one model, and the validation metrics are that model's.

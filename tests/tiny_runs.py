@@ -194,7 +194,7 @@ def _run(
         steps.value += 1
 
     def objective(batch: Batch, generator: torch.Generator, done: float) -> Plan:
-        for _ in range(interrupt.count(steps.value + 1)):
+        for _ in range(interrupt.count(steps.value)):
             os.kill(os.getpid(), signal.SIGINT)
         return ours.objective(batch, generator, done)
 

@@ -5,10 +5,11 @@ The parts, from the ground up:
 - `multiset`: multisets of labels as rows of counts, and their algebra
 - `oracle`: the policy that is always right, which the multiset loss imitates
 - `rollout`: executing a policy, greedily, by sampling, along the oracle or along given labels
-- `losses`: the paper's loss functions
-- `policies`, `encoders`, `heads`: networks
+- `losses`: the paper's loss functions, and those that came after
+- `encoders`, `policies`, `readouts`, `heads`: networks
 - `termination`: where a multiset ends
 - `metrics`: exact match, precision, recall, F1, entropy
+- `beliefs`, `search`: how probable a multiset is, and the most probable ones
 - `data`: data sets
 - `Predictor`: encoder, policy, heads and the way to stop in one module; `objectives` and `training` teach it
 - `MultisetClassifier`: all of it as a scikit-learn estimator
@@ -18,7 +19,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchmultiset import data, encoders, heads, losses, metrics, multiset, oracle, policies, rollout, termination
+    from torchmultiset import (
+        beliefs,
+        data,
+        encoders,
+        heads,
+        losses,
+        metrics,
+        multiset,
+        objectives,
+        oracle,
+        policies,
+        readouts,
+        rollout,
+        search,
+        termination,
+        training,
+    )
     from torchmultiset.estimator import MultisetClassifier as MultisetClassifier
     from torchmultiset.predictor import Predictor
 
@@ -27,16 +44,21 @@ __version__ = "0.1.0"
 __all__ = [
     "Predictor",
     "__version__",
+    "beliefs",
     "data",
     "encoders",
     "heads",
     "losses",
     "metrics",
     "multiset",
+    "objectives",
     "oracle",
     "policies",
+    "readouts",
     "rollout",
+    "search",
     "termination",
+    "training",
 ]
 
 _CLASSES = {"MultisetClassifier": "estimator", "Predictor": "predictor"}
@@ -52,4 +74,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "MultisetClassifier"]  # which a star import leaves out: it needs scikit-learn

@@ -6,6 +6,8 @@ import inspect
 from functools import wraps
 from typing import Any, TypeVar
 
+import numpy as np
+
 __all__ = ["recorded"]
 
 T = TypeVar("T")
@@ -13,6 +15,8 @@ T = TypeVar("T")
 
 def recorded(cls: type[T]) -> type[T]:
     """Class decorator: keep the arguments of the constructor, defaults included, in `arguments`.
+
+    NumPy's numbers, which a grid of hyper-parameters has, become Python's: the arguments are saved as JSON.
 
     Example:
         >>> @recorded
@@ -30,7 +34,8 @@ def recorded(cls: type[T]) -> type[T]:
         construct(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        self.arguments = dict(list(bound.arguments.items())[1:])
+        given = list(bound.arguments.items())[1:]
+        self.arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "can_look",
     "check",
     "check_counts",
     "check_float",
@@ -69,7 +70,7 @@ def check_counts(name: str, value: Tensor, *, like: tuple[int | None, ...] = (No
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
     if not ok:
         _refuse(name, f"an int64 tensor of counts of shape {_wanted('(B, C)', like)}", value)
-    if _can_look(value):
+    if can_look(value):
         lowest = int(value.min())
         if lowest < 0:
             raise ValueError(f"{name} must hold counts of at least 0, but its smallest is {lowest}")
@@ -87,7 +88,7 @@ def check_labels(
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
     if not ok:
         _refuse(name, f"an int64 tensor of labels of shape {_wanted('(B, T)', like)}", value)
-    if _can_look(value):
+    if can_look(value):
         lowest, highest = (int(bound) for bound in value.aminmax())
         if highest >= num_classes or (lowest < 0 and not padding):
             wrong = highest if highest >= num_classes else lowest
@@ -109,5 +110,6 @@ def _wanted(shape: str, like: tuple[int | None, ...]) -> str:
     return f"{shape} = ({lengths}{',' if len(like) == 1 else ''})"
 
 
-def _can_look(value: Tensor) -> bool:
+def can_look(value: Tensor) -> bool:
+    """Whether a look at the values is cheap and possible: elsewhere it would wait for the device."""
     return value.device.type == "cpu" and value.numel() > 0 and not torch.compiler.is_compiling()

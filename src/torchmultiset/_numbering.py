@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from torchmultiset._checks import check, check_counts, check_integers
+from torchmultiset._checks import can_look, check, check_counts, check_integers
 
 __all__ = ["check_sizes", "from_index", "how_many", "index_of"]
 
@@ -112,7 +112,7 @@ def check_sizes(name: str, counts: Tensor, *, max_size: int, min_size: int) -> N
 
 def _outside(values: Tensor, low: int, high: int) -> int | None:
     # A value that is out of bounds, if it costs nothing to look for one.
-    if values.device.type != "cpu" or values.numel() == 0 or torch.compiler.is_compiling():
+    if not can_look(values):
         return None
     return next((bound for bound in map(int, values.aminmax()) if not low <= bound <= high), None)
 

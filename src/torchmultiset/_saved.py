@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ from typing import Any
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+
+from torchmultiset._files import write_whole
 
 __all__ = ["DESCRIPTION", "describe", "make", "read_description", "read_saved", "write_saved"]
 
@@ -35,13 +35,13 @@ def write_saved(
     weights = safetensors.torch.save(dict(state))
     sha256 = hashlib.sha256(weights).hexdigest()
     whole = {"format": FORMAT, **description, "weights_sha256": sha256}
-    try:
-        text = json.dumps({**whole, "record": dict(record)}, indent=2, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"record must be something that JSON can hold, which NaN is not: {error}") from error
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / _weights_file(sha256), weights)
-    _write(folder / DESCRIPTION, text.encode())
+    for name, value in {"record": record, "what modules are made with": whole}.items():
+        try:
+            json.dumps(dict(value), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be something that JSON can hold, which NaN is not: {error}") from error
+    write_whole(folder / _weights_file(sha256), weights)
+    write_whole(folder / DESCRIPTION, json.dumps({**whole, "record": dict(record)}, indent=2) + "\n")
     for path in folder.iterdir():  # of the predictor that was here, and of saves that were cut short
         if _OURS.fullmatch(path.name) and path.name not in (_weights_file(sha256), DESCRIPTION):
             path.unlink()
@@ -92,21 +92,7 @@ def _weights_file(sha256: str) -> str:
 
 
 # What `save` may leave in a folder if it is killed, and what it leaves if not.
-_OURS = re.compile(r"(weights-[0-9a-f]{12}\.safetensors|predictor\.json)(\.[0-9a-f]{8}\.partial)?")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write beside, then put it in place at once."""
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+_OURS = re.compile(r"(weights-[0-9a-f]{12}\.safetensors|predictor\.json)(\.partial)?")
 
 
 def read_saved(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -70,7 +70,7 @@ class IndependentCounts:
     The sum over all such multisets, and the best of them, come from dynamic programming over the classes.
 
     Args:
-        log_counts: Log-probabilities (B, C, M + 1) of 0 to M = `most` of each class. They need not sum to 1.
+        log_probabilities: Log-probabilities (B, C, M + 1) of 0 to M = `most` of each class. They need not sum to 1.
         least: Size of the smallest multiset.
         most: Size of the largest.
 
@@ -82,39 +82,42 @@ class IndependentCounts:
         tensor([0.4000], dtype=torch.float64)
     """
 
-    log_counts: Float[Tensor, "b c m"]
+    log_probabilities: Float[Tensor, "b c m"]
     least: int
     most: int
 
     def __post_init__(self) -> None:
         check(0 <= self.least <= self.most, "least", f"from 0 to most = {self.most}", self.least)
-        check(self.log_counts.shape[-1] == self.most + 1, "log_counts", f"(B, C, {self.most + 1})", self.log_counts)
-        object.__setattr__(self, "log_counts", self.log_counts.double())
+        fits = self.log_probabilities.shape[-1] == self.most + 1
+        check(fits, "log_probabilities", f"(B, C, {self.most + 1})", self.log_probabilities)
+        object.__setattr__(self, "log_probabilities", self.log_probabilities.double())
 
     def best(self) -> Int64[Tensor, "b c"]:
         """The most probable multiset."""
         if torch.compiler.is_compiling():
             return self.ranked(1).counts[:, 0]
-        counts = self.log_counts.argmax(-1)
+        counts = self.log_probabilities.argmax(-1)
         # Nothing beats the best of each class, unless that makes a multiset of a size that cannot be predicted.
         size = cardinality(counts)
         wrong = (size < self.least) | (size > self.most)
         if wrong.any():
-            counts[wrong] = IndependentCounts(self.log_counts[wrong], self.least, self.most).ranked(1).counts[:, 0]
+            counts[wrong] = (
+                IndependentCounts(self.log_probabilities[wrong], self.least, self.most).ranked(1).counts[:, 0]
+            )
         return counts
 
     def ranked(self, k: int) -> Ranked:
         """The k most probable multisets: for each class in turn, the k best of each size so far are kept."""
         check(k >= 1, "k", "at least 1", k)
-        batch, classes, _ = self.log_counts.shape
+        batch, classes, _ = self.log_probabilities.shape
         sizes = self.most + 1
-        score = torch.full((batch, sizes, k), -torch.inf, dtype=torch.float64, device=self.log_counts.device)
+        score = torch.full((batch, sizes, k), -torch.inf, dtype=torch.float64, device=self.log_probabilities.device)
         score[:, 0, 0] = 0.0
         chosen: list[Tensor] = []
         for c in range(classes):
             # Row s, column (n, i): n of this class on top of the i-th best of size s - n.
             before = pad(score, (0, 0, self.most, 0), value=-torch.inf).unfold(1, sizes, 1).flip(-1)
-            more = before.transpose(2, 3) + self.log_counts[:, None, c, :, None]
+            more = before.transpose(2, 3) + self.log_probabilities[:, None, c, :, None]
             score, at = more.flatten(2).topk(k, dim=-1)
             chosen.append(at)
         found, at = score[:, self.least :].flatten(1).topk(k, dim=-1)
@@ -130,9 +133,9 @@ class IndependentCounts:
 
     def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
         """Of a multiset of each input; -inf for one that cannot be predicted."""
-        check_counts("counts", counts, like=tuple(self.log_counts.shape[:2]))
+        check_counts("counts", counts, like=tuple(self.log_probabilities.shape[:2]))
         size = cardinality(counts)
-        each = self.log_counts.gather(2, counts.clamp(max=self.most)[..., None]).squeeze(-1)
+        each = self.log_probabilities.gather(2, counts.clamp(max=self.most)[..., None]).squeeze(-1)
         possible = (size >= self.least) & (size <= self.most)
         return (each.sum(-1) - self._log_total).masked_fill(~possible, -torch.inf)
 
@@ -140,17 +143,17 @@ class IndependentCounts:
         """How probable 0, 1, 2, ... of each class are: with all others of a size that fits."""
         forward = self._log_sizes()
         backward = self._log_sizes(backward=True)
-        classes = self.log_counts.shape[1]
+        classes = self.log_probabilities.shape[1]
         of_others = torch.stack([_product(forward[c], backward[classes - 1 - c]) for c in range(classes)], 1)
         # With n of the class, the others may be as many as make a size from least to most.
         n, others = torch.arange(self.most + 1)[:, None], torch.arange(self.most + 1)
         fits = ((n + others >= self.least) & (n + others <= self.most)).to(of_others.device)
         beside = of_others[..., None, :].masked_fill(~fits, -torch.inf).logsumexp(-1)
-        return (self.log_counts + beside).softmax(-1)
+        return (self.log_probabilities + beside).softmax(-1)
 
     def size_probabilities(self) -> Float64[Tensor, "b m"]:
         """How probable multisets of 0, 1, 2, ... labels are."""
-        sizes = torch.arange(self.most + 1, device=self.log_counts.device)
+        sizes = torch.arange(self.most + 1, device=self.log_probabilities.device)
         return self._log_sizes()[-1].masked_fill(sizes < self.least, -torch.inf).softmax(-1)
 
     @cached_property
@@ -161,12 +164,12 @@ class IndependentCounts:
 
     def _log_sizes(self, *, backward: bool = False) -> list[Float64[Tensor, "b m"]]:
         """Log-probabilities of each size of the first 0, 1, ..., C classes together, or of the last ones."""
-        nothing = torch.full_like(self.log_counts[:, 0], -torch.inf)
+        nothing = torch.full_like(self.log_probabilities[:, 0], -torch.inf)
         nothing[:, 0] = 0.0
         sizes = [nothing]
-        by_class = self.log_counts.unbind(1)
-        for log_counts in by_class[::-1] if backward else by_class:
-            sizes.append(_product(sizes[-1], log_counts))
+        by_class = self.log_probabilities.unbind(1)
+        for log_probabilities in by_class[::-1] if backward else by_class:
+            sizes.append(_product(sizes[-1], log_probabilities))
         return sizes
 
 
@@ -175,7 +178,7 @@ class ListedMultisets:
     """A probability for each multiset of `least` to `most` labels, in the order of `multiset.index_of`.
 
     Args:
-        log_probabilities: Scores (B, P) before the softmax.
+        log_probabilities: Log-probability of each (B, P). They need not sum to 1.
         num_classes: C.
         least: Size of the smallest multiset.
         most: Size of the largest.

@@ -61,7 +61,6 @@ def build_predictor(
     stop: Stop,
     backbone: BackboneName | None = None,
     fingerprint: str | None = None,
-    encoder: nn.Module | None = None,
 ) -> Predictor:
     """A new predictor.
 
@@ -74,7 +73,6 @@ def build_predictor(
         stop: How a multiset ends.
         backbone: Whose features the inputs are, if any.
         fingerprint: Of that backbone, if it is known.
-        encoder: One of the user's own, instead of one by name.
 
     Example:
         >>> predictor = build_predictor(ModelConfig(), ObjectiveConfig("multi"), shape=(1, 100, 100),
@@ -84,7 +82,7 @@ def build_predictor(
     """
     check_together(objective, stop)
     num_classes = len(classes) + (stop == "end")
-    encoder, memory = _encoder(model, shape, backbone, fingerprint, encoder)
+    encoder, memory = _encoder(model, shape, backbone, fingerprint)
     if objective.objective in AT_ONCE:
         what = f"'auto' with objective {objective.objective!r}, which names no labels one after another"
         check(model.policy == "auto", "policy", what, model.policy)
@@ -154,20 +152,12 @@ def _encoder(
     shape: tuple[int, ...],
     backbone: BackboneName | None,
     fingerprint: str | None,
-    own: nn.Module | None,
 ) -> tuple[nn.Module, tuple[int, ...]]:
     """The encoder, and the shape of its memory."""
     check_one_of("encoder", model.encoder, get_args(EncoderName))
     check_one_of("norm", model.norm, get_args(Norm))
-    if own is not None or backbone is not None:
-        instead = "a backbone" if own is None else "an encoder of your own"
-        check(model.encoder == "auto", "encoder", f"'auto' with {instead}, which takes its place", model.encoder)
-    if own is not None:
-        memory = getattr(own, "memory", None)
-        check(isinstance(memory, tuple), "encoder", "a module whose attribute `memory` is the shape of its output", own)
-        assert isinstance(memory, tuple)
-        return own, memory
     if backbone is not None:
+        check(model.encoder == "auto", "encoder", "'auto' with a backbone, which takes its place", model.encoder)
         encoder = PretrainedEncoder(backbone, width=model.units[-1], fingerprint=fingerprint)
         fits = len(shape) == 3 and shape[0] == encoder.channels
         check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)

@@ -161,7 +161,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self._shape = inputs.shape[1:]
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.classes_ = _array(targets.classes)
-        self.max_size_ = max(1, int(sizes.max())) if self.max_size is None else self.max_size
+        self.max_size_ = max(1, int(sizes.max())) if self.max_size is None else int(self.max_size)
         same = int(sizes.min()) == self.max_size_
         stop: Stop = ("fixed" if same else "policy") if self.stop == "auto" else self.stop
         check(same or stop != "fixed", "stop", "'policy' or 'end' for multisets of several sizes", stop)
@@ -264,11 +264,11 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, train: Examples, validation: Examples, stop: Stop) -> None:
         model = ModelConfig(
-            channels=self.channels,
-            units=self.units,
+            channels=tuple(map(int, self.channels)),
+            units=tuple(map(int, self.units)),
             policy=self.policy,
-            hidden=self.hidden,
-            layers=self.layers,
+            hidden=int(self.hidden),
+            layers=int(self.layers),
             stop=stop,
         )
         objective = ObjectiveConfig(objective=self.objective)
@@ -280,7 +280,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         if isinstance(predictor.encoder, MLPEncoder):
             predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
         teacher = build_objective(objective, predictor, seed=self._seed)
-        optim = OptimConfig(self.epochs or 0, self.batch_size or 0, self.lr)
+        optim = OptimConfig(int(self.epochs or 0), int(self.batch_size or 0), float(self.lr))
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         with TemporaryDirectory() as folder:
             progress = fit(predictor, teacher, train, validation, optim, folder, seed=self._seed, fabric=local_fabric())

@@ -48,21 +48,16 @@ def evaluate(
     device = next(predictor.parameters()).device
     everyone = np.arange(len(examples))
     batches = [everyone[start : start + batch_size] for start in range(0, len(examples), batch_size)]
-    training = [module for module in predictor.modules() if module.training]
-    predictor.eval()
 
     def predict(batch: np.ndarray) -> Tensor:
         with torch.inference_mode():
             return predictor.predict(examples.batch(batch).x.to(device)).cpu()
 
     counts = [torch.zeros(0, len(predictor.classes), dtype=torch.int64)]
-    try:
+    with predictor.evaluating():
         for predicted in _in_threads(predict, batches, torch.get_num_threads() if device.type == "cpu" else 1):
             counts.append(predicted)
             watch(len(predicted))
-    finally:
-        for module in training:
-            module.training = True
     return Evaluation(torch.cat(counts), torch.from_numpy(examples.counts))
 
 

@@ -255,9 +255,6 @@ class _Decoder(nn.Module):
 
 
 def _metadata(predictor: Predictor, kind: InputKind) -> dict[str, Any]:
-    weights = {
-        name: value.clone(memory_format=torch.contiguous_format) for name, value in predictor.state_dict().items()
-    }
     known = {"git": predictor.record["git"]} if predictor.record.get("git") else {}
     return {
         "classes": predictor.classes,
@@ -265,7 +262,7 @@ def _metadata(predictor: Predictor, kind: InputKind) -> dict[str, Any]:
         "stop": predictor.stop,
         "input": asdict(kind),
         "torchmultiset": __version__,
-        "weights_sha256": hashlib.sha256(safetensors.torch.save(weights)).hexdigest(),
+        "weights_sha256": hashlib.sha256(safetensors.torch.save(predictor.weights())).hexdigest(),
         **known,
     }
 

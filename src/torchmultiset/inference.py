@@ -268,7 +268,8 @@ def _fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
         in_range = np.issubdtype(first.dtype, np.floating) and first.min() >= 0 and first.max() <= 1
         if not in_range:
             raise ValueError(f"this model reads images as uint8, or as floats from 0 to 1; {what} are {first.dtype}")
-    return _Floats(inputs) if first.dtype == np.float64 else inputs
+    as_it_is = first.dtype == np.float32 or (first.dtype == np.uint8 and len(kind.shape) == 3)
+    return inputs if as_it_is else _Floats(inputs)
 
 
 @dataclass(frozen=True, eq=False)

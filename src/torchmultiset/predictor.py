@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
+from torchmultiset import __version__
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._saved import DESCRIPTION, describe, make, read_description, read_saved, write_saved
 from torchmultiset.beliefs import Belief, Ranked
@@ -71,7 +73,8 @@ class Prediction(NamedTuple):
     """Product of the probabilities of all choices made, stopping included: how sure the policy was of this sequence. Of
     a readout, the probability of the multiset; NaN if it does not know."""
     probabilities: Float[Tensor, "b t c"]
-    """Distribution over the labels at each step; of a readout, how probable at least 1, 2, ... of each class are."""
+    """Distribution over the labels at each step. Of a readout, how probable at least 1, 2, ... of each class are; or,
+    if it gives no probabilities, the share of each class among the labels."""
 
 
 class Predictor(nn.Module):
@@ -112,7 +115,7 @@ class Predictor(nn.Module):
         check(len(set(classes)) == len(classes) >= 1, "classes", "different names, at least one", list(classes))
         wanted = len(classes) + (stop == "end")
         what = f"one of {wanted} classes{', END included' if stop == 'end' else ''}"
-        check(bool(policy.num_classes == wanted), "policy", what, policy.num_classes)
+        check(_declared(policy, "num_classes") == wanted, "policy", what, policy.num_classes)
         self.sequential = not isinstance(policy, Readout)
         """Whether labels are named one after another."""
         self.probabilistic = not isinstance(policy, Readout) or policy.probabilistic
@@ -123,10 +126,10 @@ class Predictor(nn.Module):
         self.encoder = encoder
         self.policy = policy
         self.classes = tuple(classes)
-        self.max_size = max_size
+        self.max_size = operator.index(max_size)
         self.stop = stop
-        self.stop_head = StopHead(_width(policy)) if stop == "policy" and self.sequential else None
-        self.value_head = ValueHead(_width(policy)) if baseline else None
+        self.stop_head = StopHead(_declared(policy, "features")) if stop == "policy" and self.sequential else None
+        self.value_head = ValueHead(_declared(policy, "features")) if baseline else None
         self.record: dict[str, Any] = {}
         """What was saved with it."""
 
@@ -162,15 +165,13 @@ class Predictor(nn.Module):
     def _decode(self, memory: Tensor, choose: Choose, *, early: bool, at: Tensor | None = None) -> Output:
         if not self.sequential:
             scores: Tensor = self.policy(memory)
-            return Output(
-                scores, scores[..., :0], torch.zeros(scores.shape[0], 0, dtype=torch.int64, device=scores.device)
-            )
+            return Output(scores, scores[..., :0], _no_labels(scores))
         if at is None:
             until = self._finished if early and self.stop != "fixed" else None
             logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
         else:
             logits, features = _where_named(self.policy, memory, at)
-            labels = logits.argmax(-1)
+            labels = _no_labels(logits)
         return Output(
             logits,
             features,
@@ -182,7 +183,7 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
         """Predicted counts (B, C), decoded greedily."""
-        with self._evaluating():
+        with self.evaluating():
             return self.counts(self.forward(x, early=True))
 
     @torch.no_grad()
@@ -194,7 +195,7 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def explain(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
         """Predicted multisets with the sequence in which labels were named, confidence and distributions."""
-        with self._evaluating():
+        with self.evaluating():
             output = self.forward(x, early=True)
         counts = self.counts(output)
         if isinstance(self.policy, Readout):
@@ -239,7 +240,7 @@ class Predictor(nn.Module):
             >>> counts.shape, log_probability.exp().sum(1)
             (torch.Size([4, 10, 2]), tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64))
         """
-        with self._evaluating():
+        with self.evaluating():
             if not self.sequential:
                 return self.belief(x).ranked(k)
             search, memory = self._search(beam), self.encoder(x)
@@ -256,7 +257,7 @@ class Predictor(nn.Module):
             counts: The multisets, such as those that `predict` gives.
             beam: As for `search`.
         """
-        with self._evaluating():
+        with self.evaluating():
             if not self.sequential:
                 return self.belief(x).log_probability(counts)
             return self._search(beam).log_probability(self.encoder(x), counts)
@@ -270,7 +271,7 @@ class Predictor(nn.Module):
                 f"{type(self.policy).__name__} gives no probabilities of multisets: train with an objective that does,"
                 " such as 'multi' or 'counts'"
             )
-        with self._evaluating():
+        with self.evaluating():
             assert isinstance(self.policy, Readout)
             return self.policy.believe(self.forward(x).logits, *self.sizes)
 
@@ -291,10 +292,6 @@ class Predictor(nn.Module):
             record: What else to keep, such as how it was trained and how good it is; anything that JSON can hold.
                 None: what it was loaded with.
         """
-        from torchmultiset import __version__  # the package imports this module
-
-        # Copies, because safetensors refuses tensors that share memory, such as tied weights.
-        state = {name: value.clone(memory_format=torch.contiguous_format) for name, value in self.state_dict().items()}
         description = {
             "torchmultiset": __version__,
             "classes": self.classes,
@@ -304,7 +301,11 @@ class Predictor(nn.Module):
             "encoder": describe(self.encoder, ENCODERS),
             "policy": describe(self.policy, POLICIES),
         }
-        write_saved(Path(folder), state, description, self.record if record is None else record)
+        write_saved(Path(folder), self.weights(), description, self.record if record is None else record)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the state dict as it is saved: tensors of their own, which safetensors wants, tied or not."""
+        return {name: value.clone(memory_format=torch.contiguous_format) for name, value in self.state_dict().items()}
 
     @classmethod
     def load(
@@ -357,7 +358,8 @@ class Predictor(nn.Module):
         return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, end)  # type: ignore[arg-type]
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Iterator[None]:
+        """In evaluation mode for a while: normalisation and dropout as for predictions."""
         # Module by module: some may be in evaluation mode for good, such as an encoder that is frozen.
         training = [module for module in self.modules() if module.training]
         self.eval()
@@ -374,9 +376,17 @@ class Predictor(nn.Module):
         return done
 
 
-def _width(policy: nn.Module) -> int:
-    assert isinstance(policy.features, int)
-    return policy.features
+def _no_labels(scores: Tensor) -> Int64[Tensor, "b 0"]:
+    return torch.zeros(scores.shape[0], 0, dtype=torch.int64, device=scores.device)
+
+
+def _declared(policy: nn.Module, name: str) -> int:
+    """A number that a policy, maybe one of the user's own, has to tell of itself."""
+    try:
+        return operator.index(getattr(policy, name))
+    except (AttributeError, TypeError):
+        what = type(policy).__name__
+        raise TypeError(f"policy must have a whole number `{name}`, see Policy, but {what} has none") from None
 
 
 def _where_named(policy: nn.Module, memory: Tensor, at: Int64[Tensor, "b s c"]) -> tuple[Tensor, Tensor]:

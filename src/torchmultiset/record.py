@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from torchmultiset._files import write_whole
 from torchmultiset.config import RunConfig
@@ -61,13 +62,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         if kind == ".toml":
             return tomllib.loads(text)
-        import yaml
-
         values = yaml.safe_load(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}" if kind == ".toml" else f"{path} is not text") from None
-    except ImportError:
-        raise ModuleNotFoundError("YAML files need PyYAML, which is not installed: pip install pyyaml") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
     if not isinstance(values or {}, dict):

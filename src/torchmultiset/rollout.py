@@ -56,7 +56,11 @@ class Trajectory(NamedTuple):
 
 @runtime_checkable
 class Policy(Protocol[S]):
-    """Names labels one at a time. The state S is the policy's own business."""
+    """Names labels one at a time. The state S is the policy's own business.
+
+    In a `Predictor` it also has two numbers: `num_classes`, with END, and `features`, the width of what `Step` has of
+    them.
+    """
 
     def start(self, memory: Float[Tensor, "b ..."]) -> S:
         """Do what needs doing once per input, before the first label."""

@@ -49,7 +49,7 @@ from torchmultiset.record import (
 from torchmultiset.report.card import CARD, model_card
 from torchmultiset.report.evaluation import Report, best_constant, report
 from torchmultiset.task import Task, prepare
-from torchmultiset.training import BEST, CHECKPOINT, Progress, fit
+from torchmultiset.training import BEST, CHECKPOINT, Progress, fit, make_fabric
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -78,7 +78,7 @@ def train(
     folder: str | Path,
     *,
     resume: bool = False,
-    devices: int = 1,
+    devices: int | None = 1,
     nodes: int = 1,
     precision: Precision = "32-true",
     command: Sequence[str] = (),
@@ -92,14 +92,14 @@ def train(
         config: What is to be run.
         folder: The run folder.
         resume: Go on with the run in the folder, if there is one.
-        devices: Processes on each machine. More than one starts this program again for each of the others, so only a
-            command does that.
+        devices: Processes on each machine; None for as many as suit it. More than one starts this program again for
+            each of the others, so only a command does that.
         nodes: Machines.
         precision: Of the arithmetic, as Lightning Fabric names it.
         command: What was typed, for the record.
         progress: Show progress bars while data is made or read.
         say: Told what was picked, and how it goes; by one process only.
-        watch: Given the task, gives what is called after each step; in one process only.
+        watch: Given the task, gives what is called at the start and after each step; in one process only.
 
     Raises:
         FileExistsError: The folder holds a run, and `resume` is not set.
@@ -107,6 +107,8 @@ def train(
     """
     folder = Path(folder)
     task = prepare(config, progress=progress)
+    if devices is None:
+        devices = fitting_devices(task.config.optim.batch_size, folder)
     # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
     before = _look(folder, task, resume, {"devices": devices, "nodes": nodes, "precision": precision})
     if before.get("finished"):
@@ -206,13 +208,11 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
 
 
 def _launch(devices: int, nodes: int, precision: Precision) -> Fabric:
-    from lightning_fabric import Fabric
-
     check(devices >= 1, "devices", "at least 1", devices)
     check(nodes >= 1, "nodes", "at least 1", nodes)
     several = devices * nodes > 1
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # else each process announces itself
-    fabric = Fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
+    fabric = make_fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
     if several:
         fabric.launch()
     if fabric.device.type == "cpu":

@@ -36,7 +36,7 @@ from torch.nn.functional import logsigmoid, one_hot, pad
 from torchmultiset._checks import check, check_counts
 from torchmultiset.beliefs import Ranked
 from torchmultiset.multiset import cardinality
-from torchmultiset.rollout import Step
+from torchmultiset.rollout import Policy, Step
 
 __all__ = ["Search", "Searchable"]
 
@@ -46,20 +46,12 @@ _STATES = 512
 
 
 @runtime_checkable
-class Searchable(Protocol[S]):
+class Searchable(Policy[S], Protocol[S]):
     """A policy whose states can be picked and repeated."""
 
     counts_only: bool
     """Whether the state is the same for all orders of the labels named so far; a policy that does not say is taken for
     one whose is not."""
-
-    def start(self, memory: Float[Tensor, "b ..."]) -> S:
-        """As for every policy."""
-        ...
-
-    def step(self, state: S, previous: Int64[Tensor, " b"] | None) -> tuple[Step, S]:
-        """As for every policy."""
-        ...
 
     def select(self, state: S, index: Int64[Tensor, " n"]) -> S:
         """The state of the examples at these positions, in this order; one may be named several times."""

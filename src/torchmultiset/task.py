@@ -142,7 +142,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     fresh = fresh_epochs(data.data, seed=config.seed, mnist=data.mnist or None) if data.fresh else None
     splits, fingerprint = pictures, None
     if data.backbone != "auto" and data.backbone != "none":
-        backbone, size = make_backbone(data.backbone), data.image_size
+        backbone, size = make_backbone(data.backbone, progress=progress), data.image_size
         fingerprint = backbone.fingerprint()
         splits = {
             name: features_of(examples, name, config.data.data, backbone, size, progress=progress)

@@ -69,12 +69,21 @@ class Progress:
     history: list[dict[str, int | float]] = field(default_factory=list)
     """A line for each epoch that is done."""
 
+    def seen(self, examples: int, batch_size: int) -> int:
+        """How many examples there were so far, if an epoch has as many as this."""
+        return self.epoch * examples + min(self.step * batch_size, examples)
+
 
 def local_fabric() -> Fabric:
     """One process on the CPU, or on the GPU if there is one: what `fit` uses unless it is told otherwise."""
+    return make_fabric(devices=1)
+
+
+def make_fabric(**settings: Any) -> Fabric:
+    """On NVIDIA's GPUs if there are any, else on the CPU: others have no double precision, which count heads need."""
     from lightning_fabric import Fabric
 
-    return Fabric(devices=1)
+    return Fabric(accelerator="cuda" if torch.cuda.is_available() else "cpu", **settings)
 
 
 def fit(
@@ -107,7 +116,7 @@ def fit(
         resume: Go on from the checkpoint in the folder, if there is one. All else must be as it was.
         fabric: Devices, precision and processes; launched by the caller. One process if None.
         save_every: Steps between checkpoints; there is always one after an epoch.
-        watch: Called after each step and each epoch, in each process.
+        watch: Called at the start, and after each step and each epoch, in each process.
 
     Returns:
         Where the run is at its end.
@@ -128,6 +137,7 @@ def fit(
     settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
     checkpoint = _Checkpoint(Path(folder), fabric, predictor, adam, schedule, settings)
     progress = checkpoint.load(resume=resume)
+    watch(progress)
 
     with _patience() as interruption:
         while progress.epoch < optim.epochs:
@@ -142,7 +152,7 @@ def fit(
                 optimiser.zero_grad()
                 fabric.backward(loss)
                 norm = _clip(fabric, model, optimiser, optim.clip)
-                progress.loss = float(_over_processes(fabric, loss, "mean"))
+                progress.loss, stopped = _over_processes(fabric, interruption.beside(loss), "mean").tolist()
                 if not math.isfinite(progress.loss + norm):
                     raise _not_finite(checkpoint, batch, progress)
                 optimiser.step()
@@ -151,13 +161,15 @@ def fit(
                 progress.loss_sum += progress.loss
                 progress.seconds = time.perf_counter() - began
                 watch(progress)
-                if progress.step % save_every == 0 or interruption.waits:
+                if progress.step % save_every == 0 or stopped:
                     checkpoint.save(progress)
-                    interruption.obey()
+                if stopped:
+                    raise _stop(fabric)
             _end_epoch(checkpoint, validation, progress, len(examples))
             checkpoint.save(progress)
             watch(progress)
-            interruption.obey()
+            if _over_processes(fabric, torch.tensor(float(interruption.waits)), "sum"):
+                raise _stop(fabric)
     fabric.barrier()
     return progress
 
@@ -290,7 +302,7 @@ class _Checkpoint:
         if not self.fabric.is_global_zero:
             return
         lines = "".join(json.dumps(line) + "\n" for line in progress.history)
-        write_whole(self.folder / EPOCHS, lambda file: file.write(lines.encode()))
+        write_whole(self.folder / EPOCHS, lines)
         state = {name: part.state_dict() for name, part in self._parts().items()}
         state |= {"progress": vars(progress), "settings": self.settings}
         write_whole(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
@@ -324,15 +336,14 @@ class _Interruption:
 
     waits = False
 
-    def obey(self) -> None:
-        """Go where it wanted to go."""
-        if self.waits:
-            raise KeyboardInterrupt
+    def beside(self, loss: Tensor) -> Tensor:
+        """The loss, and whether it came: all processes are to stop after the same step."""
+        return torch.stack([loss.detach(), loss.new_tensor(float(self.waits))])
 
 
 @contextmanager
 def _patience() -> Iterator[_Interruption]:
-    """Let Ctrl-C wait until it is obeyed; a second one does not wait."""
+    """Let Ctrl-C wait for the end of a step; a second one does not wait."""
     interruption = _Interruption()
     before = signal.getsignal(signal.SIGINT)
 
@@ -351,12 +362,17 @@ def _patience() -> Iterator[_Interruption]:
         signal.signal(signal.SIGINT, before)
 
 
+def _stop(fabric: Fabric) -> KeyboardInterrupt:
+    """For all processes at once: when one has gone the others are ended, and process 0 is to have saved before."""
+    fabric.barrier()
+    return KeyboardInterrupt()
+
+
 def _not_finite(checkpoint: _Checkpoint, batch: Batch, progress: Progress) -> NotFiniteError:
     """Save the batch, of which each process has a part, and say what happened."""
     fabric, path = checkpoint.fabric, checkpoint.folder / BAD_BATCH
     if fabric.world_size > 1:
         path = path.with_stem(f"{path.stem}-{fabric.global_rank}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda file: torch.save(batch._asdict(), file))
     what = f"the loss became {progress.loss}" if not math.isfinite(progress.loss) else "the gradient became infinite"
     return NotFiniteError(

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from torchmultiset.data._download import DownloadError, cache_folder, download, file_sha256
+from torchmultiset._files import file_sha256
+from torchmultiset.data._download import DownloadError, cache_folder, download
 
 CONTENT = random.Random(0).randbytes(300_000)
 HALF = len(CONTENT) // 2

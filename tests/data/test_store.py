@@ -131,7 +131,7 @@ def test_a_file_that_is_lost_in_between_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_run_killed_before_its_first_file_was_whole_is_begun_again(tmp_path: Path) -> None:
-    (tmp_path / "building.part").write_text('{"form')
+    (tmp_path / "building.json.partial").write_text('{"form')
     assert len(write(tmp_path, PLAN, make, chunk=4)["train"]) == 10
 
 

@@ -183,7 +183,7 @@ def test_a_download_with_wrong_bytes_keeps_nothing(hub, monkeypatch):
 def test_a_download_that_fails_says_what_to_do(hub, monkeypatch):
     address, folder = hub
     monkeypatch.setattr(resnet, "CHECKPOINT", f"{address}/missing-00000000.pth")
-    with pytest.raises(ConnectionError, match=r"404.*give its path as `weights`"):
+    with pytest.raises(ConnectionError, match=r"404.*save it as .*checkpoints"):
         resnet34("imagenet")
     monkeypatch.setattr(resnet, "CHECKPOINT", "http://127.0.0.1:1/resnet34-b627a593.pth")
     with pytest.raises(ConnectionError, match="could not download"):

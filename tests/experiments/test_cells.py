@@ -249,3 +249,9 @@ def test_no_method_is_left_out():
 def test_every_method_has_a_line_of_its_own_in_the_figures():
     styles = [tuple(style_of(method).items()) for method in (*METHODS, *BEYOND_METHODS)]
     assert len({*styles}) == len(styles)
+
+
+def test_new_images_are_made_of_the_digits_that_were_named():
+    fresh = "mnist-multi-60/multi-fresh/seed-0"
+    assert find("small", fresh).config(mnist="digits").data.mnist == "digits"
+    assert find("smoke", fresh).config(mnist="digits").data.mnist == "bundled"

@@ -61,6 +61,12 @@ def test_a_negative_rate_rounds_to_no_label():
     assert RegressedCounts(3, D).counts(scores, 0, 3).tolist() == [[0, 0, 2]]
 
 
+def test_what_is_shown_of_regressed_counts_are_shares():
+    scores = torch.tensor([[[-3.0], [0.5], [1.5]], [[-1.0], [-2.0], [0.0]]])
+    expected = torch.tensor([[[0.0, 0.25, 0.75]], [[0.0, 0.0, 0.0]]])
+    torch.testing.assert_close(RegressedCounts(3, D).probabilities(scores, 0, 3), expected)
+
+
 @pytest.mark.parametrize("model", [OneStep(C, D), RegressedCounts(C, D)])
 def test_it_believes_nothing(model):
     assert not model.probabilistic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from rich.console import Console
@@ -28,7 +29,7 @@ class TrainingProgress:
         self.console = console
 
     def start(self, task: Task) -> Watch:
-        """Begin; what it gives is to be called after each step and each epoch."""
+        """Begin; what it gives is to be called at the start, and after each step and each epoch."""
         self.epochs = task.config.optim.epochs
         self.batch = task.config.optim.batch_size
         self.examples = len(task.splits["train"])
@@ -44,8 +45,8 @@ class TrainingProgress:
 
     def __call__(self, progress: Progress) -> None:
         """Show where the run is."""
-        seen = progress.epoch * self.examples + min(progress.step * self.batch, self.examples)
-        if self.bar is None:  # a run that was resumed does not begin at 0
+        seen = progress.seen(self.examples, self.batch)
+        if self.bar is None:  # the start: a run that was resumed does not begin at 0
             self.bar = self.bars.add_task("", total=self.epochs * self.examples, completed=seen)
             self.seen, self.since, self.told = seen, time.monotonic(), progress.epoch
         now = time.monotonic()
@@ -53,8 +54,9 @@ class TrainingProgress:
             self.rate = (seen - self.seen) / (now - self.since)
             self.seen, self.since = seen, now
         best = f"{progress.best_em:.3f}" if progress.history else "-"
+        loss = "-" if math.isnan(progress.loss) else f"{progress.loss:.3f}"
         epoch = min(progress.epoch + 1, self.epochs)
-        state = f"epoch {epoch}/{self.epochs}  loss {progress.loss:.3f}  {self.rate:,.0f} images/s  best EM {best}"
+        state = f"epoch {epoch}/{self.epochs}  loss {loss}  {self.rate:,.0f} images/s  best EM {best}"
         self.bars.update(self.bar, completed=seen, description=state)
         if progress.epoch > self.told:
             self._tell(progress)

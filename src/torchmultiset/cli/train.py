@@ -22,7 +22,7 @@ from torchmultiset.data.load import is_store
 from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.record import read_config
 from torchmultiset.report.evaluation import tables
-from torchmultiset.run import CURVE, PREDICTIONS, Precision, Result, Watch, fitting_devices
+from torchmultiset.run import CURVE, PREDICTIONS, Precision, Result, Watch
 from torchmultiset.run import train as run
 from torchmultiset.task import Task, check_config
 
@@ -169,6 +169,8 @@ def train(
     console = Console(stderr=True)
     whole = RunConfig(data, model, objective, optim, seed)
     shown = TrainingProgress(console)
+    # Other processes repeat the command of this one. In a notebook, or a program of someone's own, that is another.
+    may_start_others = sys.argv[1:2] == ["train"]
 
     def start(task: Task) -> Watch:
         if recipe == "fast" and (preset or is_store(data.data)):  # of your own data the paper says nothing
@@ -180,7 +182,7 @@ def train(
             whole,
             out,
             resume=resume,
-            devices=devices or _devices(optim.batch_size or (64 if is_store(data.data) else 16), out),
+            devices=devices or (None if may_start_others else 1),
             nodes=nodes,
             precision=precision,
             command=["multiset", *sys.argv[1:]],
@@ -199,11 +201,6 @@ def train(
 
 def _name_of(data: Path) -> str:
     return data.parent.name if data.name in ("labels.csv", "labels.jsonl") else data.stem
-
-
-def _devices(batch_size: int, out: Path) -> int:
-    # Other processes repeat the command of this one. In a notebook, or a program of someone's own, that is another.
-    return fitting_devices(batch_size, out) if sys.argv[1:2] == ["train"] else 1
 
 
 def _say(text: str) -> None:

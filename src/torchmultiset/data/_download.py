@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
@@ -14,8 +13,9 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from torchmultiset._checks import check
+from torchmultiset._files import file_sha256
 
-__all__ = ["DownloadError", "cache_folder", "download", "file_sha256"]
+__all__ = ["DownloadError", "cache_folder", "download"]
 
 _BLOCK = 1 << 16
 
@@ -87,12 +87,6 @@ def download(
                     _from_any(urls, path, part, sha256, timeout, report, rounds=rounds, pause=pause)
             part.replace(path)
     return path
-
-
-def file_sha256(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cache_folder(name: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from math import prod
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-__all__ = ["allocate", "open_rows", "sha256_of", "write_rows"]
+__all__ = ["allocate", "open_rows", "write_rows"]
 
 
 def write_rows(path: Path, rows: Shaped[np.ndarray, "n ..."], *, before_end: int) -> None:
@@ -24,16 +23,10 @@ def write_rows(path: Path, rows: Shaped[np.ndarray, "n ..."], *, before_end: int
         os.fsync(file.fileno())
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def allocate(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """A .npy file with its header in place and room for the rows."""
     path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_suffix(".part")
+    unfinished = path.with_name(f"{path.name}.partial")
     with unfinished.open("wb") as file:
         header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from torchmultiset._checks import check, check_float, check_labels
+from torchmultiset._checks import can_look, check, check_float, check_labels
 
 __all__ = ["area_rank", "class_permutation", "random_rank", "spatial_rank"]
 
@@ -58,7 +58,7 @@ def random_rank(labels: Int64[Tensor, "b m"], permutation: Int64[Tensor, " c"]) 
     """
     ok = permutation.ndim == 1 and permutation.dtype == torch.int64
     check(ok, "permutation", "an int64 tensor of shape (C,)", permutation)
-    if permutation.device.type == "cpu":  # elsewhere the look would wait for the device
+    if can_look(permutation):
         ranks = permutation.tolist()
         check(len(set(ranks)) == len(ranks), "permutation", "a rank of its own for each class", ranks)
     check_labels("labels", labels, len(permutation), padding=True)

@@ -29,7 +29,8 @@ import numpy as np
 from jaxtyping import Shaped
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.data._npy import allocate, open_rows, sha256_of, write_rows
+from torchmultiset._files import file_sha256, write_whole
+from torchmultiset.data._npy import allocate, open_rows, write_rows
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 
@@ -188,7 +189,7 @@ def verify(folder: str | os.PathLike[str]) -> None:
     folder = Path(folder)
     load(folder)
     sums = read_manifest(folder)["sha256"]
-    damaged = [name for name, sha256 in sums.items() if sha256_of(folder / name) != sha256]
+    damaged = [name for name, sha256 in sums.items() if file_sha256(folder / name) != sha256]
     if damaged:
         raise ValueError(
             f"{', '.join(damaged)} in {folder} changed since the data set was built: delete the folder, build it again"
@@ -209,8 +210,8 @@ def _refuse_other(folder: Path, plan: Plan) -> None:
                     "delete that one first"
                 )
             return
-    # A .part file alone is all that a run leaves that is killed as it begins.
-    if folder.is_dir() and any(path.suffix != ".part" for path in folder.iterdir()):
+    # A .partial file alone is all that a run leaves that is killed as it begins.
+    if folder.is_dir() and any(path.suffix != ".partial" for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty and holds no data set: choose a new or empty folder")
 
 
@@ -288,7 +289,7 @@ def _read_finished(path: Path) -> set[Chunk]:
 def _checksums(folder: Path, plan: Plan, workers: int) -> dict[str, str]:
     files = [*plan.files(folder)]
     with ThreadPoolExecutor(workers) as executor:
-        sums = executor.map(sha256_of, files)
+        sums = executor.map(file_sha256, files)
         return {file.relative_to(folder).as_posix(): sha256 for file, sha256 in zip(files, sums, strict=True)}
 
 
@@ -324,9 +325,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n")
-    unfinished.replace(path)
+    write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
 def _differences(there: Any, here: Any, name: str = "") -> list[str]:

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from torchmultiset._checks import check, given
+from torchmultiset._checks import can_look, check, given
+from torchmultiset._files import file_sha256
 
 __all__ = ["Backbone", "load_weights"]
 
@@ -135,8 +136,8 @@ def _check_images(images: Tensor) -> None:
     ok = ok and (images.dtype == torch.uint8 or images.is_floating_point())
     check(ok, "images", "a uint8 or floating-point tensor of shape (B, 3, H, W) or (B, 1, H, W)", images)
     # Looking costs nothing beside the trunk on the CPU; elsewhere it would wait for the device.
-    if images.is_floating_point() and images.device.type == "cpu" and not torch.compiler.is_compiling():
-        lowest, highest = (float(bound) for bound in images.aminmax()) if images.numel() else (0.0, 0.0)
+    if images.is_floating_point() and can_look(images):
+        lowest, highest = (float(bound) for bound in images.aminmax())
         if not (lowest >= 0 and highest <= 1):
             raise ValueError(
                 f"images must hold values from 0 to 1 if floating-point, but these go from {lowest:g} to"
@@ -147,8 +148,7 @@ def _check_images(images: Tensor) -> None:
 def _check_hash(path: Path) -> None:
     named = re.search(r"-([0-9a-f]{8,64})\.", path.name)
     if named:
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        actual = file_sha256(path)
         if not actual.startswith(named[1]):
             raise ValueError(
                 f"{path} is damaged, or another file: its SHA-256 begins with {actual[: len(named[1])]}, not"

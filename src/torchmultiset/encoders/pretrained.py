@@ -21,13 +21,18 @@ BackboneName: TypeAlias = Literal["resnet34", "efficientnet-lite0"]
 _CHANNELS: Mapping[BackboneName, int] = {"resnet34": 512, "efficientnet-lite0": 1280}
 
 
-def make_backbone(name: BackboneName) -> Backbone:
-    """A frozen backbone with its ImageNet weights, by name."""
+def make_backbone(name: BackboneName, *, progress: bool = False) -> Backbone:
+    """A frozen backbone with its ImageNet weights, by name.
+
+    Args:
+        name: Which one.
+        progress: Show a progress bar if its weights have to be downloaded.
+    """
     check_one_of("name", name, get_args(BackboneName))
     if name == "resnet34":
         from torchmultiset.encoders.resnet import resnet34
 
-        return resnet34()
+        return resnet34(progress=progress)
     from torchmultiset.encoders.efficientnet import efficientnet_lite0
 
     return efficientnet_lite0()

@@ -94,7 +94,7 @@ def _download(progress: bool) -> Path:
         torch.hub.download_url_to_file(CHECKPOINT, str(path), hash_prefix=prefix, progress=progress)
     except URLError as error:
         raise ConnectionError(
-            f"could not download {CHECKPOINT}: {error}. Fetch the file elsewhere and give its path as `weights`"
+            f"could not download {CHECKPOINT}: {error}. Fetch it elsewhere and save it as {path}"
         ) from error
     except RuntimeError as error:  # what torch.hub raises for a wrong hash
         raise ValueError(f"{CHECKPOINT} sent a damaged file: {error}. Nothing was kept; try again") from error

@@ -62,14 +62,16 @@ class Cell:
         """Its data."""
         return SCALES[self.scale].data[self.data_set]
 
-    def config(self, data: str | Path = "data") -> RunConfig:
+    def config(self, data: str | Path = "data", *, mnist: str = "") -> RunConfig:
         """What is run, as `multiset train` would have it from the same preset, recipe and flags.
 
         Args:
             data: Folder of the data sets.
+            mnist: Where the digits are, for cells that make new images of them; empty: as for `load_digits`.
         """
         preset = self.plan.preset or cast(PresetName, self.data_set)
         values = values_of(preset, SCALES[self.scale].recipe)
+        values |= {"mnist": mnist} if mnist else {}
         values |= {**self.plan.values, **_METHODS[self.method], "data": str(Path(data, self.plan.path))}
         parts = {"data": DataConfig, "model": ModelConfig, "objective": ObjectiveConfig, "optim": OptimConfig}
         made = {name: _part(part, values) for name, part in parts.items()}

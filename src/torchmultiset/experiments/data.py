@@ -60,7 +60,7 @@ def make_data(
             _make_mnist_multi(path, cell.plan, scale, mnist, progress)
         elif not path.exists():
             _make_coco(path, cell.data_set, scale, coco, progress)
-        prepare(cell.config(folder), progress=progress)
+        prepare(cell.config(folder, mnist=mnist or ""), progress=progress)
 
 
 def _make_mnist_multi(path: Path, plan: DataPlan, scale: Scale, mnist: str | None, progress: bool) -> None:

@@ -21,7 +21,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +104,11 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int, mnist: str = "") -> 
         if is_done(cell, folders):
             return
         if (result / RECORD).exists():  # by a version that left out the rest
-            _complete(cell, result, folders)
+            _complete(cell, result, folders, mnist)
             return
         run.mkdir(parents=True, exist_ok=True)
         write_whole(run / PROGRESS, json.dumps({"pid": os.getpid()}))
-        config, tasks = cell.config(folders.data), list[Task]()
-        if mnist and not config.data.mnist:
-            config = replace(config, data=replace(config.data, mnist=mnist))
+        config, tasks = cell.config(folders.data, mnist=mnist), list[Task]()
 
         def watch(task: Task) -> Watch:
             tasks.append(task)
@@ -154,7 +152,7 @@ class _Notes:
         if now - self.written < 1 and progress.epoch == self.epoch:
             return
         self.written, self.epoch = now, progress.epoch
-        seen = progress.epoch * self.examples + min(progress.step * self.optim.batch_size, self.examples)
+        seen = progress.seen(self.examples, self.optim.batch_size)
         told = {
             "pid": os.getpid(),
             "epoch": progress.epoch,
@@ -231,12 +229,12 @@ def _with_model(cell: Cell, folders: Folders) -> Path | None:
     return next((place for place in places if (place / MODEL).exists()), None)
 
 
-def _complete(cell: Cell, result: Path, folders: Folders) -> None:
+def _complete(cell: Cell, result: Path, folders: Folders, mnist: str) -> None:
     """What can be measured with the model that was kept."""
     with_model = _with_model(cell, folders)
     assert with_model is not None
     model = open_model(with_model).to(local_fabric().device)
-    test = prepare(cell.config(folders.data)).splits["test"]
+    test = prepare(cell.config(folders.data, mnist=mnist)).splits["test"]
     _measure_worth(model, test, evaluate(model, test), result)
 
 

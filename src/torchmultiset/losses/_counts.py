@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from torchmultiset._checks import check, check_counts, check_float
+from torchmultiset._checks import can_look, check, check_counts, check_float
 from torchmultiset._precision import full_precision
 from torchmultiset.distributions import cell_log_probabilities, poisson_binomial
 from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
@@ -80,7 +80,7 @@ def count_table_loss(
     check_float("logits", logits, "(B, C, M)", like=(target.shape[0], target.shape[1], None))
     counts = logits.shape[2]
     check(counts >= 1, "logits", "scores of at least one count", logits)
-    if target.device.type == "cpu":  # elsewhere a look would wait for the device
+    if can_look(target):
         _check_most(target, counts - 1, f"logits hold scores of the {counts} counts from 0")
     log_count = log_policy(logits).gather(2, target[..., None]).squeeze(2)
     return reduce(-log_count.sum(-1), reduction)

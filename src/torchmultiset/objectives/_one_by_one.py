@@ -107,24 +107,19 @@ class ReinforceObjective:
 
 @dataclass(frozen=True)
 class DistributionMatchingObjective:
-    """Aggregated distribution matching along sampled labels, or any other strategy."""
+    """Aggregated distribution matching along sampled labels."""
 
     divergence: Literal["kl", "l1"] | float = "kl"
-    strategy: Strategy = "stochastic"
     stop_weight: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_one_of("strategy", self.strategy, get_args(Strategy))
-
-    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:
+    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
         """What to do with this batch."""
         target = batch.target
 
         def loss(output: Output) -> Tensor:
             return distribution_matching_loss(output.logits, target, divergence=self.divergence)
 
-        choose = _strategy(self.strategy, target, generator, done)
-        return _with_stop(choose, loss, target, self.stop_weight)
+        return _with_stop(sample(generator), loss, target, self.stop_weight)
 
 
 class SequenceObjective:

@@ -203,8 +203,9 @@ class RegressedCounts(_NumberForEach):
         return round_counts(scores.squeeze(-1))
 
     def probabilities(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Float[Tensor, "b 1 c"]:  # noqa: ARG002
-        """There are none: the numbers themselves."""
-        return scores.transpose(1, 2)
+        """There are none: the share of each class among the labels."""
+        numbers = scores.clamp(min=0).transpose(1, 2)
+        return numbers / numbers.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, norm: str | None) -> list[nn.Module]:

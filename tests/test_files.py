@@ -1,0 +1,35 @@
+"""Files that are there as a whole, or not at all."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from torchmultiset._files import write_whole
+
+
+@pytest.mark.parametrize(
+    ("content", "written"),
+    [("naïve\n", "naïve\n".encode()), (b"\x00\xff", b"\x00\xff"), (lambda file: file.write(b"by hand"), b"by hand")],
+)
+def test_what_is_written_is_there(content, written, tmp_path):
+    path = tmp_path / "new folder" / "file.txt"
+    write_whole(path, "old")
+    write_whole(path, content)
+    assert path.read_bytes() == written
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "file.txt"
+    write_whole(path, "old")
+
+    def half(file):
+        file.write(b"ne")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, half)
+    assert path.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [path]
