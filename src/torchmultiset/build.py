@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Literal, get_args
 
 from torch import nn
 
@@ -45,7 +45,7 @@ from torchmultiset.readouts import (
     Slots,
 )
 
-__all__ = ["AT_ONCE", "build_objective", "build_predictor", "check_together"]
+__all__ = ["AT_ONCE", "build_objective", "build_predictor", "check_together", "settle_kinds", "settle_stop"]
 
 AT_ONCE: tuple[ObjectiveName, ...] = ("one-step", "counts", "hungarian", "power")
 """Objectives of readouts, which name no labels one after another."""
@@ -81,6 +81,7 @@ def build_predictor(
         ('ConvLSTMPolicy', 5)
     """
     check_together(objective, stop)
+    model, objective = settle_kinds(model, objective, shape, backbone=backbone is not None)
     num_classes = len(classes) + (stop == "end")
     encoder, memory = _encoder(model, shape, backbone, fingerprint)
     if objective.objective in AT_ONCE:
@@ -88,9 +89,56 @@ def build_predictor(
         check(model.policy == "auto", "policy", what, model.policy)
         policy = _readout(model, objective, num_classes, memory, max_size, stop)
     else:
-        policy = _policy(model, num_classes, memory, counts_only=objective.objective == "marginal")
+        if objective.objective == "marginal":
+            one = (
+                "'feed-forward' or 'transformer' with objective 'marginal', which needs a policy that sees only counts"
+            )
+            check(model.policy in ("feed-forward", "transformer"), "policy", one, model.policy)
+        policy = _policy(model, num_classes, memory)
     baseline = objective.objective == "rl"
     return Predictor(encoder, policy, classes, max_size=max_size, stop=stop, baseline=baseline)
+
+
+def settle_kinds(
+    model: ModelConfig, objective: ObjectiveConfig, shape: tuple[int, ...], *, backbone: bool = False
+) -> tuple[ModelConfig, ObjectiveConfig]:
+    """Encoder, policy and count head in place of "auto", where there is to be one: with or without space.
+
+    Args:
+        model: The network.
+        objective: What it will be trained with.
+        shape: Of one input; with a backbone, of its features.
+        backbone: Whether the inputs are features, which have their encoder.
+    """
+    spatial = len(shape) == 3
+    if model.encoder == "auto" and not backbone:
+        model = replace(model, encoder="conv" if spatial else "mlp")
+    if model.policy == "auto" and objective.objective not in AT_ONCE:
+        recurrent: PolicyName = "conv-lstm" if spatial else "lstm"
+        model = replace(model, policy="transformer" if objective.objective == "marginal" else recurrent)
+    if objective.count_head == "auto":
+        objective = replace(objective, count_head="cells" if spatial else "table")
+    return model, objective
+
+
+def settle_stop(stop: Stop | Literal["auto"], least: int, max_size: int) -> Stop:
+    """The way to stop: "auto" is "fixed" if all multisets have as many labels as one can have, else "policy".
+
+    Args:
+        stop: What is wanted.
+        least: Size of the smallest multiset.
+        max_size: Size of the largest that can be predicted.
+
+    Raises:
+        ValueError: It is "fixed", but sizes differ.
+    """
+    if stop == "auto":
+        return "fixed" if least == max_size else "policy"
+    if stop == "fixed" and least < max_size:
+        raise ValueError(
+            f"stop 'fixed' needs multisets of max_size, {max_size} labels, but one has {least}: use 'policy' or 'end'"
+        )
+    return stop
 
 
 def build_objective(
@@ -162,11 +210,10 @@ def _encoder(
         fits = len(shape) == 3 and shape[0] == encoder.channels
         check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
         return encoder, (model.units[-1], *shape[1:])
-    kind = model.encoder if model.encoder != "auto" else "conv" if len(shape) == 3 else "mlp"
-    if kind == "mlp":
-        check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", kind)
+    if model.encoder == "mlp":
+        check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", model.encoder)
         return MLPEncoder(shape[0], model.units), (model.units[-1],)
-    check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", kind)
+    check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", model.encoder)
     tower = ConvEncoder(shape[0], model.channels, norm=None if model.norm == "none" else "batch")
     memory = tower.memory_shape(shape[1], shape[2])
     one = f"'none' where images of {shape[1]}x{shape[2]} pixels leave a map of one place, or channels fewer"
@@ -174,15 +221,9 @@ def _encoder(
     return tower, memory
 
 
-def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...], *, counts_only: bool) -> nn.Module:
+def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn.Module:
     check_one_of("policy", model.policy, get_args(PolicyName))
-    if counts_only:
-        fits = model.policy in ("auto", "feed-forward", "transformer")
-        what = "'feed-forward' or 'transformer' with objective 'marginal', which needs a policy that sees only counts"
-        check(fits, "policy", what, model.policy)
-        model = replace(model, policy="transformer") if model.policy == "auto" else model
-    spatial = len(memory) == 3
-    kind = model.policy if model.policy != "auto" else "conv-lstm" if spatial else "lstm"
+    spatial, kind = len(memory) == 3, model.policy
     if kind == "conv-lstm":
         check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for inputs without space", kind)
         channels, height, width = memory
@@ -216,7 +257,7 @@ def _readout(
         min_size = max_size if stop == "fixed" else 0
         return PowerMultiset(num_classes, features, max_size=max_size, min_size=min_size, hidden=2 * width)
     check_one_of("count_head", objective.count_head, ("auto", *get_args(CountHead)))
-    head = ("cells" if spatial else "table") if objective.count_head == "auto" else objective.count_head
+    head = objective.count_head
     if head == "cells":
         others = "'table', 'poisson' or 'regression'"
         check(spatial, "count_head", f"{others} for inputs without space", head)

@@ -26,7 +26,7 @@ except ImportError as error:
     raise ImportError('MultisetClassifier is an extra: pip install "torchmultiset[sklearn]"') from error
 
 from torchmultiset._checks import check, given
-from torchmultiset.build import build_objective, build_predictor
+from torchmultiset.build import build_objective, build_predictor, settle_stop
 from torchmultiset.config import ModelConfig, ObjectiveConfig, ObjectiveName, OptimConfig, PolicyName, Stop
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
@@ -162,9 +162,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.classes_ = _array(targets.classes)
         self.max_size_ = max(1, int(sizes.max())) if self.max_size is None else int(self.max_size)
-        same = int(sizes.min()) == self.max_size_
-        stop: Stop = ("fixed" if same else "policy") if self.stop == "auto" else self.stop
-        check(same or stop != "fixed", "stop", "'policy' or 'end' for multisets of several sizes", stop)
+        stop = settle_stop(self.stop, int(sizes.min()), self.max_size_)
 
         labels = to_labels(torch.from_numpy(targets.counts)).numpy()
         examples = Examples(inputs, labels, tuple(map(str, targets.classes)))

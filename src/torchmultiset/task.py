@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from torchmultiset._checks import check
-from torchmultiset.build import AT_ONCE
+from torchmultiset.build import settle_kinds, settle_stop
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, ObjectiveName, RunConfig, to_dict
 from torchmultiset.data import Examples, mnist_multi, store
 from torchmultiset.data.digits import load_digits
@@ -347,21 +347,17 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
         picks.append(Pick(what, str(value), reason))
         model = replace(model, **{what: value})
 
-    spatial = len(shape) == 3
     objective, backbone = config.objective, config.data.backbone != "none"
     if objective.objective == "auto":
         objective, model, why = pick_objective(objective, model, shape, model.max_size or most, backbone=backbone)
         picks += why
-    if objective.count_head == "auto":
-        objective = replace(objective, count_head="cells" if spatial else "table")
+    fitting, objective = settle_kinds(model, objective, shape, backbone=backbone)
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
-    if model.encoder == "auto" and not backbone:
-        pick("encoder", "conv" if spatial else "mlp", by_shape)
-    if model.policy == "auto" and objective.objective not in AT_ONCE:
-        if objective.objective == "marginal":
-            pick("policy", "transformer", "objective marginal needs a policy that sees only counts")
-        else:
-            pick("policy", "conv-lstm" if spatial else "lstm", by_shape)
+    if fitting.encoder != model.encoder:
+        pick("encoder", fitting.encoder, by_shape)
+    if fitting.policy != model.policy:
+        marginal = "objective marginal needs a policy that sees only counts"
+        pick("policy", fitting.policy, marginal if objective.objective == "marginal" else by_shape)
     if model.max_size == 0:
         check(most >= 1, "the training data", "one with at least one label", "without any")
         pick("max_size", most, "the largest multiset of the training data has as many labels")
@@ -370,12 +366,10 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
             f"max_size must be at least {most}, the size of the largest training example, but is {model.max_size}"
         )
     have = f"training multisets have {most if least == most else f'{least} to {most}'} labels"
-    if model.stop == "auto" and least == model.max_size:
-        pick("stop", "fixed", f"all {have}")
-    elif model.stop == "auto":
-        pick("stop", "policy", have if least < most else f"{have}, and max_size is {model.max_size}")
-    elif model.stop == "fixed" and least < model.max_size:
-        raise ValueError(f"stop 'fixed' needs multisets of max_size, {model.max_size} labels, but {have}")
+    stop = settle_stop(model.stop, least, model.max_size)
+    if model.stop == "auto":
+        one = f"all {have}" if stop == "fixed" else f"{have}, and max_size is {model.max_size}"
+        pick("stop", stop, have if least < most else one)
     if config.optim.batch_size == 0:
         picks.append(Pick("batch_size", str(optim.batch_size), f"there are {len(train):,} training examples"))
     if config.optim.epochs == 0:
