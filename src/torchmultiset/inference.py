@@ -51,6 +51,11 @@ class InputKind:
     exif: bool
     """Whether images were turned the way their EXIF tag says."""
 
+    @property
+    def of_images(self) -> bool:
+        """Whether image files can be read as such: square, grey or RGB."""
+        return len(self.shape) == 3 and self.shape[1] == self.shape[2] and self.shape[0] in (1, 3)
+
 
 class Source(NamedTuple):
     """Inputs by name, and what is true of them, if that is known."""
@@ -154,7 +159,7 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
         else:
             images.append(path)
     if images:
-        if len(kind.shape) != 3 or kind.shape[1] != kind.shape[2] or kind.shape[0] not in (1, 3):
+        if not kind.of_images:
             raise ValueError(
                 f"this model reads inputs of shape {_shape(kind.shape)}, not images: give .npy files or a data set"
             )

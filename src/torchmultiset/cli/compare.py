@@ -24,7 +24,8 @@ from torchmultiset.inference import open_model
 from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.comparison import compare as compare_paired
-from torchmultiset.report.evaluation import Report, in_words, report, scores_table
+from torchmultiset.report.evaluation import Report, in_words, report
+from torchmultiset.report.terminal import scores_table
 from torchmultiset.task import as_trained
 
 __all__ = ["app"]

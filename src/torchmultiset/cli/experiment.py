@@ -10,11 +10,9 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
-from rich.table import Table
 
 from torchmultiset.experiments.cells import Cell, all_cells, choose
 from torchmultiset.experiments.data import make_data
@@ -31,6 +29,7 @@ from torchmultiset.experiments.grid import (
 from torchmultiset.experiments.paper import TableName
 from torchmultiset.experiments.scales import SCALES, ScaleName
 from torchmultiset.experiments.work import RECORD, Folders, read_json
+from torchmultiset.report.terminal import empty_table
 
 __all__ = ["app"]
 
@@ -186,7 +185,7 @@ class _Shown:
 
 def _list(cells: Sequence[Cell], folders: Folders) -> None:
     states = {cell.id: look(cell, folders) for cell in cells}
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table = empty_table()
     for name in ("cell", "tables", "state"):
         table.add_column(name, no_wrap=name == "cell")
     for cell in cells:

@@ -11,7 +11,6 @@ import torch
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from cyclopts.validators import Path as PathOf
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +27,7 @@ from torchmultiset.export import (
     weight_bytes,
 )
 from torchmultiset.inference import MODEL, input_kind, open_inputs, open_model
+from torchmultiset.report.terminal import empty_table
 
 __all__ = ["app"]
 
@@ -108,7 +108,7 @@ def _name(model: str) -> str:
 
 
 def _table(rows: Sequence[tuple[str, int, Speed]], many: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table = empty_table()
     threads = torch.get_num_threads()
     table.add_column(f"on {threads} thread{'s' * (threads > 1)}")
     for name in ("size", "one input", f"each of {many}"):

@@ -14,7 +14,6 @@ import torch
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from cyclopts.validators import Path as PathOf
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -28,6 +27,7 @@ from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.calibration import calibrate, calibration_tables, log_probabilities
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
+from torchmultiset.report.terminal import empty_table
 from torchmultiset.task import as_trained
 
 __all__ = ["evaluate", "named", "open_splits", "predict"]
@@ -290,7 +290,7 @@ def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
 
 
 def _predictions_table(*, sequential: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table = empty_table()
     table.add_column("input", overflow="fold", max_width=30)
     table.add_column("prediction")
     if sequential:

@@ -57,7 +57,7 @@ class PageModel:
             kind = input_kind(predictor)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        if len(kind.shape) != 3 or kind.shape[1] != kind.shape[2] or kind.shape[0] not in (1, 3):
+        if not kind.of_images:
             shape = " x ".join(map(str, kind.shape))
             raise ValueError(f"{name} reads inputs of shape {shape}, not images: `multiset predict` puts it to use")
         return cls(name, predictor, kind)

@@ -20,7 +20,8 @@ from torch import Tensor
 from torchmultiset._checks import check, check_counts
 from torchmultiset.data.examples import Examples
 from torchmultiset.predictor import Predictor
-from torchmultiset.report.evaluation import scores_table, wilson
+from torchmultiset.report.evaluation import wilson
+from torchmultiset.report.terminal import scores_table
 
 __all__ = ["Answered", "Bin", "Calibration", "calibrate", "calibration_tables", "log_probabilities"]
 

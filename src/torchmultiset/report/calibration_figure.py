@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from torchmultiset._files import write_whole
 from torchmultiset.report.calibration import Calibration
+from torchmultiset.report.preview import save_figure
 
 __all__ = ["draw_calibration", "save_calibration"]
 
@@ -19,7 +18,7 @@ _BLUE, _GREY, _PALE = "#0969da", "#57606a", "#afb8c1"
 
 def save_calibration(told: Calibration, path: str | Path) -> None:
     """Draw it into a PNG file; see `draw_calibration`."""
-    write_whole(Path(path), partial(draw_calibration(told).savefig, format="png", metadata={"Software": None}))
+    save_figure(draw_calibration(told), path)
 
 
 def draw_calibration(told: Calibration) -> Figure:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from torchmultiset._checks import check
 from torchmultiset.data.examples import Examples
+from torchmultiset.report.terminal import scores_table
 
 __all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline", "splits_table", "tables"]
 
@@ -141,7 +141,7 @@ def tables(description: Description) -> list[Table]:
 
 def splits_table(description: Description) -> Table:
     """One row for each split."""
-    table = _table("Splits", "split", "examples", "labels", "sizes", "mean size", "with repeats", "distinct")
+    table = scores_table("Splits", "split", "examples", "labels", "sizes", "mean size", "with repeats", "distinct")
     for name, split in description.splits.items():
         mean, repeats = (
             (f"{split.labels / split.examples:.2f}", f"{split.repeats / split.examples:.1%}")
@@ -161,7 +161,7 @@ def _sizes_table(description: Description) -> Table:
     bins = [range(start, start + width) for start in range(least, most + 1, width)]
     counts = [[sum(split.sizes.get(size, 0) for size in sizes) for split in splits] for sizes in bins]
 
-    table = _table("Examples by size", "size", *_names(description), "share", "")
+    table = scores_table("Examples by size", "size", *_names(description), "share", "")
     for sizes, row, share in zip(bins, counts, _shares(counts), strict=True):
         table.add_row(_span(sizes[0], sizes[-1]), *map("{:,}".format, row), *share)
     return table
@@ -176,7 +176,7 @@ def _classes_table(description: Description) -> Table:
         shown = sorted(shown, key=lambda i: -sum(counts[i]))[:_ROWS_OF_CLASSES]
         title += f", top {_ROWS_OF_CLASSES} of {len(counts):,}"
 
-    table = _table(title, "class", *_names(description), "share", "", "at most")
+    table = scores_table(title, "class", *_names(description), "share", "", "at most")
     for i in shown:
         name = description.classes[i]
         most = max(split.classes[name].most for split in splits)
@@ -187,16 +187,6 @@ def _classes_table(description: Description) -> Table:
 def _names(description: Description) -> list[str]:
     """The splits that are not empty."""
     return [name for name, split in description.splits.items() if split.examples]
-
-
-def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
-    table.padding = (0, 1, 0, 0)
-    # Names may take two lines; numbers are never cut.
-    table.add_column(first, max_width=24)
-    for name in others:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)  # bars have no name
-    return table
 
 
 def _shares(counts: Sequence[Sequence[int]]) -> list[tuple[str, str]]:

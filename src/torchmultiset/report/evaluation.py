@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Int64
-from rich import box
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from torchmultiset._checks import check, check_counts
 from torchmultiset.metrics import class_f1, exact_match, f1, precision, recall
 from torchmultiset.multiset import cardinality, intersection
+from torchmultiset.report.terminal import scores_table
 
 __all__ = [
     "ClassScores",
@@ -26,7 +26,6 @@ __all__ = [
     "best_constant",
     "in_words",
     "report",
-    "scores_table",
     "tables",
     "wilson",
 ]
@@ -256,13 +255,3 @@ def _cells(scores: Scores) -> list[str]:
 
 def _show(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def scores_table(title: str, first: str, *others: str) -> Table:
-    """An empty table: names on the left, which may be wrapped, and numbers, which may not."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
-    table.padding = (0, 1, 0, 0)
-    table.add_column(first, max_width=24)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

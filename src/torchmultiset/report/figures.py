@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from torchmultiset._checks import check
-from torchmultiset._files import write_whole
 from torchmultiset.predictor import Prediction
-from torchmultiset.report.preview import captions, pixels_of
+from torchmultiset.report.preview import captions, pixels_of, save_figure
 
 __all__ = ["Panel", "choose", "draw_curve", "draw_predictions", "panels", "save_curve", "save_predictions"]
 
@@ -111,7 +109,7 @@ def choose(right: Bool[Tensor, " n"], *, number: int = 16) -> list[int]:
 
 def save_predictions(panels: Sequence[Panel], classes: Sequence[str], path: str | Path) -> None:
     """Draw predictions into a PNG file; see `draw_predictions`."""
-    _save(draw_predictions(panels, classes), Path(path))
+    save_figure(draw_predictions(panels, classes), path)
 
 
 def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
@@ -156,7 +154,7 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
 
 def save_curve(history: Sequence[Mapping[str, int | float]], path: str | Path) -> None:
     """Draw the learning curve into a PNG file; see `draw_curve`."""
-    _save(draw_curve(history), Path(path))
+    save_figure(draw_curve(history), path)
 
 
 def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
@@ -252,8 +250,3 @@ def _write(figure: Figure, x: float, y: float, lines: Sequence[str], colour: str
         # A class may be called $x$: nothing in a name is mathematics.
         place = x / width, 1 - (y + n * _LINE) / height
         figure.text(*place, line, fontproperties=font, color=colour, parse_math=False)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    # Without the name of the software, so that the same picture has the same bytes.
-    write_whole(path, partial(figure.savefig, format="png", metadata={"Software": None}))

@@ -20,7 +20,7 @@ from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.data.examples import Examples
 
-__all__ = ["PANEL_PX", "captions", "draw", "pixels_of", "save_preview"]
+__all__ = ["PANEL_PX", "captions", "draw", "pixels_of", "save_figure", "save_preview"]
 
 PANEL_PX = 240
 """Width and height of an example in the picture."""
@@ -57,10 +57,13 @@ def save_preview(examples: Examples, path: str | Path, *, number: int = 24, seed
     if not len(examples):
         raise ValueError("there are no examples to draw: the split is empty, choose another one")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:number])
-    figure = draw(examples.subset(chosen), boxes=boxes)
-    # Without the name of the software, so that the same picture has the same bytes.
-    write_whole(Path(path), partial(figure.savefig, format="png", metadata={"Software": None}))
+    save_figure(draw(examples.subset(chosen), boxes=boxes), path)
     return len(chosen)
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """As a PNG file without the name of the software, so that the same picture has the same bytes."""
+    write_whole(Path(path), partial(figure.savefig, format="png", metadata={"Software": None}))
 
 
 def draw(examples: Examples, *, boxes: bool = False) -> Figure:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.table import Table
 
 from torchmultiset.data.coco import Coco, PaperCounts, Stage
+from torchmultiset.report.terminal import empty_table
 
 __all__ = ["stages_table"]
 
@@ -21,8 +21,7 @@ def stages_table(coco: Coco, paper: PaperCounts) -> Table:
         [stage for stage in coco.stages if stage.split == split]
         for split in ("training", "test", "train", "validation")
     )
-    table = Table(title="What each stage keeps", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.show_edge, table.padding = False, (0, 1, 0, 0)
+    table = empty_table("What each stage keeps")
     table.add_column("stage")
     for split in ("training", "test"):
         for unit in ("images", "objects", "classes"):

@@ -1,0 +1,29 @@
+"""Tables for the terminal, all of one look."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+__all__ = ["empty_table", "scores_table"]
+
+
+def empty_table(title: str | None = None) -> Table:
+    """A table without columns, as narrow as can be."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def scores_table(title: str, first: str, *others: str) -> Table:
+    """An empty table: names on the left, which may be wrapped, and numbers, which may not; bars have no heading."""
+    table = empty_table(title)
+    table.add_column(first, max_width=24)
+    for name in others:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    return table
