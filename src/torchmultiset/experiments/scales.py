@@ -131,7 +131,7 @@ SCALES: Mapping[ScaleName, Scale] = {
         },
         coco="synthetic",
         all_digits=False,
-        coco_seeds={"table-1": 1, "table-2": 2, "table-3": 1, "beyond": 1, "variations": 1},
+        coco_seeds={"table-1": 1, "table-2": 2, "table-3": 1, "beyond": 1, "variations": 1, "training": 1},
         speed_is_known=True,
     ),
     "small": Scale(
@@ -149,7 +149,7 @@ SCALES: Mapping[ScaleName, Scale] = {
         },
         coco="subset",
         all_digits=True,
-        coco_seeds={"table-1": 3, "table-2": 5, "table-3": 3, "beyond": 3, "variations": 3},
+        coco_seeds={"table-1": 3, "table-2": 5, "table-3": 3, "beyond": 3, "variations": 3, "training": 3},
         speed_is_known=True,
     ),
     "paper": Scale(
@@ -167,7 +167,7 @@ SCALES: Mapping[ScaleName, Scale] = {
         },
         coco="2014",
         all_digits=True,
-        coco_seeds={"table-1": 1, "table-2": 5, "table-3": 1, "beyond": 1, "variations": 1},
+        coco_seeds={"table-1": 1, "table-2": 5, "table-3": 1, "beyond": 1, "variations": 1, "training": 1},
         speed_is_known=False,
     ),
 }

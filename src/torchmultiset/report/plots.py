@@ -40,6 +40,7 @@ _METHODS = (
     *("multi-js", "multi-tv", "multi-mixed", "multi-coached"),
     *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-affine"),
     *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-affine"),
+    *("multi-faster", "counts-faster", "multi-transformer-faster"),
 )
 _CLASSES = 30  # columns of a heat map; more cannot be read
 
