@@ -174,7 +174,7 @@ def build_objective(
         return HungarianObjective(objective.nothing_weight)
     if name == "power":
         least, most = predictor.sizes
-        return PowerObjective(most, least)
+        return PowerObjective(max_size=most, min_size=least)
     return DistributionMatchingObjective("l1" if name == "dm-l1" else "kl", stop_weight=weight)
 
 

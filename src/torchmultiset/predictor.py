@@ -244,7 +244,7 @@ class Predictor(nn.Module):
             if not self.sequential:
                 return self.belief(x).ranked(k)
             search, memory = self._search(beam), self.encoder(x)
-            return search.best(memory, k, among=self.counts(self._decode(memory, greedy, early=True)))
+            return search.ranked(memory, k, among=self.counts(self._decode(memory, greedy, early=True)))
 
     @torch.no_grad()
     def log_probability(

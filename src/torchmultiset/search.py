@@ -95,7 +95,7 @@ class Search:
         what = "one with a method select(state, index), which a search needs; see torchmultiset.search.Searchable"
         check(callable(getattr(self.policy, "select", None)), "policy", what, type(self.policy).__name__)
 
-    def best(self, memory: Float[Tensor, "b ..."], k: int, among: Int64[Tensor, "b c"]) -> Ranked:
+    def ranked(self, memory: Float[Tensor, "b ..."], k: int, among: Int64[Tensor, "b c"]) -> Ranked:
         """The k most probable multisets that a beam finds.
 
         It proposes twice as many as are asked for. Those and `among` are scored and ranked by `log_probability`, so
@@ -110,7 +110,7 @@ class Search:
         check_counts("among", among, like=(len(memory), self.num_classes))
         size = self._at_a_time(max(self.beam, 2 * k))
         parts = [
-            self._best(some, k, answers)
+            self._ranked(some, k, answers)
             for some, answers in zip(torch.split(memory, size), torch.split(among, size), strict=True)
         ]
         return Ranked(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -131,7 +131,7 @@ class Search:
         widest: int = min(beam, self.num_classes**self.max_size)
         return max(1, _STATES // widest)
 
-    def _best(self, memory: Tensor, k: int, among: Tensor) -> Ranked:
+    def _ranked(self, memory: Tensor, k: int, among: Tensor) -> Ranked:
         state = self.policy.start(memory)
         found = [*self._prefixes(state, torch.zeros_like(among), max(self.beam, 2 * k))]
         log_mass = torch.cat([level.log_mass + level.log_end for level in found], 1)

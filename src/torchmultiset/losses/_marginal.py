@@ -46,7 +46,7 @@ def parts_of(target: Int64[Tensor, "b c"]) -> Int64[Tensor, "b s c"]:
 def marginal_loss(
     logits: Float[Tensor, "b s k"],
     target: Int64[Tensor, "b c"],
-    stop: Float[Tensor, "b s"] | None = None,
+    stop_logits: Float[Tensor, "b s"] | None = None,
     *,
     end: bool = False,
     max_size: int | None = None,
@@ -65,7 +65,7 @@ def marginal_loss(
     Args:
         logits: Scores (B, S, C), or (B, S, C + 1) with END, of the policy where each of `parts_of` has been named.
         target: Counts (B, C).
-        stop: Scores (B, S) of stopping there, if a stop head says when.
+        stop_logits: Scores (B, S) of stopping there, if a stop head says when.
         end: Whether the last class is END, which follows the last label.
         max_size: Size of the largest multiset that can be predicted: nothing is left to decide after its last label.
             None: there is no largest.
@@ -87,12 +87,12 @@ def marginal_loss(
     most = labels.shape[1]
     batch, classes = target.shape
     check_float("logits", logits, "(B, S, C)", like=(batch, 2**most, classes + end))
-    check(not (end and stop is not None), "stop", "None with END, which says when to stop", stop)
+    check(not (end and stop_logits is not None), "stop_logits", "None with END, which says when to stop", stop_logits)
     log_pi = log_policy(logits)
     log_end = log_pi[..., -1] if end else torch.zeros_like(log_pi[..., 0])
-    if stop is not None:
-        check_float("stop", stop, "(B, S)", like=(batch, 2**most))
-        score = full_precision(stop)
+    if stop_logits is not None:
+        check_float("stop_logits", stop_logits, "(B, S)", like=(batch, 2**most))
+        score = full_precision(stop_logits)
         log_pi, log_end = log_pi + logsigmoid(-score)[..., None], logsigmoid(score)
     size = cardinality(target)
     if max_size is not None:
