@@ -8,6 +8,7 @@ import pytest
 from command_line import Run, runner
 from page_models import predictor, save
 
+from torchmultiset.models import NAMES
 from torchmultiset.page import server
 
 
@@ -28,7 +29,7 @@ def test_help_in_80_columns(run):
 @pytest.mark.parametrize(
     ("tokens", "served"),
     [
-        ([], (("mnist-multi-4",), "127.0.0.1", 8000)),
+        ([], (NAMES, "127.0.0.1", 8000)),
         (["runs/a", "b", "--host", "0.0.0.0", "--port", "0"], (("runs/a", "b"), "0.0.0.0", 0)),
     ],
 )
