@@ -5,7 +5,6 @@ It needs the extra ``sklearn``. Nothing else in the package imports scikit-learn
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -279,7 +278,6 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
             predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
         teacher = build_objective(objective, predictor, seed=self._seed)
         optim = OptimConfig(int(self.epochs or 0), int(self.batch_size or 0), float(self.lr))
-        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         with TemporaryDirectory() as folder:
             progress = fit(predictor, teacher, train, validation, optim, folder, seed=self._seed, fabric=local_fabric())
             self.predictor_ = Predictor.load(Path(folder, BEST))

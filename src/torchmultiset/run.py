@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import time
@@ -211,7 +210,6 @@ def _launch(devices: int, nodes: int, precision: Precision) -> Fabric:
     check(devices >= 1, "devices", "at least 1", devices)
     check(nodes >= 1, "nodes", "at least 1", nodes)
     several = devices * nodes > 1
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # else each process announces itself
     fabric = make_fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
     if several:
         fabric.launch()

@@ -11,6 +11,7 @@ that are kept are those of process 0.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import signal
 import threading
@@ -83,6 +84,7 @@ def make_fabric(**settings: Any) -> Fabric:
     """On NVIDIA's GPUs if there are any, else on the CPU: others have no double precision, which count heads need."""
     from lightning_fabric import Fabric
 
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # else each process announces itself
     return Fabric(accelerator="cuda" if torch.cuda.is_available() else "cpu", **settings)
 
 
