@@ -6,8 +6,6 @@ import inspect
 from functools import wraps
 from typing import Any, TypeVar
 
-import numpy as np
-
 __all__ = ["recorded"]
 
 T = TypeVar("T")
@@ -15,8 +13,6 @@ T = TypeVar("T")
 
 def recorded(cls: type[T]) -> type[T]:
     """Class decorator: keep the arguments of the constructor, defaults included, in `arguments`.
-
-    NumPy's numbers, which a grid of hyper-parameters has, become Python's: the arguments are saved as JSON.
 
     Example:
         >>> @recorded
@@ -34,8 +30,7 @@ def recorded(cls: type[T]) -> type[T]:
         construct(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        given = list(bound.arguments.items())[1:]
-        self.arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
+        self.arguments = dict(list(bound.arguments.items())[1:])
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls

@@ -25,7 +25,7 @@ from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.comparison import compare as compare_paired
 from torchmultiset.report.evaluation import Report, in_words, report
-from torchmultiset.report.terminal import scores_table
+from torchmultiset.report.terminal import numbers_table
 from torchmultiset.task import as_trained
 
 __all__ = ["app"]
@@ -120,7 +120,7 @@ def _look(name: str, predictor: Predictor, data: Path, split: str) -> _Compared:
 
 def _scores(compared: Sequence[_Compared], split: str) -> Table:
     title = f"{compared[0].told.overall.examples:,} {split} examples"
-    table = scores_table(title, "model", "objective", "exact match", "95% interval", "F1", "weights")
+    table = numbers_table(title, "model", "objective", "exact match", "95% interval", "F1", "weights")
     for one in compared:
         overall, (low, high) = one.told.overall, one.told.overall.interval
         objective = str(one.predictor.record.get("config", {}).get("objective", "-"))
@@ -136,7 +136,7 @@ def _differences(compared: Sequence[_Compared], number: int) -> Table | None:
     differ = np.flatnonzero(right.any(0) & ~right.all(0))[:number]
     if not len(differ):
         return None
-    table = scores_table("Where they differ", "example", *(one.name for one in compared))
+    table = numbers_table("Where they differ", "example", *(one.name for one in compared))
     for i in differ.tolist():
         answers = (
             Text(f"{'✓' if one.right[i] else '✗'} {in_words(named(one.counts[i], one.predictor))}") for one in compared

@@ -21,7 +21,7 @@ from torchmultiset._checks import check, check_counts
 from torchmultiset.data.examples import Examples
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.evaluation import wilson
-from torchmultiset.report.terminal import scores_table
+from torchmultiset.report.terminal import numbers_table
 
 __all__ = ["Answered", "Bin", "Calibration", "calibrate", "calibration_tables", "log_probabilities"]
 
@@ -155,14 +155,14 @@ def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bin
 def calibration_tables(told: Calibration) -> list[Table]:
     """The bins, and what abstaining gives, as tables that fit a terminal of 80 columns."""
     title = f"How sure, and how often right (expected calibration error {told.error:.3f})"
-    bins = scores_table(title, "confidence", "examples", "mean confidence", "exact match", "95% interval")
+    bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% interval")
     for part in told.bins:
         low, high = part.interval
         shares = (f"{part.confidence:.3f}", f"{part.exact_match:.3f}", f"{low:.3f}-{high:.3f}")
         bins.add_row(f"{part.low:.2f}-{part.high:.2f}", f"{part.examples:,}", *shares)
     bins.add_row("all", f"{told.examples:,}", f"{told.confidence:.3f}", f"{told.exact_match:.3f}", "")
     headings = ("--min-confidence", "answered", "coverage", "exact match of the answers")
-    abstaining = scores_table("What abstaining gives", *headings)
+    abstaining = numbers_table("What abstaining gives", *headings)
     for kept in told.answered:
         share = "-" if kept.exact_match is None else f"{kept.exact_match:.3f}"
         abstaining.add_row(f"{kept.min_confidence:.2f}", f"{kept.examples:,}", f"{kept.coverage:.3f}", share)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from torchmultiset._checks import check
 from torchmultiset.data.examples import Examples
-from torchmultiset.report.terminal import scores_table
+from torchmultiset.report.terminal import numbers_table
 
 __all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline", "splits_table", "tables"]
 
@@ -141,7 +141,7 @@ def tables(description: Description) -> list[Table]:
 
 def splits_table(description: Description) -> Table:
     """One row for each split."""
-    table = scores_table("Splits", "split", "examples", "labels", "sizes", "mean size", "with repeats", "distinct")
+    table = numbers_table("Splits", "split", "examples", "labels", "sizes", "mean size", "with repeats", "distinct")
     for name, split in description.splits.items():
         mean, repeats = (
             (f"{split.labels / split.examples:.2f}", f"{split.repeats / split.examples:.1%}")
@@ -161,7 +161,7 @@ def _sizes_table(description: Description) -> Table:
     bins = [range(start, start + width) for start in range(least, most + 1, width)]
     counts = [[sum(split.sizes.get(size, 0) for size in sizes) for split in splits] for sizes in bins]
 
-    table = scores_table("Examples by size", "size", *_names(description), "share", "")
+    table = numbers_table("Examples by size", "size", *_names(description), "share", "")
     for sizes, row, share in zip(bins, counts, _shares(counts), strict=True):
         table.add_row(_span(sizes[0], sizes[-1]), *map("{:,}".format, row), *share)
     return table
@@ -176,7 +176,7 @@ def _classes_table(description: Description) -> Table:
         shown = sorted(shown, key=lambda i: -sum(counts[i]))[:_ROWS_OF_CLASSES]
         title += f", top {_ROWS_OF_CLASSES} of {len(counts):,}"
 
-    table = scores_table(title, "class", *_names(description), "share", "", "at most")
+    table = numbers_table(title, "class", *_names(description), "share", "", "at most")
     for i in shown:
         name = description.classes[i]
         most = max(split.classes[name].most for split in splits)

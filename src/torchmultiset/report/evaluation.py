@@ -16,7 +16,7 @@ from torch import Tensor
 from torchmultiset._checks import check, check_counts
 from torchmultiset.metrics import class_f1, exact_match, f1, precision, recall
 from torchmultiset.multiset import cardinality, intersection
-from torchmultiset.report.terminal import scores_table
+from torchmultiset.report.terminal import numbers_table
 
 __all__ = [
     "ClassScores",
@@ -210,7 +210,7 @@ def _number(value: Tensor) -> float | None:
 
 
 def _overall_table(report: Report) -> Table:
-    table = scores_table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
+    table = numbers_table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
     table.add_row("this model", *_cells(report.overall), _show(report.class_f1))
     if report.constant is not None:
         table.add_row("always the same", *_cells(report.constant.scores), _show(report.constant.class_f1))
@@ -225,7 +225,7 @@ def _sizes_table(report: Report) -> Table:
     if len(sizes) > _ROWS:
         sizes = sorted(sizes, key=lambda item: -item[1].examples)[:_ROWS]
         title += f", the {_ROWS} most frequent of {len(report.sizes)}"
-    table = scores_table(title, "size", "examples", *_HEADINGS)
+    table = numbers_table(title, "size", "examples", *_HEADINGS)
     for size, scores in sorted(sizes):
         table.add_row(str(size), f"{scores.examples:,}", *_cells(scores))
     return table
@@ -237,7 +237,7 @@ def _classes_table(report: Report) -> Table:
     if len(classes) > _ROWS:
         classes = sorted(classes, key=lambda item: -item[1].labels)[:_ROWS]
         title += f", the {_ROWS} most frequent of {len(report.classes)}"
-    table = scores_table(title, "class", "labels", "predicted", "precision", "recall", "F1")
+    table = numbers_table(title, "class", "labels", "predicted", "precision", "recall", "F1")
     for name, scores in classes:
         shares = map(_show, (scores.precision, scores.recall, scores.f1))
         table.add_row(Text(name), f"{scores.labels:,}", f"{scores.predicted:,}", *shares)

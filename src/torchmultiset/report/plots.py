@@ -236,5 +236,6 @@ def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    for text in figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False).get_texts():
+    columns = 5 if max(map(len, labels), default=0) <= 20 else 4  # else the longest names are cut off
+    for text in figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False).get_texts():
         text.set_parse_math(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
-__all__ = ["empty_table", "scores_table"]
+__all__ = ["empty_table", "numbers_table"]
 
 
 def empty_table(title: str | None = None) -> Table:
@@ -20,7 +20,7 @@ def empty_table(title: str | None = None) -> Table:
     )
 
 
-def scores_table(title: str, first: str, *others: str) -> Table:
+def numbers_table(title: str, first: str, *others: str) -> Table:
     """An empty table: names on the left, which may be wrapped, and numbers, which may not; bars have no heading."""
     table = empty_table(title)
     table.add_column(first, max_width=24)
