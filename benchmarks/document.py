@@ -24,7 +24,10 @@ def between(text: str, part: str, lines: Sequence[str], circumstances: Mapping[s
     """The text with these lines, and how they were measured, between the marks of a part."""
     told = "\n".join([*lines, "", _measured(circumstances)])
     marks = re.compile(rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
-    return marks.sub(lambda found: f"{found[1]}\n{told}\n\n{found[2]}", text)
+    text, found = marks.subn(lambda found: f"{found[1]}\n{told}\n\n{found[2]}", text)
+    if not found:
+        raise ValueError(f"the page has no <!-- {part} --> and <!-- /{part} --> for the table to go between")
+    return text
 
 
 def _measured(circumstances: Mapping[str, Any]) -> str:
