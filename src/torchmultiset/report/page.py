@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
-from pathlib import Path
 
-from torchmultiset.report.markdown import anchor
-from torchmultiset.report.results import Run
-from torchmultiset.report.summary import Block, Glance, Row, Score, at_a_glance, in_short, scale_note
+from torchmultiset.report.contents import Contents, Picture
+from torchmultiset.report.summary import Block, Glance, Row, Score, at_a_glance, in_short
 
 __all__ = ["in_html"]
-
-Link = Callable[[Path], str]
 
 # What is wider than the screen scrolls in its own frame, so that the page itself never does.
 _STYLE = """
@@ -42,41 +37,21 @@ summary { cursor: pointer; }
 """
 
 
-def in_html(
-    scale: str,
-    blocks: Sequence[Block],
-    runs: Sequence[Run],
-    images: Sequence[tuple[str, bytes]],
-    notes: Sequence[str],
-    *,
-    link: Link,
-    command: str,
-) -> str:
-    """All tables, figures and runs.
-
-    Args:
-        scale: What the experiments' size is called.
-        blocks: From `summarise`.
-        runs: What they are made of, done or missing.
-        images: Caption and PNG of each figure.
-        notes: How to read it.
-        link: Record -> its address, as seen from the page.
-        command: What writes this page.
-    """
-    done = sum(run.done for run in runs)
-    title = f"torchmultiset: results, scale {scale}"
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    glances = at_a_glance(blocks)
+def in_html(contents: Contents) -> str:
+    """All of it as one page, figures included."""
+    title = f"torchmultiset: results, scale {contents.scale}"
+    items = "".join(f"<li>{escape(note)}</li>" for note in contents.notes)
+    glances = at_a_glance(contents.blocks)
     heads = [*((f"glance-{i}", f"Exact match at a glance: {glance.title}") for i, glance in enumerate(glances))]
     heads += [
-        *((f"table-{i}", block.title) for i, block in enumerate(blocks)),
+        *((f"table-{i}", block.title) for i, block in enumerate(contents.blocks)),
         ("figures", "Figures"),
         ("runs", "Runs"),
     ]
-    contents = "".join(f'<li><a href="#{at}">{escape(name)}</a></li>' for at, name in heads)
-    tables = "".join(_glance(i, glance, link) for i, glance in enumerate(glances))
-    tables += "".join(_block(i, block, link) for i, block in enumerate(blocks))
-    figures = "".join(_figure(caption, content) for caption, content in images)
+    places = "".join(f'<li><a href="#{at}">{escape(name)}</a></li>' for at, name in heads)
+    tables = "".join(_glance(i, glance, contents) for i, glance in enumerate(glances))
+    tables += "".join(_block(i, block, contents) for i, block in enumerate(contents.blocks))
+    figures = "".join(map(_figure, contents.pictures))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -88,27 +63,27 @@ def in_html(
 <body>
 <h1>{escape(title)}</h1>
 <p>The experiments of <cite>Loss Functions for Multiset Prediction</cite> (Welleck et al., 2018), ours beside the
-paper's. {escape(scale_note(scale))} {done} of {len(runs)} runs are done. Written by <code>{escape(command)}</code>.</p>
-<nav><ul>{contents}</ul></nav>
+paper's. {escape(contents.state)} Written by <code>{escape(contents.command)}</code>.</p>
+<nav><ul>{places}</ul></nav>
 <details><summary>How to read the tables</summary><ul>{items}</ul></details>
 {tables}
 <h2 id="figures">Figures</h2>
 {figures}
 <h2 id="runs">Runs</h2>
-{_runs(runs, link)}
+{_runs(contents)}
 </body>
 </html>
 """
 
 
-def _glance(number: int, glance: Glance, link: Link) -> str:
+def _glance(number: int, glance: Glance, contents: Contents) -> str:
     heads = "".join(f'<th class="group">{escape(name)}</th>' for name in glance.columns)
     rows = []
     for title, of in glance.rows.items():
         cells = (
             '<td class="group">-</td>'
             if row is None
-            else _cells(row, replace(row.scores["em"], interval=None), link, beside=False)
+            else _cells(row, replace(row.scores["em"], interval=None), contents, beside=False)
             for row in of
         )
         rows.append(f"<tr><td>{escape(title)}</td>{''.join(cells)}</tr>")
@@ -120,7 +95,7 @@ def _glance(number: int, glance: Glance, link: Link) -> str:
 </table></div>"""
 
 
-def _block(number: int, block: Block, link: Link) -> str:
+def _block(number: int, block: Block, contents: Contents) -> str:
     beside = block.beside_paper
     span = 3 if beside else 1
     groups = "".join(f'<th colspan="{span}" class="group">{escape(title)}</th>' for title in block.metrics.values())
@@ -129,7 +104,7 @@ def _block(number: int, block: Block, link: Link) -> str:
     rows = []
     for row in block.all_rows:
         kind = ' class="constant"' if row is block.constant else ""
-        cells = "".join(_cells(row, row.scores[metric], link, beside=beside) for metric in block.metrics)
+        cells = "".join(_cells(row, row.scores[metric], contents, beside=beside) for metric in block.metrics)
         rows.append(f"<tr{kind}><td>{escape(row.name)}</td>{cells}</tr>")
     return f"""
 <h2 id="table-{number}">{escape(block.title)}</h2>
@@ -142,14 +117,12 @@ def _block(number: int, block: Block, link: Link) -> str:
 {_comparisons(block)}"""
 
 
-def _cells(row: Row, score: Score, link: Link, *, beside: bool) -> str:
+def _cells(row: Row, score: Score, contents: Contents, *, beside: bool) -> str:
     if score.value is None or not row.runs:
         ours = f'<td class="group missing">{escape(score.ours)}</td>'
     else:
-        run = row.runs[0]
-        address = link(run.path) if len(row.runs) == 1 and run.path is not None else f"#{anchor(run)}"
         about = escape("\n".join(run.command for run in row.runs))
-        number = f'<a href="{escape(address)}" title="{about}">{escape(score.ours)}</a>'
+        number = f'<a href="{escape(contents.address(row))}" title="{about}">{escape(score.ours)}</a>'
         ours = f'<td class="group">{number} <small>{escape(score.reach)}</small></td>'
     return f"{ours}<td>{escape(score.papers)}</td><td>{escape(score.difference)}</td>" if beside else ours
 
@@ -167,26 +140,24 @@ def _comparisons(block: Block) -> str:
 <thead><tr>{heads}<th>p</th><th>Holm</th></tr></thead><tbody>{rows}</tbody></table></div></details>"""
 
 
-def _figure(caption: str, content: bytes) -> str:
-    source = f"data:image/png;base64,{b64encode(content).decode()}"
-    words = escape(caption)
+def _figure(picture: Picture) -> str:
+    source = f"data:image/png;base64,{b64encode(picture.png).decode()}"
+    words = escape(picture.caption)
     return f"""<figure><div class="wide"><img alt="{words}" src="{source}"></div>
 <figcaption>{words}</figcaption></figure>
 """
 
 
-def _runs(runs: Sequence[Run], link: Link) -> str:
-    rows, named = [], set()
-    for run in runs:
-        # The first of a method carries the name that numbers over several seeds link to.
-        mark = "" if anchor(run) in named else f' id="{anchor(run)}"'
-        named.add(anchor(run))
+def _runs(contents: Contents) -> str:
+    rows = []
+    for run, anchor in contents.runs_and_anchors():
+        mark = anchor and f' id="{anchor}"'
         tables = f'<td class="text">{escape(", ".join(run.tables))}</td>'
         if run.path is None:
             told = f'<td>{escape(run.cell)}</td>{tables}<td class="missing">missing</td><td></td><td></td>'
         else:
             em = run.metrics["test"]["overall"]["exact_match"]
-            told = f'<td><a href="{escape(link(run.path))}">{escape(run.cell)}</a></td>{tables}'
+            told = f'<td><a href="{escape(contents.link(run.path))}">{escape(run.cell)}</a></td>{tables}'
             told += f"<td>{em:.3f}</td><td>{run.best_epoch}</td><td>{run.minutes:.1f}</td>"
         rows.append(f'<tr{mark}>{told}<td class="text"><code>{escape(run.command)}</code></td></tr>')
     heads = "".join(f"<th>{name}</th>" for name in ("record", "of", "test exact match", "best epoch", "minutes"))

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from torchmultiset._files import write_whole
 from torchmultiset.data.examples import Examples
+from torchmultiset.report.contents import Contents, Picture
 from torchmultiset.report.markdown import in_markdown
 from torchmultiset.report.page import in_html
 from torchmultiset.report.results import Run
@@ -62,12 +63,14 @@ def publish(
     pictured = galleries(runs, data or {})
     drawn = [*plots(runs), *pictured]
     notes = [*NOTES, *([] if pictured else [_NO_IMAGES])]
-    pictures = {plot.name: png(plot.figure) for plot in drawn}
-    addresses = [(plot.caption, quote(f"{scale}/{plot.name}.png")) for plot in drawn]
-    embedded = [(plot.caption, pictures[plot.name]) for plot in drawn]
-    files = {out / scale / f"{name}.png": content for name, content in pictures.items()}
-    files[out / f"{scale}.md"] = in_markdown(scale, blocks, runs, addresses, notes, link=link, command=command).encode()
-    files[out / f"{scale}.html"] = in_html(scale, blocks, runs, embedded, notes, link=link, command=command).encode()
+    files = {out / scale / f"{plot.name}.png": png(plot.figure) for plot in drawn}
+    pictures = [
+        Picture(plot.caption, quote(f"{scale}/{path.name}"), content)
+        for plot, (path, content) in zip(drawn, files.items(), strict=True)
+    ]
+    contents = Contents(scale, blocks, runs, pictures, notes, link=link, command=command)
+    files[out / f"{scale}.md"] = in_markdown(contents).encode()
+    files[out / f"{scale}.html"] = in_html(contents).encode()
     for path, content in files.items():
         write_whole(path, content)
     return [*files]
