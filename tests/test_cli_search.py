@@ -165,6 +165,8 @@ def test_a_recurrent_model_is_searched_too(run, there):
         ("evaluate one-step data.csv --figure c.png", 1, "but OneStep does not say"),
         ("evaluate model data.csv --figure c.png --no-calibration", 1, "but --no-calibration leaves that out"),
         ("evaluate model data.csv --figure c.jpg", 2, 'must have extension "png"'),
+        ("evaluate one-step data.csv --entropy c.png", 1, "but OneStep says everything at once"),
+        ("evaluate model data.csv --entropy c.jpg", 2, 'must have extension "png"'),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_is_done(run, there, command, code, message):
@@ -207,10 +209,25 @@ def test_evaluate_without_calibration(run, there, command):
     assert not any("abstaining" in line for line in lines)
 
 
-def test_without_matplotlib_only_the_picture_is_missing(run, there, monkeypatch):
-    monkeypatch.delitem(sys.modules, "torchmultiset.report.calibration_figure", raising=False)
+def test_evaluate_draws_the_entropy_at_each_step(run, there, tmp_path):
+    figure = tmp_path / "deep" / "entropy.png"
+    command = ("evaluate", "lstm", "data.csv", "--no-calibration", "--entropy", figure)
+    told = json.loads("\n".join(run(*command, "--json")[1]))["entropy"]
+    rows = json_lines(run("predict", "lstm", "data.csv", "--split", "test", "--json"))
+    lengths = [len(row["sequence"]) for row in rows]
+    assert told["policy"]["examples"] == [sum(length > t for length in lengths) for t in range(max(lengths))]
+    sizes = [sum(row["truth"].values()) for row in rows]
+    assert told["oracle"]["instances"]["mean"][0] == pytest.approx(sum(map(math.log, sizes)) / len(sizes), rel=1e-5)
+    with Image.open(figure) as picture:
+        assert picture.size == (750, 570)
+    assert run(*command)[1][-1] == f"{figure} shows the entropy at each step, the policy's and the oracle's."
+
+
+@pytest.mark.parametrize(("flag", "module"), [("--figure", "calibration_figure"), ("--entropy", "entropy_figure")])
+def test_without_matplotlib_only_the_picture_is_missing(run, there, monkeypatch, flag, module):
+    monkeypatch.delitem(sys.modules, f"torchmultiset.report.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
     assert run("evaluate", "model", "data.csv")[0] == 0
-    code, lines, err = run("evaluate", "model", "data.csv", "--figure", "c.png")
+    code, lines, err = run("evaluate", "model", "data.csv", flag, "c.png")
     assert (code, lines) == (1, [])
     assert err == 'multiset: Figures need matplotlib, which is not installed: pip install "torchmultiset[report]"\n'

@@ -26,6 +26,7 @@ from torchmultiset.inference import Explained, explain, open_examples, open_inpu
 from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor
 from torchmultiset.report.calibration import calibrate, calibration_tables, log_probabilities
+from torchmultiset.report.entropy import entropy_curves
 from torchmultiset.report.evaluation import best_constant, in_words, report, tables
 from torchmultiset.report.terminal import empty_table
 from torchmultiset.task import as_trained
@@ -40,6 +41,7 @@ Examples:
 - `multiset evaluate runs/demo data/demo`
 - `multiset evaluate runs/pets pets.csv --split validation --json`
 - `multiset evaluate runs/demo data/demo --figure calibration.png`
+- `multiset evaluate runs/demo data/demo --entropy entropy.png`
 """,
 )
 predict = App(
@@ -72,6 +74,7 @@ def _evaluate(
     calibration: bool = True,
     beam: _Beam = _BEAM,
     figure: _Figure = None,
+    entropy: _Figure = None,
 ) -> None:
     """Test a model on a data set.
 
@@ -84,11 +87,15 @@ def _evaluate(
             predictions themselves.
         beam: How thoroughly: so many orders of the labels are followed. Wider is more exact and takes longer.
         figure: Picture of that to write, a .png file: reliability, and risk against coverage.
+        entropy: Another one, for a model that names one label after another: the entropy of its distribution at each
+            step, beside that of the oracle, which knows the labels.
     """
     predictor = open_model(model)
     calibration = calibration and predictor.probabilistic
     if figure is not None:
         _check_drawable(predictor, calibration)
+    if entropy is not None:
+        _check_steps(predictor)
     splits = open_splits(predictor, data, split)
     examples = as_trained(predictor, splits[split], split, data)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
@@ -105,6 +112,12 @@ def _evaluate(
             from torchmultiset.report.calibration_figure import save_calibration
 
             save_calibration(sure, figure)
+    if entropy is not None:
+        from torchmultiset.report.entropy_figure import save_entropy
+
+        with progress_bar(sys.stderr.isatty(), "entropy", len(examples)) as advance:
+            plain["entropy"] = entropy_curves(predictor, examples, watch=advance)
+        save_entropy(plain["entropy"], entropy)
     if json_:
         print(json.dumps(plain, indent=2, allow_nan=False))
         return
@@ -114,6 +127,8 @@ def _evaluate(
         console.print()
     if figure is not None:
         print(f"{figure} shows how sure the model is, and how often it is right.")
+    if entropy is not None:
+        print(f"{entropy} shows the entropy at each step, the policy's and the oracle's.")
 
 
 @predict.default
@@ -187,6 +202,12 @@ def _check_drawable(predictor: Predictor, calibration: bool) -> None:
         why = "--no-calibration leaves that out" if predictor.probabilistic else f"{_kind(predictor)} does not say"
         raise ValueError(f"--figure shows how sure the model is, but {why}")
     import torchmultiset.report.calibration_figure  # noqa: F401  (needs matplotlib)
+
+
+def _check_steps(predictor: Predictor) -> None:
+    if not predictor.sequential:
+        raise ValueError(f"--entropy shows one step after another, but {_kind(predictor)} says everything at once")
+    import torchmultiset.report.entropy_figure  # noqa: F401  (needs matplotlib)
 
 
 class _Panels:

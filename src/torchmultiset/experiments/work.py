@@ -33,11 +33,11 @@ from torchmultiset._files import write_whole
 from torchmultiset.data import Examples
 from torchmultiset.evaluation import Evaluation, evaluate
 from torchmultiset.experiments.cells import Cell
-from torchmultiset.experiments.entropy import entropy_curves
 from torchmultiset.inference import MODEL, open_model
 from torchmultiset.multiset import equal
 from torchmultiset.predictor import Predictor, read_description
 from torchmultiset.report.calibration import calibrate, log_probabilities
+from torchmultiset.report.entropy import entropy_curves
 from torchmultiset.report.evaluation import report
 from torchmultiset.run import Watch, train
 from torchmultiset.task import Task, prepare

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from torchmultiset.report.entropy_figure import draw_oracle, draw_policy
 from torchmultiset.report.results import Run
 
 __all__ = [
@@ -155,13 +156,13 @@ def draw_entropy(runs: Sequence[Run]) -> Figure:
     rows = -(-(len(curves) + 1) // columns)
     figure, axes = _figure(rows, columns, 2.7 * rows)
     for method, told in curves.items():
-        _draw_curve(axes[0], told["policy"], None, label=method, **style_of(method))
+        draw_policy(axes[0], told, spread=False, label=method, **style_of(method))
     shown = next(iter(curves.values()))
-    _draw_oracle(axes[0], shown, spread=False)
+    draw_oracle(axes[0], shown, spread=False)
     axes[0].set(title="all, means", xlabel="step", ylabel=f"entropy ({shown['unit']})")
     for panel, (method, told) in zip(axes[1:], curves.items(), strict=False):
-        _draw_oracle(panel, told, spread=True)
-        _draw_curve(panel, told["policy"], told["levels"], **style_of(method))
+        draw_oracle(panel, told, spread=True)
+        draw_policy(panel, told, spread=True, **style_of(method))
         panel.set(xlabel="step")
         panel.set_title(method, parse_math=False)
     top = max(panel.get_ylim()[1] for panel in axes[: len(curves) + 1])
@@ -188,20 +189,6 @@ def style_of(method: str) -> dict[str, Any]:
         return {"color": _GREY, "linestyle": ":"}
     times, colour = divmod(_METHODS.index(method), len(_COLOURS))
     return {"color": _COLOURS[colour], "linestyle": _LINES[times]}
-
-
-def _draw_oracle(axes: Axes, told: Mapping[str, Any], *, spread: bool) -> None:
-    levels = told["levels"] if spread else None
-    _draw_curve(axes, told["oracle"]["instances"], levels, label="oracle, instances", color="black", linestyle="-")
-    _draw_curve(axes, told["oracle"]["classes"], levels, label="oracle, classes", color=_GREY, linestyle="--")
-
-
-def _draw_curve(axes: Axes, curve: Mapping[str, Any], levels: Sequence[float] | None, **style: Any) -> None:
-    steps = range(1, len(curve["mean"]) + 1)
-    axes.plot(steps, curve["mean"], linewidth=1.4, **style)
-    if levels is not None:
-        quantiles = np.array(curve["quantiles"])
-        axes.fill_between(steps, quantiles[:, 0], quantiles[:, -1], color=style["color"], alpha=0.18, linewidth=0)
 
 
 def _sizes(runs: Sequence[Run]) -> list[int]:

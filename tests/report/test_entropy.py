@@ -10,10 +10,10 @@ from tiny_runs import images, vectors
 
 from torchmultiset.data import Examples
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
-from torchmultiset.experiments.entropy import LEVELS, curve, entropy_curves
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.predictor import Predictor
 from torchmultiset.readouts import OneStep
+from torchmultiset.report.entropy import LEVELS, curve, entropy_curves
 
 
 def same_size(count: int, size: int) -> Examples:

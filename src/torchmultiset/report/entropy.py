@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,14 @@ __all__ = ["LEVELS", "curve", "entropy_curves"]
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def entropy_curves(predictor: Predictor, examples: Examples, *, seed: int = 0, batch_size: int = 256) -> dict[str, Any]:
+def entropy_curves(
+    predictor: Predictor,
+    examples: Examples,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+    watch: Callable[[int], None] = lambda _: None,
+) -> dict[str, Any]:
     """How the entropy changes while labels are named, in nats; only steps whose label is part of the prediction count.
 
     Args:
@@ -30,6 +38,7 @@ def entropy_curves(predictor: Predictor, examples: Examples, *, seed: int = 0, b
         examples: What it is shown.
         seed: Of the labels that the oracle draws.
         batch_size: Examples at a time.
+        watch: Called with the number of examples after each batch.
 
     Returns:
         A curve for the ``policy``; for the ``oracle`` along labels of its own, which is the paper's curve; and for
@@ -51,6 +60,7 @@ def entropy_curves(predictor: Predictor, examples: Examples, *, seed: int = 0, b
             free = free_labels(batch.target, labels.clamp(min=0))
             parts.setdefault(f"{path} instances", []).append((oracle_entropy(free, of="instances"), labels >= 0))
             parts.setdefault(f"{path} classes", []).append((oracle_entropy(free, of="classes"), labels >= 0))
+        watch(len(batch.x))
     curves = {name: curve(*(torch.cat(part) for part in zip(*pairs, strict=True))) for name, pairs in parts.items()}
     both = ("instances", "classes")
     return {
