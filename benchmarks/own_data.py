@@ -1,14 +1,15 @@
 """Data as a new user has it, each learned with one command: ``python -m benchmarks.own_data``.
 
 Draws photographs of dice, coloured shapes, many of them in a picture, and a table whose counts follow from its columns;
-runs `multiset train FILE` on each as it is, and with the multiset loss and two policies; writes results/own-data.json
-and the table of docs/which-loss.md.
+takes photographs of COCO, too, if TORCHMULTISET_COCO names its folder; runs `multiset train FILE` on each as it is, and
+with the multiset loss and two policies; writes results/own-data.json and the table of docs/which-loss.md.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from PIL import Image, ImageDraw
 
 from benchmarks.document import between, table
 from benchmarks.record import circumstances
+from torchmultiset.experiments.data import COCO_VARIABLE
 from torchmultiset.record import read_record
 
 RECORD, PAGE = Path("results/own-data.json"), Path("docs/which-loss.md")
@@ -42,15 +44,20 @@ _PIPS = {
 
 def main() -> None:
     """Draw, learn, write."""
-    told: dict[str, Any] = {**circumstances(), "examples": EXAMPLES, "measured": {}}
+    told: dict[str, Any] = {**circumstances(), "measured": {}}
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
-        for source, about in (
+        sources = [
             (draw_dice(folder / "dice", rng), "photographs of 1 to 5 dice"),
             (draw_shapes(folder / "shapes", rng, most=5), "1 to 5 coloured shapes, 96 pixels"),
             (draw_shapes(folder / "many", rng, most=30), "1 to 30 coloured shapes, 96 pixels"),
             (write_trips(folder / "trips.csv", rng), "a table of four columns"),
-        ):
+        ]
+        if coco := os.environ.get(COCO_VARIABLE):
+            for variant in ("easy", "medium"):
+                chosen = choose_photographs(folder / f"{variant}.jsonl", variant, Path(coco).resolve())
+                sources.append((chosen, f"COCO {variant.title()}"))
+        for source, about in sources:
             told["measured"][about] = {name: learn(source, flags) for name, flags in OBJECTIVES.items()}
             print(about, told["measured"][about], flush=True)
     RECORD.write_text(json.dumps(told, indent=1) + "\n")
@@ -59,11 +66,12 @@ def main() -> None:
 
 def document(told: Mapping[str, Any], page: str) -> str:
     """The page with the table of this record."""
-    header = ["data", "picked", *OBJECTIVES]
-    rows = [
-        [about, by_name["as it is"]["picked"]["objective"], *(_cell(by_name[name]) for name in OBJECTIVES)]
-        for about, by_name in told["measured"].items()
-    ]
+    header = ["data", "training examples", "picked", *OBJECTIVES]
+    rows = []
+    for about, by_name in told["measured"].items():
+        as_it_is = by_name["as it is"]
+        known = [about, f"{as_it_is['splits']['train']:,}", as_it_is["picked"]["objective"]]
+        rows.append([*known, *(_cell(by_name[name]) for name in OBJECTIVES)])
     return between(page, "own-data", table(header, rows), told)
 
 
@@ -83,7 +91,7 @@ def learn(source: Path, flags: list[str]) -> dict[str, Any]:
     picked = {pick["what"]: pick["value"] for pick in record["picked"]}
     names = ("exact_match", "interval", "f1", "examples")
     told = {name: record[name] for name in ("validation_em", "parameters", "minutes")}
-    return {**{name: overall[name] for name in names}, **told, "picked": picked}
+    return {**{name: overall[name] for name in names}, **told, "splits": record["examples"], "picked": picked}
 
 
 def draw_dice(folder: Path, rng: np.random.Generator) -> Path:
@@ -135,6 +143,15 @@ def draw_shapes(folder: Path, rng: np.random.Generator, *, most: int) -> Path:
         lines.append(json.dumps({"image": f"{folder.name}/{i}.png", "labels": labels}))
     path = folder.with_suffix(".jsonl")
     path.write_text("\n".join(lines))
+    return path
+
+
+def choose_photographs(path: Path, variant: str, coco: Path) -> Path:
+    """Those of COCO that the paper's rules take, as a .jsonl file."""
+    command = [sys.executable, "-m", "torchmultiset", "data", "build", f"coco-{variant}", str(path)]
+    command += ["--train-json", str(coco / "instances_train.json"), "--train-images", str(coco / "images")]
+    command += ["--test-json", str(coco / "instances_val.json")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return path
 
 
