@@ -229,7 +229,11 @@ def test_another_model_reads_the_same_picture(visit):
     labels = answer(page, lambda: page.select_option("#model", FRUIT))
     assert set(labels) <= {"apple", "pear", "plum", "nothing"}
     assert page.is_hidden("#samples-block")
+    assert page.is_hidden("#verdict")  # what the sample shows is said in the classes of the other model
+    assert page.get_attribute("#seen", "alt") == "The picture as the model sees it"
     assert "stop?" in page.inner_text("#bars")
+    answer(page, lambda: page.select_option("#model", "mnist-multi-4"))
+    assert "Right" in page.inner_text("#verdict")
 
 
 def test_a_model_that_answers_at_once_has_nothing_so_far(visit):

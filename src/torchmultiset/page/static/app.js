@@ -10,7 +10,7 @@ const state = {
   maxBytes: 0,
   models: [],
   model: null,
-  picture: null, // what is shown: { image, truth, caption, sample }
+  picture: null, // what is shown: { image, caption, sample }
   result: null,
   step: 0,
   timer: 0,
@@ -100,17 +100,17 @@ function press(sample = null) {
   });
 }
 
-async function takeSample({ file, labels }, options) {
+async function takeSample({ file }, options) {
   try {
     const response = await fetch(file);
-    take({ image: await response.blob(), truth: labels, caption: "The sample", sample: file }, options);
+    take({ image: await response.blob(), caption: "The sample", sample: file }, options);
   } catch {
     fail("The sample could not be loaded. Is multiset demo still running?");
   }
 }
 
 function takeFile(file) {
-  if (file) take({ image: file, truth: null, caption: file.name || "The image" });
+  if (file) take({ image: file, caption: file.name || "The image" });
 }
 
 function take(picture, options) {
@@ -119,7 +119,7 @@ function take(picture, options) {
 }
 
 async function readDrawing() {
-  if (!pad.empty) predict({ image: await pad.image(), truth: null, caption: "The drawing" });
+  if (!pad.empty) predict({ image: await pad.image(), caption: "The drawing" });
 }
 
 function drawing(on) {
@@ -156,7 +156,9 @@ let bars = null;
 let moments = null;
 
 function show(result) {
-  const { truth, sample } = state.picture;
+  const { sample } = state.picture;
+  // Known of the model's own samples only: another model may have other classes.
+  const truth = state.model.samples.find(({ file }) => file === sample)?.labels ?? null;
   state.result = result;
   $("waiting").hidden = true;
   $("result").hidden = false;
