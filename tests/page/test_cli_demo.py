@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -8,37 +9,102 @@ import pytest
 from command_line import Run, runner
 from page_models import predictor, save
 
+from torchmultiset.encoders import MLPEncoder
 from torchmultiset.models import NAMES
 from torchmultiset.page import server
+from torchmultiset.policies import LSTMPolicy
+from torchmultiset.predictor import Predictor
 
 
 @pytest.fixture
-def run(capsys, monkeypatch) -> Run:
+def run(capsys, monkeypatch, tmp_path) -> Run:
+    """In an empty folder."""
+    monkeypatch.chdir(tmp_path)
     return runner(capsys, monkeypatch)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What the page was asked to serve: names of models, address, port. It is not served."""
+    calls = []
+    monkeypatch.setattr(
+        server, "serve", lambda models, *where, ready: calls.append(([model.name for model in models], *where))
+    )
+    return calls
 
 
 def test_help_in_80_columns(run):
     code, lines, err = run("demo", "--help")
     assert (code, err) == (0, "")
     text = " ".join(" ".join(lines).split())
+    assert "finished runs" in text
     for named in ("MODELS", "--host", "[default: 127.0.0.1]", "--port", "[default: 8000]", "multiset demo runs/demo"):
         assert named in text
     assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(
-    ("tokens", "served"),
+    ("tokens", "expected"),
     [
-        ([], (NAMES, "127.0.0.1", 8000)),
-        (["runs/a", "b", "--host", "0.0.0.0", "--port", "0"], (("runs/a", "b"), "0.0.0.0", 0)),
+        ([], ([*NAMES, "runs/a", "runs/b"], "127.0.0.1", 8000)),
+        (["runs/b", "c", "runs/b", "--host", "0.0.0.0", "--port", "0"], (["runs/b", "c"], "0.0.0.0", 0)),
     ],
 )
-def test_what_is_served_where(run, monkeypatch, tokens, served):
-    calls = []
-    monkeypatch.setattr(server, "serve", lambda *asked, ready: calls.append(asked))
+def test_what_is_served_where(run, served, tmp_path, tokens, expected):
+    for folder in ("runs/b/model", "runs/a/model", "c"):
+        save(predictor("fixed"), tmp_path / folder)
     code, lines, err = run("demo", *tokens)
-    assert (code, calls, err) == (0, [served], "")
+    assert (code, served, err) == (0, [expected], "")
     assert any("Everyone who can reach 0.0.0.0" in line for line in lines) == ("--host" in tokens)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_without_runs(run, served, tmp_path, is_file):
+    if is_file:
+        (tmp_path / "runs").touch()
+    assert run("demo") == (0, [], "")
+    assert served == [([*NAMES], "127.0.0.1", 8000)]
+
+
+def save_damaged(folder, before, after):
+    save(predictor("fixed"), folder)
+    path = folder / "predictor.json"
+    path.write_text(json.dumps(json.loads(path.read_text())).replace(before, after))
+
+
+def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, tmp_path):
+    runs = tmp_path / "runs"
+    save(predictor("fixed"), runs / "good" / "model")
+    vectors = Predictor(MLPEncoder(7, (8,)), LSTMPolicy(2, 8, hidden=4), ("a", "b"), max_size=2)
+    save(vectors, runs / "vectors" / "model", (7,))
+    predictor("fixed").save(runs / "silent" / "model")
+    (runs / "begun").mkdir()
+    (runs / "begun" / "run.json").write_text("{}")
+    (runs / "empty").mkdir()
+    (runs / "notes.txt").touch()
+    save_damaged(runs / "other" / "model", '"stop": "fixed"', '"stop": "policy"')  # an error of several lines
+    save_damaged(runs / "strange" / "model", "[4, 8]", "[4, -8]")  # a RuntimeError
+    code, lines, err = run("demo")
+    assert (code, lines, served) == (0, [], [([*NAMES, "runs/good"], "127.0.0.1", 8000)])
+    expected = {
+        "begun": "has no model yet: it is not finished",
+        "empty": "predictor.json is missing",
+        "other": "do not fit this encoder and policy",
+        "silent": "the model does not say what its inputs are like",
+        "strange": "negative dimension",
+        "vectors": "it reads inputs of shape 7, not images",
+    }
+    for line, (name, reason) in zip(err.splitlines(), expected.items(), strict=True):
+        assert line.startswith(f"multiset: skipped runs/{name}: ")
+        assert reason in line
+
+
+def test_what_is_named_must_be_there(run, served, tmp_path):
+    (tmp_path / "runs" / "begun").mkdir(parents=True)
+    (tmp_path / "runs" / "begun" / "run.json").write_text("{}")
+    code, lines, err = run("demo", "runs/begun")
+    assert (code, lines, served) == (1, [], [])
+    assert err.startswith("multiset: the run in runs/begun has no model yet")
 
 
 def test_a_port_that_is_taken(run, tmp_path):

@@ -18,6 +18,7 @@ from PIL import Image
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.page import server
 from torchmultiset.page.server import Rate, create_app
+from torchmultiset.page.watching import PageModel
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.predictor import Predictor
 
@@ -29,7 +30,7 @@ LOCAL = "http://127.0.0.1"
 
 
 def client(*models, **options):
-    return TestClient(create_app(models, **options), base_url=LOCAL)
+    return TestClient(create_app([PageModel.open(name) for name in models], **options), base_url=LOCAL)
 
 
 @pytest.fixture(scope="module")
@@ -338,9 +339,9 @@ def test_samples_go_with_models_that_can_read_them(digits):
 def test_models_that_the_page_cannot_use(tmp_path):
     vectors = Predictor(MLPEncoder(7, (8,)), LSTMPolicy(2, 8, hidden=4), ("a", "b"), max_size=2)
     with pytest.raises(ValueError, match="reads inputs of shape 7, not images"):
-        create_app([save(vectors, tmp_path / "vectors", (7,))])
+        PageModel.open(save(vectors, tmp_path / "vectors", (7,)))
     predictor("fixed").save(tmp_path / "silent")
     with pytest.raises(ValueError, match="silent: the model does not say what its inputs are like"):
-        create_app([str(tmp_path / "silent")])
+        PageModel.open(str(tmp_path / "silent"))
     with pytest.raises(FileNotFoundError, match="there is no model"):
-        create_app(["no-such-model"])
+        PageModel.open("no-such-model")

@@ -77,20 +77,18 @@ class Rate:
         return 0.0
 
 
-def create_app(models: Sequence[str], *, hosts: frozenset[str] | None = LOOPBACK, rate: Rate | None = None) -> FastAPI:
-    """The page as an ASGI application, with all models loaded.
+def create_app(
+    models: Sequence[PageModel], *, hosts: frozenset[str] | None = LOOPBACK, rate: Rate | None = None
+) -> FastAPI:
+    """The page as an ASGI application.
 
     Args:
-        models: Folders of models or of runs, and names of models that come with the package.
+        models: What can be chosen on the page; the first one is shown at first.
         hosts: Names under which it answers. Only its own ones keep pages of other sites out that pretend to be it;
             None: any.
         rate: How often one client may ask for a prediction; once a second on average if None.
-
-    Raises:
-        ValueError: A model does not read images.
-        OSError: A model is not there.
     """
-    loaded = {name: PageModel.open(name) for name in dict.fromkeys(models)}
+    offered = {model.name: model for model in models}
     allowed = Rate() if rate is None else rate
     slots = asyncio.Semaphore(_AT_A_TIME)
     app = FastAPI(openapi_url=None)  # FastAPI's own pages load scripts from elsewhere
@@ -106,11 +104,11 @@ def create_app(models: Sequence[str], *, hosts: frozenset[str] | None = LOOPBACK
 
     @app.get("/api/models")
     async def describe() -> dict[str, Any]:
-        return {"max_bytes": MAX_BYTES, "models": [model.describe() for model in loaded.values()]}
+        return {"max_bytes": MAX_BYTES, "models": [model.describe() for model in offered.values()]}
 
     @app.post("/api/predict")
     async def predict(request: Request, model: str) -> dict[str, Any]:
-        if model not in loaded:
+        if model not in offered:
             raise HTTPException(404, f"There is no model {model} here. Load the page again to see which there are.")
         wait = allowed.wait(request.client.host if request.client else "")
         if wait:
@@ -120,7 +118,7 @@ def create_app(models: Sequence[str], *, hosts: frozenset[str] | None = LOOPBACK
         image = await _image(request)
         try:
             async with slots:
-                return await run_in_threadpool(loaded[model].watch, image)
+                return await run_in_threadpool(offered[model].watch, image)
         except UnfitImageError as error:
             raise HTTPException(422, str(error)) from None
 
@@ -128,7 +126,7 @@ def create_app(models: Sequence[str], *, hosts: frozenset[str] | None = LOOPBACK
     return app
 
 
-def serve(models: Sequence[str], host: str, port: int, *, ready: Callable[[str], object]) -> None:
+def serve(models: Sequence[PageModel], host: str, port: int, *, ready: Callable[[str], object]) -> None:
     """Serve the page until Ctrl-C.
 
     Args:

@@ -59,7 +59,7 @@ class PageModel:
             raise ValueError(f"{name}: {error}") from None
         if not kind.of_images:
             shape = " x ".join(map(str, kind.shape))
-            raise ValueError(f"{name} reads inputs of shape {shape}, not images: `multiset predict` puts it to use")
+            raise ValueError(f"{name}: it reads inputs of shape {shape}, not images: `multiset predict` puts it to use")
         return cls(name, predictor, kind)
 
     def describe(self) -> dict[str, Any]:
