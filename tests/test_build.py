@@ -284,7 +284,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ({"shape": IMAGE, "norm": "layer"}, "norm must be one of 'none', 'batch'"),
         ({"stop": "auto"}, "stop must be one of"),
         ({"max_size": 0}, "max_size must be at least 1"),
-        ({"shape": (1, 8, 8)}, "images larger than 8x8"),
+        ({"shape": (1, 8, 8)}, "images of at least 44x44 pixels"),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments, message):

@@ -155,7 +155,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ),
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size, 2 labels"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
-        ("train --data digits --out new --objective multi", "x must be images larger than 28x28"),
+        ("train --data digits --out new --objective multi", "x must be images of at least 44x44 pixels"),
         ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),

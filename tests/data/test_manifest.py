@@ -96,19 +96,23 @@ def test_a_folder_of_images_with_a_labels_file(tmp_path, name):
     assert red[0, 0].tolist() == [0, 0, 255, 255, 255, 255, 0, 0]  # centred, zero-padded
 
 
-def test_arrays_keep_uint8_and_make_everything_else_float32(tmp_path):
+@pytest.mark.parametrize(
+    ("shape", "read"),
+    [((3, 2, 3), (3, 2, 3)), ((2, 3), (1, 2, 3)), ((3,), (3,))],  # height and width are an image of one channel
+)
+def test_arrays_of_images_keep_uint8_and_everything_else_is_float32(tmp_path, shape, read):
     rng = np.random.default_rng(0)
     for dtype in (np.uint8, np.int16, np.float64, ">f4", np.bool_):
-        arrays = [(rng.random((2, 3)) * 100).astype(dtype) for _ in range(3)]
+        arrays = [(rng.random(shape) * 100).astype(dtype) for _ in range(3)]
         for i, array in enumerate(arrays):
             np.save(tmp_path / f"{i}.npy", array)
         path = write(tmp_path, "data.csv", "array,labels", "0.npy,a", "1.npy,b", "2.npy,")
         train = read_manifest(path, fractions=ALL_TRAIN)["train"]
         x = train.batch([2, 0, 2]).x
-        assert x.dtype == (torch.uint8 if dtype == np.uint8 else torch.float32)
-        wanted = np.stack([arrays[2], arrays[0], arrays[2]])
+        assert x.dtype == (torch.uint8 if dtype == np.uint8 and len(shape) > 1 else torch.float32)
+        wanted = np.stack([arrays[2], arrays[0], arrays[2]]).reshape(3, *read)
         np.testing.assert_allclose(x.numpy(), wanted.astype(np.float64), rtol=1e-6)
-        assert train.batch([]).x.shape == (0, 2, 3)
+        assert train.batch([]).x.shape == (0, *read)
 
 
 def test_a_file_of_a_newcomer(tmp_path):
@@ -137,7 +141,7 @@ def test_a_file_of_a_newcomer(tmp_path):
 
 def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
     path = tmp_path / "data.csv"
-    path.write_bytes(b'x,labels\r\n\r\n1,"a\r\n\r\nb"\r\nwrong,a\r\n2,"c\nd"\nbad,a\n')
+    path.write_bytes(b'x,labels\r\n\r\n1,"a\r\n\r\nb"\r\n1,a;;\r\n2,"c\nd"\n1,a;;\n')
     assert [line for line, _ in problems_of(path)] == [6, 9]
     path = tmp_path / "data.jsonl"
     path.write_bytes('{"features": [1], "labels": ["a\u2028b", "a\x85b"]}\r\n\r\n{"features": []}\r\n'.encode())

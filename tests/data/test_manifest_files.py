@@ -112,16 +112,25 @@ def test_unreadable_arrays_are_all_listed_and_no_pickle_is_opened(tmp_path):
 
 
 def test_arrays_of_another_shape_or_type_are_problems_and_not_skipped(tmp_path):
-    for i, array in enumerate([np.ones((2, 3)), np.ones(3), np.ones((2, 3), dtype=np.uint8), np.ones((2, 3), int)]):
+    like, other = np.ones((1, 2, 3)), np.ones((1, 2, 3), dtype=np.uint8)
+    for i, array in enumerate([like, np.ones(3), other, np.ones((2, 3), int)]):
         np.save(tmp_path / f"{i}.npy", array)
     path = write(tmp_path, "data.csv", "array,labels", *(f"{i}.npy,cat" for i in range(4)))
     assert problems_of(path, skip_unreadable=True) == [
-        (3, "the array is float32 of shape (3,), but the one of line 2 is float32 of shape (2, 3)"),
-        (4, "the array is uint8 of shape (2, 3), but the one of line 2 is float32 of shape (2, 3)"),
+        (3, "the array is float32 of shape (3,), but the one of line 2 is float32 of shape (1, 2, 3)"),
+        (4, "the array is uint8 of shape (1, 2, 3), but the one of line 2 is float32 of shape (1, 2, 3)"),
     ]
     train = read_manifest(path, check_inputs=False, fractions=ALL_TRAIN)["train"]
-    with pytest.raises(ValueError, match=r"1\.npy must be float32 of shape \(2, 3\) as .*0\.npy is"):
+    with pytest.raises(ValueError, match=r"1\.npy must be float32 of shape \(1, 2, 3\) as .*0\.npy is"):
         train.batch([0, 1])
+
+
+def test_an_array_of_several_images_is_refused_with_its_name(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((5, 3, 8, 8)))
+    path = write(tmp_path, "data.csv", "array,labels", "a.npy,cat")
+    ((line, what),) = problems_of(path, fractions=ALL_TRAIN)
+    assert (line, what.startswith(f"{tmp_path / 'a.npy'}: must have the shape")) == (2, True)
+    assert "(channels, height, width), but has (5, 3, 8, 8): one file for each example" in what
 
 
 @given(st.integers(0, 127), st.binary(min_size=1, max_size=3))

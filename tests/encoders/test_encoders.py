@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 
@@ -52,12 +54,25 @@ def test_batch_normalisation_is_an_option():
         ),
         (torch.rand(2, 100, 100), "x must be"),
         (torch.zeros(2, 1, 100, 100, dtype=torch.int64), "x must be uint8 or floating-point images"),
-        (torch.rand(2, 1, 20, 20), "x must be images larger than 20x20"),
+        (torch.rand(2, 1, 20, 90), r"x must be images of at least 36x36 pixels \(fewer channels take smaller ones\)"),
     ],
 )
 def test_images_that_do_not_fit_are_refused(x, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         ConvEncoder()(x)
+
+
+@pytest.mark.parametrize("norm", [None, "batch"])
+@pytest.mark.parametrize("channels", [(4,), (4, 4), (4, 4, 4)])
+def test_the_size_that_is_named_is_the_least_that_can_be_learned_from(channels, norm):
+    encoder = ConvEncoder(1, channels, norm=norm)
+    with pytest.raises(ValueError, match="at least") as refused:
+        encoder.memory_shape(1, 1)
+    least = int(re.search(r"(\d+)x\1 pixels", str(refused.value))[1])
+    one = torch.rand(1, 1, least, least)
+    assert encoder(one).shape[2:] == ((2, 2) if norm else (1, 1))
+    with pytest.raises(ValueError, match="at least" if norm is None else "more than 1 value per channel"):
+        encoder(one[..., :-1, :-1])
 
 
 def test_vectors():

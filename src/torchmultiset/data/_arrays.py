@@ -40,11 +40,13 @@ class ArrayFiles:
 
 
 def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
-    """Read an array of numbers: uint8 as it is, any other type as float32.
+    """Read an array of numbers: uint8 images as they are, anything else as float32.
+
+    A single array of height and width is an image of one channel: (H, W) becomes (1, H, W).
 
     Raises:
         ValueError: The file is not an .npy file, holds something else than numbers (a pickle is never
-            opened), no dimension, or a number that is not finite.
+            opened), no dimension or more than three, or a number that is not finite.
     """
     try:
         # Mapping checks the header against the length of the file before anything is allocated.
@@ -53,10 +55,14 @@ def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
         raise ValueError(f"{path}: not an .npy file of numbers ({error})") from error
     if array.dtype.kind not in "buif" or array.ndim == 0:
         raise ValueError(f"{path}: must hold an array of numbers, but holds {array.dtype} of shape {array.shape}")
-    if array.dtype == np.uint8:
-        return np.array(array)
+    if array.ndim > 3:
+        kinds = "(features), (height, width) or (channels, height, width)"
+        raise ValueError(f"{path}: must have the shape {kinds}, but has {array.shape}: one file for each example")
+    shape = (1, *array.shape) if array.ndim == 2 else array.shape
+    if array.dtype == np.uint8 and len(shape) == 3:
+        return np.array(array).reshape(shape)
     with np.errstate(over="ignore"):
-        numbers = array.astype(np.float32)
+        numbers = array.astype(np.float32).reshape(shape)
     if not np.isfinite(numbers).all():
         raise ValueError(f"{path}: holds numbers that are not finite, or too large for float32")
     return numbers

@@ -79,10 +79,13 @@ class ConvEncoder(nn.Module):
 
     def memory_shape(self, height: int, width: int) -> tuple[int, int, int]:
         """Channels, height and width of the map for images of this size."""
-        shape = [height, width]
+        # One place of one example has no spread that a normalisation could learn from.
+        shape, least = [height, width], 2 if isinstance(self.norms[0], nn.BatchNorm2d) else 1
         for _ in self.convs:
             shape = [(side - self.kernel + 1) // 2 for side in shape]
-            check(min(shape) >= 1, "x", f"images larger than {height}x{width}, which leaves no map", (height, width))
+            least = 2 * least + self.kernel - 1
+        enough = f"images of at least {least}x{least} pixels (fewer channels take smaller ones)"
+        check(min(shape) >= 1, "x", enough, (height, width))
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
         return last.out_channels, shape[0], shape[1]
