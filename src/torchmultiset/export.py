@@ -11,7 +11,9 @@ the model was trained on: uint8 images (B, channels, H, W), or float32 numbers. 
 
 The metadata has, each as JSON: `classes` (their names), `max_size`, `stop`, `input` (shape and dtype of one input, and
 whether photographs are to be turned as their EXIF tag says), `torchmultiset` (the version), `weights_sha256` (as in the
-model's ``predictor.json``), and `git`, the commit that trained the model, if that is known.
+model's ``predictor.json``); where there are such, `columns` of a table (for each a name, and categories: texts become
+a 1 in the place of theirs; or, if there are none, the mean that empty cells become), and `git`, the commit that trained
+the model.
 """
 
 from __future__ import annotations
@@ -255,7 +257,7 @@ class _Decoder(nn.Module):
 
 
 def _metadata(predictor: Predictor, kind: InputKind) -> dict[str, Any]:
-    known = {"git": predictor.record["git"]} if predictor.record.get("git") else {}
+    known = {name: predictor.record[name] for name in ("columns", "git") if predictor.record.get(name)}
     return {
         "classes": predictor.classes,
         "max_size": predictor.max_size,

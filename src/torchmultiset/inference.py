@@ -19,7 +19,7 @@ from torchmultiset.data import Examples, store
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import ImageFiles
 from torchmultiset.data.load import is_store
-from torchmultiset.data.manifest import FRACTIONS, glance, read_manifest
+from torchmultiset.data.manifest import FRACTIONS, Column, glance, read_manifest
 from torchmultiset.models import locate
 from torchmultiset.predictor import Prediction, Predictor
 
@@ -113,7 +113,7 @@ def open_examples(
     if is_store(path):
         splits = {name: _with_classes(examples, predictor, path) for name, examples in store.load(path).items()}
     else:
-        side = kind.shape[-1]
+        side, columns = kind.shape[-1], _columns(predictor)
         splits = read_manifest(
             path,
             classes=predictor.classes,
@@ -122,7 +122,10 @@ def open_examples(
             fractions=fractions,
             check_inputs=False,
             labelled=labelled,
+            columns=columns,
         )
+        if not columns and any(column.categories or column.empty for column in splits["train"].columns):
+            raise ValueError(f"this model was trained on numbers alone, but {path} has texts or empty cells")
     return {
         name: replace(examples, inputs=_fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
     }
@@ -254,6 +257,8 @@ def _from_array(path: Path, kind: InputKind) -> Source:
         names, array = [str(path)], array.reshape(1, *kind.shape)
     else:
         array = np.atleast_1d(array)
+        if kind.shape[0] == 1 and array.shape[1:] == kind.shape[1:]:
+            array = array[:, None]
         names = [f"{path} {i}" for i in range(len(array))]
     return Source(names, _fitted(array, kind, str(path)), None)
 
@@ -288,6 +293,11 @@ class _Floats:
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
         return self.inputs[indices].astype(np.float32)
+
+
+def _columns(predictor: Predictor) -> list[Column]:
+    """Those of the table that a model was trained on, as its record says; none if it was trained on something else."""
+    return [Column(**{**told, "categories": tuple(told["categories"])}) for told in predictor.record.get("columns", ())]
 
 
 def _with_classes(examples: Examples, predictor: Predictor, path: Path) -> Examples:

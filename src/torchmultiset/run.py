@@ -302,6 +302,7 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
     about = {
         "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
+        "columns": [asdict(column) for column in task.splits["train"].columns],
         "constant": constant.tolist(),
         "data": task.data,
         "config": to_dict(task.config) | {"data": task.data["name"], "mnist": ""},

@@ -29,6 +29,8 @@ FINE = {"features": [1, 2], "labels": ["cat"]}
         ({"image": " ", "labels": []}, "'image' must be a name, but is ' '"),
         ({"features": [], "labels": []}, "'features' must be a list of numbers, but is []"),
         ({"features": "1 2", "labels": []}, "'features' must be a list of numbers, but is '1 2'"),
+        ({"features": {}, "labels": []}, "'features' must have at least one number or text, but is {}"),
+        ({"features": {"x": [1]}, "labels": []}, "'x' must be a finite number that fits in float32, but is [1]"),
         ({"features": [1, "2"], "labels": []}, "feature 2 must be a finite number that fits in float32, but is '2'"),
         ({"features": [True, 2], "labels": []}, "feature 1 must be a finite number that fits in float32, but is True"),
         ('{"features": [1, NaN], "labels": []}', "feature 2 must be a finite number that fits in float32, but is nan"),
@@ -93,10 +95,10 @@ def test_a_malformed_line_of_jsonl_is_reported_by_number(tmp_path, line, message
         ("1,2,cat:1.5", "but is 1.5"),
         ("1,2,cat:1e9", "the count of 'cat' must be a whole number from 0 to 10000"),
         ("1,2,cat:nan", "but is nan"),
-        ('"1,5",2,cat', "'x' must be a number such as 0.5, but is '1,5'"),
-        (",2,cat", "'x' must be a number such as 0.5, but is ''"),
-        ("1,a.jpg,cat", "'y' must be a number such as 0.5, but is 'a.jpg'; a column of paths must be called 'image'"),
-        ("1,inf,cat", "feature 2 must be a finite number that fits in float32, but is inf"),
+        ('"1,5",2,cat', "'x' must be a number such as 0.5, but is '1,5': write 1.5"),
+        ("1,NA,cat", "'y' must be a number such as 0.5, but is 'NA': leave it empty if it is not known"),
+        ("1,a.jpg,cat", "but is 'a.jpg': leave it empty if it is not known; a column of paths must be called 'image'"),
+        ("1,inf,cat", "'y' must be a finite number that fits in float32, but is inf"),
         ('1,2,"cat"dog', 'is a quote (") not closed, or not doubled?'),
     ],
 )
@@ -167,12 +169,12 @@ def test_all_problems_come_at_once(tmp_path):
 
 
 def test_the_message_shows_twenty_problems_and_counts_the_rest(tmp_path):
-    path = write(tmp_path, "data.csv", "x,labels", *["wrong,cat"] * 51)
+    path = write(tmp_path, "data.csv", "x,labels", *["1,cat:two"] * 51)
     with pytest.raises(ManifestError) as caught:
         read_manifest(path)
     lines = str(caught.value).splitlines()
     assert lines[0] == f"51 problems in {path}:"
-    assert lines[1].startswith("  line 2: 'x' must be a number")
+    assert lines[1].startswith("  line 2: the count of 'cat' must be a whole number")
     assert len(lines) == 22
     assert lines[-1] == "  ... and 31 more"
     assert len(caught.value.problems) == 51

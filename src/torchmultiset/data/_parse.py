@@ -9,6 +9,7 @@ import csv
 import difflib
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -157,7 +158,7 @@ def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[
     _check_header(number, columns, problems, labelled)
     if len(problems) > before:
         return
-    inputs = [] if {"image", "array"} & set(columns) else [c for c in columns if _is_number_column(c)]
+    inputs = [] if {"image", "array"} & set(columns) else [c for c in columns if _is_feature(c)]
     for number, row in rows:
         if len(row) != len(columns):
             fix = f"put quotes around a cell that holds {delimiter!r}"
@@ -202,7 +203,7 @@ def _column(cell: str) -> str:
     return name
 
 
-def _is_number_column(column: str) -> bool:
+def _is_feature(column: str) -> bool:
     return column not in _COLUMNS and not column.startswith((_COUNT, "#"))
 
 
@@ -218,7 +219,7 @@ def _check_header(number: int, columns: list[str], problems: Problems, labelled:
         which = "not both" if counted else "but has neither"
         expected = "a column 'labels' or columns of counts such as 'count:cat'"
         problems.add(number, f"the header must have {expected}, {which}")
-    others = [name for name in columns if _is_number_column(name)]
+    others = [name for name in columns if _is_feature(name)]
     if "image" in columns or "array" in columns:
         for name in others:
             hint = " (only JSONL can hold it)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
@@ -240,7 +241,7 @@ def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems:
             if column.startswith(_COUNT)
         }
     if inputs:
-        fields["features"] = [problems.attempt(number, _feature, cells[c], c) for c in inputs]
+        fields["features"] = {column: _cell(cells[column]) for column in inputs}
     return fields
 
 
@@ -272,9 +273,10 @@ def _count(cell: str, name: str) -> int:
     return read_count(number, name)
 
 
-def _feature(cell: str, column: str) -> float:
+def _cell(cell: str) -> float | str | None:
+    """A number or a text; None for an empty cell and for nan, as some programs write one."""
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
-        fix = "a column of paths must be called 'image' or 'array', one to be ignored must start with '#'"
-        raise ValueError(f"{column!r} must be a number such as 0.5, but is {cell!r}; {fix}") from None
+        return cell or None
+    return None if math.isnan(number) else number

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32
@@ -16,8 +16,10 @@ from jaxtyping import Float32
 from torchmultiset.data._parse import Fields, Problems, did_you_mean, read_count, read_fields, show
 from torchmultiset.data._splits import SPLITS
 
-__all__ = ["Record", "read_records"]
+__all__ = ["Cell", "Record", "read_records"]
 
+Cell: TypeAlias = float | str | None
+"""A number, a text, or nothing."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -31,7 +33,9 @@ class Record:
     path: str
     """Path of the image or array as it is written; empty for features."""
     features: Float32[np.ndarray, " d"]
-    """Empty for images and arrays."""
+    """As a list of numbers; empty for images, arrays and cells."""
+    cells: dict[str, Cell]
+    """Features by the names of their columns, as they are written; else empty."""
     labels: tuple[str, ...]
     id: str
     split: str | None
@@ -69,7 +73,7 @@ def _record(line: int, fields: Fields, problems: Problems) -> Record | None:
 def _check_keys(fields: Fields) -> None:
     known = (*_READ, "image", "array", "counts")
     for key in fields:
-        if key not in known or key in ("kind", "path"):
+        if key not in known or key in ("kind", "path", "cells"):
             fix = "rename or remove it, or start it with '#' to have it ignored"
             raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}: {fix}")
 
@@ -88,12 +92,27 @@ def _path(fields: Fields) -> str:
 
 
 def _features(fields: Fields) -> Float32[np.ndarray, " d"]:
-    if "features" not in fields:
+    values = fields.get("features")
+    if values is None or isinstance(values, dict):
         return np.empty(0, dtype=np.float32)
-    values = fields["features"]
     if not isinstance(values, list) or not values:
         raise ValueError(f"'features' must be a list of numbers, but is {show(values)}")
     return np.array([_real(value, "feature", i) for i, value in enumerate(values, start=1)], dtype=np.float32)
+
+
+def _cells(fields: Fields) -> dict[str, Cell]:
+    values = fields.get("features")
+    if not isinstance(values, dict):
+        return {}
+    if not values:
+        raise ValueError("'features' must have at least one number or text, but is {}")
+    return {name: _cell(value, name) for name, value in values.items()}
+
+
+def _cell(value: object, name: str) -> Cell:
+    if isinstance(value, str):
+        return value.strip() or None
+    return None if value is None else _real(value, f"{name!r}")
 
 
 def _labels(fields: Fields) -> tuple[str, ...]:
@@ -187,6 +206,7 @@ _READ: dict[str, Callable[[Fields], Any]] = {
     "kind": _kind,
     "path": _path,
     "features": _features,
+    "cells": _cells,
     "labels": _labels,
     "id": _id,
     "split": _split,

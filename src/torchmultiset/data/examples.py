@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int, Int64, Shaped
 from torch import Tensor
 
+from torchmultiset.data._columns import Column
 from torchmultiset.multiset import from_labels
 
 __all__ = ["Batch", "Examples", "Inputs"]
@@ -64,6 +65,8 @@ class Examples:
     areas: Float[np.ndarray, "n m"] | None = None
     ids: Sequence[str] | None = None
     """A name for each example (file name, COCO image id), where it has one."""
+    columns: tuple[Column, ...] = ()
+    """Of a table: what became the numbers of the inputs."""
 
     def __len__(self) -> int:
         return len(self.labels)

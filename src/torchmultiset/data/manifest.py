@@ -17,12 +17,13 @@ from jaxtyping import Float32, Int64
 
 from torchmultiset._checks import check
 from torchmultiset.data._arrays import ArrayFiles, read_array
+from torchmultiset.data._columns import Column, check_columns, encode, learn_columns
 from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, read_fields, show
 from torchmultiset.data._records import Record, read_records
 from torchmultiset.data._splits import SPLITS, split_by_id
 from torchmultiset.data.examples import Examples, Inputs
 
-__all__ = ["FRACTIONS", "Glance", "ManifestError", "glance", "read_manifest"]
+__all__ = ["FRACTIONS", "Column", "Glance", "ManifestError", "glance", "read_manifest"]
 
 FRACTIONS = (0.7, 0.15, 0.15)
 """Shares of train, validation and test, where the lines name no split."""
@@ -66,6 +67,7 @@ def read_manifest(
     skip_unreadable: bool = False,
     check_inputs: bool = True,
     labelled: bool = True,
+    columns: Sequence[Column] = (),
     progress: bool = False,
 ) -> dict[str, Examples]:
     r"""Read a data set of your own.
@@ -86,6 +88,8 @@ def read_manifest(
             them. A file that is missing is a problem all the same.
         check_inputs: Read every image and array once now, so that no damaged file ends a training later.
         labelled: Whether each line must say its labels; else one that does not has none. Needs `classes`.
+        columns: Of a table: the columns of the examples that a model was trained on, so that texts and empty cells
+            are read as they were there. If empty, they follow from the training examples of this file.
         progress: Show a progress bar while images are read.
 
     Returns:
@@ -122,6 +126,7 @@ def read_manifest(
     _check_together(records, problems)
     records = _readable(records, problems, skip_unreadable, check_inputs, progress)
     splits = _splits(records, fractions, seed, problems)
+    columns = _columns(records, splits, columns, problems)
     problems.stop()
 
     index = {name: i for i, name in enumerate(names)}
@@ -129,12 +134,13 @@ def read_manifest(
     paths = [source.parent / record.path for record in records]
     boxes = _boxes(records, labels, paths, image_size, exif)
     examples = Examples(
-        _inputs(records, paths, image_size, exif),
+        encode(columns, records) if columns else _inputs(records, paths, image_size, exif),
         labels,
         names,
         boxes=boxes,
         areas=_areas(records, labels, boxes),
         ids=[record.id for record in records],
+        columns=columns,
     )
     return {name: examples.subset(np.flatnonzero(splits == i)) for i, name in enumerate(SPLITS)}
 
@@ -199,6 +205,9 @@ def _check_together(records: list[Record], problems: Problems) -> None:
         elif len(record.features) != len(first.features):
             expected = f"line {first.line} has {len(first.features)}"
             problems.add(line, f"there are {len(record.features)} features, but {expected}")
+        elif record.cells.keys() != first.cells.keys():
+            different = ", ".join(sorted(record.cells.keys() ^ first.cells.keys()))
+            problems.add(line, f"the features have other names than on line {first.line}: {show(different)}")
         for part in parts:
             if getattr(record, part) is None and (record.labels or part == "split"):
                 problems.add(line, f"no {part!r}, but other lines have it: all lines must, or none")
@@ -268,6 +277,19 @@ def _splits(
     if problems.found:
         return np.zeros(len(records), dtype=np.int64)
     return split_by_id([record.id for record in records], fractions, seed)
+
+
+def _columns(
+    records: list[Record], splits: Int64[np.ndarray, " n"], given: Sequence[Column], problems: Problems
+) -> tuple[Column, ...]:
+    """Those of a table; none for other inputs."""
+    if not records or not records[0].cells:
+        return ()
+    if given:
+        check_columns(given, records, problems)
+        return tuple(given)
+    train = splits == SPLITS.index("train")
+    return learn_columns(records, train if train.any() else ~train, problems)
 
 
 def _padded(rows: list[list[int]]) -> Int64[np.ndarray, "n m"]:

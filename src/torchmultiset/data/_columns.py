@@ -1,0 +1,130 @@
+"""The columns of a table, from cells to numbers: what training examples were like is remembered for later tables."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from torchmultiset.data._parse import Problems, did_you_mean, show
+from torchmultiset.data._records import Cell, Record
+
+__all__ = ["Column", "check_columns", "encode", "learn_columns"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers, or of texts that become numbers.
+
+    Example:
+        >>> Column("colour", categories=("blue", "red")).encode(["red", "blue", "pink", None]).tolist()
+        [[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+        >>> Column("metres", mean=2.5).encode([1.0, None]).tolist()
+        [[1.0], [2.5]]
+    """
+
+    name: str
+    categories: tuple[str, ...] = ()
+    """The texts of the training examples, sorted; none for a column of numbers."""
+    mean: float = 0.0
+    """Of the numbers of the training examples: what an empty cell becomes."""
+    empty: int = 0
+    """How many cells are empty in the file that it was learned from."""
+
+    def encode(self, cells: Sequence[Cell]) -> Float32[np.ndarray, "n d"]:
+        """Numbers as they are; for a text a 1 in the place of its category, for one that is not known only zeros."""
+        if self.categories:
+            return np.array([[cell == name for name in self.categories] for cell in cells], dtype=np.float32)
+        return np.array([[self.mean if cell is None else cell] for cell in cells], dtype=np.float32)
+
+
+def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], problems: Problems) -> tuple[Column, ...]:
+    """What the columns of a table hold: numbers, if some cell is one; else categories.
+
+    Args:
+        records: The lines.
+        train: Which of them are training examples.
+        problems: Where problems go, one for each column.
+    """
+    columns = []
+    for name in records[0].cells:
+        cells = [record.cells.get(name) for record in records]
+        known = [cell for cell, learned in zip(cells, train, strict=True) if learned and cell is not None]
+        texts = {cell for cell in known if isinstance(cell, str)}
+        column = Column(name, empty=cells.count(None))
+        if not known:
+            problems.add(0, f"the column {name!r} is empty in all training examples: fill it in, or remove it")
+        elif any(isinstance(cell, float) or _with_point(cell) for cell in cells if cell is not None):
+            _check_numbers(name, records, problems)
+            column = replace(column, mean=float(np.mean([cell for cell in known if isinstance(cell, float)] or 0)))
+        else:
+            if len(texts) > max(2, len(known) / 2):
+                fix = "call it 'image' or 'array' if these are paths, 'id' if they are names, '#...' to have it ignored"
+                found = f"{len(texts)} different texts in {len(known)} lines"
+                problems.add(0, f"the column {name!r} has {found}, too many for categories: {fix}")
+            column = replace(column, categories=tuple(sorted(texts)))
+        columns.append(column)
+    return tuple(columns)
+
+
+def check_columns(columns: Sequence[Column], records: Sequence[Record], problems: Problems) -> None:
+    """Compare a table with the columns that it should have; a category that is not known is worth a warning.
+
+    Args:
+        columns: Those.
+        records: The lines.
+        problems: Where problems go, one for each column.
+    """
+    found, wanted = records[0].cells, [column.name for column in columns]
+    missing = [name for name in wanted if name not in found]
+    for name in missing:
+        problems.add(0, f"the column {name!r}, which was there in training, is missing")
+    for name in found:
+        if name not in wanted:
+            fix = "remove it, or start its name with '#' to have it ignored"
+            problems.add(0, f"the column {name!r} was not there in training{did_you_mean(name, missing)}: {fix}")
+    for column in columns:
+        if not column.categories:
+            _check_numbers(column.name, records, problems)
+            continue
+        cells = [record.cells.get(column.name) for record in records]
+        others = [cell for cell in cells if cell is not None and cell not in column.categories]
+        if others and column.name in found:
+            warnings.warn(
+                f"{len(others)} of {len(cells)} cells of {column.name!r} are not known from training, such as"
+                f" {show(others[0])}: read as empty",
+                stacklevel=3,
+            )
+
+
+def encode(columns: Sequence[Column], records: Sequence[Record]) -> Float32[np.ndarray, "n d"]:
+    """The numbers of all columns, side by side.
+
+    Args:
+        columns: In their order.
+        records: The lines.
+    """
+    return np.concatenate([column.encode([record.cells[column.name] for record in records]) for column in columns], 1)
+
+
+def _check_numbers(name: str, records: Sequence[Record], problems: Problems) -> None:
+    wrong = [(record.line, cell) for record in records if isinstance(cell := record.cells.get(name), str)]
+    if wrong:
+        line, cell = wrong[0]
+        more = f" ({len(wrong)} lines have no number there)" if len(wrong) > 1 else ""
+        paths = "a column of paths must be called 'image' or 'array', one to be ignored must start with '#'"
+        fix = f"write {_with_point(cell)}" if _with_point(cell) else f"leave it empty if it is not known; {paths}"
+        problems.add(line, f"{name!r} must be a number such as 0.5, but is {show(cell)}{more}: {fix}")
+
+
+def _with_point(text: str) -> str:
+    """The text with a point for a comma, if that is a number; else nothing."""
+    number = text.replace(",", ".")
+    try:
+        float(number)
+    except ValueError:
+        return ""
+    return number
