@@ -56,6 +56,28 @@ def draw_dots(folder: Path, *, size: tuple[int, int], number: int = 24, suffix: 
     (folder / "labels.csv").write_text("\n".join(lines))
 
 
+def write_arrays(folder: Path, shape: tuple[int, ...], number: int = 20) -> None:
+    folder.mkdir()
+    rng, lines = np.random.default_rng(0), []
+    for i in range(number):
+        np.save(folder / f"{i}.npy", rng.random(shape).astype(np.float32))
+        lines.append(json.dumps({"array": f"{i}.npy", "labels": ["x", "y", "y"][: 1 + i % 3]}))
+    (folder / "labels.jsonl").write_text("\n".join(lines))
+
+
+def write_hats(path: Path) -> None:
+    """A hat for all who wear red; how far it is does not matter, and often is not known."""
+    lines = []
+    for i in range(60):
+        hats, people, metres = i % 2, 1 + i % 3, ["", "1000", "5000"][i // 6 % 3]
+        lines.append(f"{'red' if hats else 'blue'},{people},{metres},{people},{hats}")
+    path.write_text("\n".join(["colour,people,metres,count:ticket,count:hat", *lines]))
+
+
+def numbers_of(path: Path) -> str:
+    return ", ".join(f"{len(examples)} {name}" for name, examples in read_manifest(path).items())
+
+
 def picked(lines: list[str]) -> dict[str, str]:
     found = (re.fullmatch(r"Picked (\w+) (.+?): .+\.", line) for line in lines)
     return dict(match.groups() for match in found if match)
@@ -73,9 +95,10 @@ def test_a_table_becomes_a_model_that_predicts(run, tmp_path):
     code, lines, _ = run("train", "trips.csv")
     assert code == 0
     assert picked(lines) == {
-        "splits": "70% train, 15% validation, 15% test", "objective": "counts", "encoder": "mlp", "max_size": "4",
-        "stop": "policy", "batch_size": "16", "epochs": "2",
+        "splits": numbers_of(tmp_path / "trips.csv"), "objective": "counts", "encoder": "mlp", "max_size": "4",
+        "batch_size": "16", "epochs": "2",
     }  # fmt: skip
+    assert all(len(line) <= 80 for line in lines)
     assert not any("Unlike the paper" in line for line in lines)
     assert any(line.startswith("this model") for line in lines)
     assert read_record(tmp_path / "runs" / "trips")["finished"]
@@ -126,7 +149,169 @@ def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 64, 64]
 
 
+def test_a_jsonl_file_becomes_a_model_that_predicts(run, tmp_path):
+    rows = [{"features": [i % 4, i % 3], "labels": {"cat": i % 4, "dog": i % 3}} for i in range(60)]
+    (tmp_path / "pets.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, lines, _ = run("train", "pets.jsonl")
+    assert code == 0
+    assert picked(lines)["splits"] == numbers_of(tmp_path / "pets.jsonl")
+    assert run("evaluate", "runs/pets", "pets.jsonl")[0] == 0
+    (tmp_path / "new.jsonl").write_text('{"features": [3, 0], "id": "a"}\n{"features": [0, 2], "id": "b"}\n')
+    code, lines, err = run("predict", "runs/pets", "new.jsonl", "--json")
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["input"] for line in lines] == ["a", "b"]
+
+
+def test_arrays_of_height_and_width_are_images_of_one_channel(run, tmp_path):
+    write_arrays(tmp_path / "maps", (40, 44))
+    code, lines, _ = run("train", "maps/labels.jsonl", "--hidden", "4")
+    assert code == 0
+    assert picked(lines)["encoder"] == "conv"
+    assert read_record(tmp_path / "runs" / "maps")["finished"]
+    assert run("evaluate", "runs/maps", "maps", "--split", "validation")[0] == 0
+    known = {}
+    for line in run("predict", "runs/maps", "maps", "--json")[1]:
+        row = json.loads(line)
+        known[row["input"]] = row["labels"]
+    assert len(known) == 20
+    np.save(tmp_path / "two.npy", np.stack([np.load(tmp_path / "maps" / f"{i}.npy") for i in (0, 1)]))
+    _, lines, err = run("predict", "runs/maps", "maps/0.npy", "two.npy", "--json")
+    assert err == ""
+    assert [json.loads(line)["labels"] for line in lines] == [known["0.npy"], known["0.npy"], known["1.npy"]]
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_arrays_of_height_and_width_can_be_exported(run, tmp_path):
+    pytest.importorskip("onnxruntime")
+    write_arrays(tmp_path / "maps", (24, 24))
+    run("train", "maps", "--hidden", "4", "--channels", "4", "4")
+    code, lines, _ = run("export", "runs/maps", "--data", "maps", "--split", "all", "--out", "maps.onnx")
+    assert code == 0
+    assert lines[0].startswith("maps.onnx gives PyTorch's predictions on 20 inputs")
+    assert any("shape B x 1 x 24 x 24" in line for line in lines)
+
+
+def test_arrays_that_are_too_small_are_told_the_least_size_that_works(run, tmp_path):
+    write_arrays(tmp_path / "small", (3, 10, 10))
+    code, lines, err = run("train", "small")
+    assert (code, lines) == (1, [])
+    assert "images of at least 20x20 pixels (fewer channels take smaller ones), but is (10, 10)" in err
+    write_arrays(tmp_path / "enough", (3, 20, 20))
+    assert run("train", "enough", "--hidden", "4")[0] == 0
+    assert run("train", "small", "--hidden", "4", "--channels", "8")[0] == 0
+
+
+def test_a_table_with_texts_and_empty_cells_becomes_a_model_that_reads_others(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(OptimConfig, "settled", lambda self, _: replace(self, epochs=30, batch_size=16))
+    write_hats(tmp_path / "hats.csv")
+    code, lines, _ = run("train", "hats.csv")
+    assert code == 0
+    assert "Picked categories 2 (blue, red): 'colour' holds text." in lines
+    (mean,) = (line for line in lines if line.startswith("Picked mean "))
+    assert re.fullmatch(r"Picked mean \d+ of 'metres': for its 24 empty cells\.", mean)
+    assert all(len(line) <= 80 for line in lines)
+    model = Predictor.load(tmp_path / "runs" / "hats" / "model")
+    assert [column["name"] for column in model.record["columns"]] == ["colour", "people", "metres"]
+    assert model.record["columns"][0]["categories"] == ["blue", "red"]
+
+    # A table of its own, without labels, in another order; what matters is known by name.
+    (tmp_path / "new.csv").write_text("people,metres,colour\n2,1000,red\n3,,blue\n1,5000,red\n")
+    code, lines, err = run("predict", "runs/hats", "new.csv", "--json")
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["labels"] for line in lines] == [
+        {"hat": 1, "ticket": 2}, {"ticket": 3}, {"hat": 1, "ticket": 1},
+    ]  # fmt: skip
+    assert run("evaluate", "runs/hats", "hats.csv")[0] == 0
+    assert run("compare", "hats.csv", "runs/hats", "runs/hats")[0] == 0
+
+    (tmp_path / "wrong.csv").write_text("people,metres\n2,1000\n")
+    code, _, err = run("predict", "runs/hats", "wrong.csv")
+    assert (code, "the column 'colour', which was there in training, is missing" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_a_model_of_a_table_with_texts_can_be_exported_and_says_how_to_read_one(run, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    write_hats(tmp_path / "hats.csv")
+    run("train", "hats.csv")
+    code, _, err = run("export", "runs/hats", "--data", "hats.csv", "--out", "hats.onnx")
+    assert (code, err) == (0, "")
+    told = onnxruntime.InferenceSession("hats.onnx").get_modelmeta().custom_metadata_map
+    assert [column["categories"] for column in json.loads(told["columns"])] == [["blue", "red"], [], []]
+
+
+def test_a_model_that_knows_no_columns_refuses_texts_and_empty_cells(run, tmp_path):
+    rows = [{"features": [i % 4, i % 3], "labels": {"cat": i % 4, "dog": i % 3}} for i in range(20)]
+    (tmp_path / "pets.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run("train", "pets.jsonl")
+    (tmp_path / "numbers.csv").write_text("a,b\n1,2\n3,1\n")
+    assert run("predict", "runs/pets", "numbers.csv")[0] == 0
+    (tmp_path / "texts.csv").write_text("a\nred\nblue\nred\n")
+    code, _, err = run("predict", "runs/pets", "texts.csv")
+    assert (code, err) == (
+        1, "multiset: this model was trained on numbers alone, but texts.csv has texts or empty cells\n",
+    )  # fmt: skip
+
+
 # What is picked
+
+
+def test_names_and_categories_that_are_long_still_fit_in_a_line(tmp_path):
+    path, name = tmp_path / "t.csv", "what somebody once called a very long name of a column"
+    rows = [f"{['one such long category', 'another, not shorter one'][i % 2]!r},{i or ''},x" for i in range(40)]
+    path.write_text("\n".join([f"{name},{name}!,labels", *rows]).replace("'", '"'))
+    for pick in prepare(RunConfig(DataConfig(str(path)))).picks:
+        assert len(f"Picked {pick.what} {pick.value}: {pick.reason}.") <= 80
+
+
+def test_many_columns_with_texts_and_empty_cells_are_told_in_a_few_lines(tmp_path):
+    names = [*(f"text{i}" for i in range(30)), *(f"number{i}" for i in range(30))]
+    rows = [",".join([*["ab"[i % 2]] * 30, *[["", "1"][i % 2]] * 30, "x"]) for i in range(20)]
+    (tmp_path / "wide.csv").write_text("\n".join([",".join([*names, "labels"]), *rows]))
+    picks = prepare(RunConfig(DataConfig(str(tmp_path / "wide.csv")))).picks
+    told = [pick for pick in picks if pick.what in ("categories", "mean")]
+    assert len(told) == 10
+    assert ("categories", "of 26 more columns", "they hold text") in told
+    assert ("mean", "of 26 more columns", "for their empty cells") in told
+
+
+@pytest.mark.parametrize(
+    ("examples", "reason"),
+    [
+        (20, "with more, so few examples are learned by heart"),
+        (300, "as a rule, about 1,200 steps are enough for a first model"),
+        (20_000, "each example should be seen a few times"),
+    ],
+)
+def test_the_number_of_epochs_has_a_reason(tmp_path, examples, reason):
+    write_table(tmp_path / "trips.csv", examples)
+    picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "trips.csv")))).picks}
+    assert picks["epochs"].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("objective", "labels", "expected"),
+    [
+        ("auto", ("x", "x;y"), None),  # a count head has no policy that could stop
+        ("multi", ("x", "x;y"), "policy"),
+        ("auto", ("x;x", "x;y"), "fixed"),  # but its answers can all have one size
+        ("one-step", ("x;x", "x;y"), None),  # which rounds each count by itself
+    ],
+)
+def test_a_way_to_stop_is_told_where_there_is_one(tmp_path, objective, labels, expected):
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,labels", *(f"{i},{labels[i % 2]}" for i in range(20))]))
+    task = prepare(RunConfig(DataConfig(str(path)), objective=ObjectiveConfig(objective)))
+    assert {pick.what: pick.value for pick in task.picks}.get("stop") == expected
+    assert task.config.model.stop == ("fixed" if labels[0] == "x;x" else "policy")
+
+
+@pytest.mark.parametrize(("labels", "objective"), [(3, "counts"), (5, "multi")])
+def test_a_tower_that_would_leave_no_map_is_not_picked(tmp_path, labels, objective):
+    write_arrays(tmp_path / "maps", (20, 20))
+    config = RunConfig(DataConfig(str(tmp_path / "maps")), ModelConfig(max_size=labels))
+    told = values(config)
+    assert (told["channels"], told["objective"]) == ("(16, 32)", objective)
 
 
 @pytest.mark.parametrize(

@@ -70,23 +70,22 @@ def test_auto_is_settled_by_the_training_data(config, pets):
         ("objective", "counts"),
         ("encoder", "conv"),
         ("max_size", "2"),
-        ("stop", "policy"),
     ]
-    assert task.picks[-1].reason == "training multisets have 1 to 2 labels"
     assert (task.config.model.stop, task.config.model.max_size) == ("policy", 2)
     assert prepare(task.config).picks == ()
 
     named = prepare(replace(config, objective=ObjectiveConfig("multi")))
     assert ("policy", "conv-lstm") in [pick[:2] for pick in named.picks]
+    assert named.picks[-1] == ("stop", "policy", "training multisets have 1 to 2 labels")
 
     same = prepare(replace(config, data=DataConfig(data=str(pets), image_size=32)))
     assert ("stop", "fixed", "all training multisets have 2 labels") in same.picks
     assert same.shape == (3, 32, 32)
 
-    larger = prepare(
-        replace(config, data=DataConfig(data=str(pets), image_size=32), model=replace(config.model, max_size=5))
-    )
+    room = replace(config, data=DataConfig(data=str(pets), image_size=32), model=replace(config.model, max_size=5))
+    larger = prepare(replace(room, objective=ObjectiveConfig("multi")))
     assert ("stop", "policy", "training multisets have 2 labels, and max_size is 5") in larger.picks
+    assert "stop" not in {pick.what for pick in prepare(room).picks}  # a count head has no policy that stops
 
 
 def test_a_map_too_coarse_to_count_on_gets_a_policy(config):
@@ -182,7 +181,7 @@ def test_the_folder_holds_a_whole_run(finished):
     assert record["git"] is None or re.fullmatch(r"[0-9a-f]{40}(\+changes)?", record["git"])
     assert record["data"]["name"] == "digits"
     assert record["minutes"] > 0
-    assert any(line.startswith("Picked stop policy: ") for line in said)
+    assert any(line.startswith("Picked max_size 2: ") for line in said)
 
 
 def test_nothing_in_it_names_a_place(finished, digits):

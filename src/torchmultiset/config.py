@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeAlias
 from torchmultiset.encoders.pretrained import BackboneName
 
 __all__ = [
+    "FEWEST_EPOCHS",
+    "MOST_EPOCHS",
+    "STEPS",
     "CountHead",
     "DataConfig",
     "Divergence",
@@ -24,6 +27,10 @@ __all__ = [
     "Strategy",
     "to_dict",
 ]
+
+STEPS = 1_200
+"""About as many as a first model takes, as a rule; epochs follow from it, where they are open."""
+FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 
 EncoderName: TypeAlias = Literal["auto", "conv", "mlp"]
 Norm: TypeAlias = Literal["none", "batch"]
@@ -146,7 +153,7 @@ class OptimConfig:
             (91, 8)
         """
         size = self.batch_size or (16 if examples < 500 else 32 if examples < 4_000 else 64)
-        epochs = self.epochs or min(max(round(1_200 * size / examples), 8), 100)
+        epochs = self.epochs or min(max(round(STEPS * size / examples), FEWEST_EPOCHS), MOST_EPOCHS)
         return replace(self, batch_size=size, epochs=epochs)
 
 

@@ -14,15 +14,25 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from torchmultiset._checks import check
-from torchmultiset.build import settle_kinds, settle_stop
-from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, ObjectiveName, RunConfig, to_dict
+from torchmultiset.build import AT_ONCE, settle_kinds, settle_stop
+from torchmultiset.config import (
+    FEWEST_EPOCHS,
+    MOST_EPOCHS,
+    STEPS,
+    DataConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    ObjectiveName,
+    RunConfig,
+    to_dict,
+)
 from torchmultiset.data import Examples, mnist_multi, store
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import UnreadableImageError, image_sizes
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.manifest import FRACTIONS, Glance, glance
+from torchmultiset.data.manifest import Column, Glance, glance
 from torchmultiset.encoders import Backbone, ConvEncoder, PretrainedEncoder, make_backbone
 from torchmultiset.predictor import Predictor
 from torchmultiset.presets import MNIST_MULTI
@@ -74,6 +84,8 @@ _FINE = (16, 32)
 """Features of a tower with two poolings instead of three."""
 _LOOKED_AT = 200
 """Images whose size is looked at."""
+_TOLD = 4
+"""Columns of one kind that are told one by one."""
 
 # What numbers must at least be.
 _LEAST = {
@@ -186,13 +198,14 @@ def pick_objective(
         return settled("counts", why)
     usual, finer = model.channels, list[Pick]()
     if not backbone and usual == ModelConfig().channels and _places(usual, shape) < _PLACES * max_size:
-        reason = f"up to {max_size} objects need a finer map than three poolings leave"
+        reason = f"up to {max_size} objects need a finer map"
         model = replace(model, channels=_FINE)
         finer.append(Pick("channels", str(_FINE), reason))
     places = shape[1] * shape[2] if backbone else _places(model.channels, shape)
     if places < max_size:
-        model = replace(model, channels=usual)
-        return settled("multi", f"a map of {places} places is too coarse to count {max_size} labels on")
+        if backbone or _places(usual, shape) > 1:
+            model, finer = replace(model, channels=usual), []
+        return settled("multi", f"a map of {places} places is too coarse to count {max_size} labels on", *finer)
     return settled("counts", why, *finer)
 
 
@@ -269,7 +282,7 @@ def _open(config: RunConfig, progress: bool) -> tuple[DataConfig, dict[str, Exam
     if own is None or not own.images:
         backbone = "none" if data.backbone == "auto" else data.backbone
         settled = replace(data, backbone=backbone, image_size=data.image_size or 224)
-        return settled, pictures, _split_pick(own, pictures)
+        return settled, pictures, [*_split_pick(own, pictures), *_column_picks(pictures["train"].columns)]
     settled, picks = _settle_images(config, own.images)
     if settled.image_size != (data.image_size or 224):
         pictures = load_data(data.data, image_size=settled.image_size, progress=progress)
@@ -281,8 +294,30 @@ def _open(config: RunConfig, progress: bool) -> tuple[DataConfig, dict[str, Exam
 def _split_pick(own: Glance | None, splits: Mapping[str, Examples]) -> list[Pick]:
     if own is None or own.split:
         return []
-    shares = ", ".join(f"{share:.0%} {name}" for share, name in zip(FRACTIONS, splits, strict=True))
-    return [Pick("splits", shares, "the lines name none")]
+    numbers = ", ".join(f"{len(examples):,} {name}" for name, examples in splits.items())
+    return [Pick("splits", numbers, "the lines name none")]
+
+
+def _column_picks(columns: Sequence[Column]) -> list[Pick]:
+    """How texts and empty cells are read: the first few columns one by one, the others in one line."""
+    texts = [column for column in columns if column.categories]
+    gaps = [column for column in columns if column.empty and not column.categories]
+    picks = []
+    for column in texts[:_TOLD]:
+        some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
+        picks.append(Pick("categories", some, f"{_short(repr(column.name), 20)} holds text"))
+    if len(texts) > _TOLD:
+        picks.append(Pick("categories", f"of {len(texts) - _TOLD:,} more columns", "they hold text"))
+    for column in gaps[:_TOLD]:
+        mean = f"{column.mean:.4g} of {_short(repr(column.name), 20)}"
+        picks.append(Pick("mean", mean, f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"))
+    if len(gaps) > _TOLD:
+        picks.append(Pick("mean", f"of {len(gaps) - _TOLD:,} more columns", "for their empty cells"))
+    return picks
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _settle_images(config: RunConfig, images: Sequence[Path]) -> tuple[DataConfig, list[Pick]]:
@@ -356,11 +391,11 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
     if fitting.encoder != model.encoder:
         pick("encoder", fitting.encoder, by_shape)
     if fitting.policy != model.policy:
-        marginal = "objective marginal needs a policy that sees only counts"
+        marginal = "marginal needs a policy that sees only counts"
         pick("policy", fitting.policy, marginal if objective.objective == "marginal" else by_shape)
     if model.max_size == 0:
         check(most >= 1, "the training data", "one with at least one label", "without any")
-        pick("max_size", most, "the largest multiset of the training data has as many labels")
+        pick("max_size", most, "the largest training multiset has as many labels")
     elif model.max_size < most:
         raise ValueError(
             f"max_size must be at least {most}, the size of the largest training example, but is {model.max_size}"
@@ -369,13 +404,24 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
     stop = settle_stop(model.stop, least, model.max_size)
     if model.stop == "auto":
         one = f"all {have}" if stop == "fixed" else f"{have}, and max_size is {model.max_size}"
-        pick("stop", stop, have if least < most else one)
+        at_once = objective.objective in AT_ONCE
+        rounded = objective.objective == "one-step" or objective.count_head == "regression"
+        if not at_once or (stop == "fixed" and not rounded):
+            picks.append(Pick("stop", stop, have if least < most else one))
+        model = replace(model, stop=stop)  # without a policy, "policy" only leaves the size open
     if config.optim.batch_size == 0:
         picks.append(Pick("batch_size", str(optim.batch_size), f"there are {len(train):,} training examples"))
     if config.optim.epochs == 0:
-        steps = optim.epochs * -(-len(train) // optim.batch_size)
-        picks.append(Pick("epochs", str(optim.epochs), f"they come to {steps:,} steps"))
+        picks.append(Pick("epochs", str(optim.epochs), _why_so_many(optim.epochs)))
     return replace(config, model=model, objective=objective, optim=optim), tuple(picks)
+
+
+def _why_so_many(epochs: int) -> str:
+    if epochs <= FEWEST_EPOCHS:
+        return "each example should be seen a few times"
+    if epochs >= MOST_EPOCHS:
+        return "with more, so few examples are learned by heart"
+    return f"as a rule, about {STEPS:,} steps are enough for a first model"
 
 
 def _places(channels: Sequence[int], shape: tuple[int, ...]) -> int:
