@@ -168,6 +168,19 @@ def test_curves_are_means_over_seeds(tmp_path):
     assert list(line.get_xdata()) == [1, 2]
 
 
+def test_what_goes_beyond_the_paper_has_figures_of_its_own(tmp_path):
+    for row, method in enumerate(("multi", "rl", "counts")):
+        tables = place("beyond", method, (row, 0), None)
+        if method != "counts":
+            tables |= place("table-3", method, (row, 0), PAPER)
+        write_record(tmp_path, f"d/{method}/seed-0", tables, RIGHT, epochs=(0.2, 0.4))
+    drawn = {plot.name: plot for plot in plots(read_runs(tmp_path))}
+    shown = {name: [line.get_label() for line in plot.figure.axes[0].lines] for name, plot in drawn.items()}
+    assert shown["curves-d"] == shown["sizes-d"] == ["multi", "rl"]
+    assert shown["curves-d-beyond"] == shown["sizes-d-beyond"] == ["multi", "counts"]
+    assert drawn["curves-d-beyond"].caption == "d, beyond the paper: learning curves, on validation data."
+
+
 def test_missed_and_invented_labels(tmp_path):
     write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), RIGHT)
     runs = read_runs(tmp_path)

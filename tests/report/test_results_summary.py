@@ -218,5 +218,5 @@ def test_a_table_of_several_data_sets_at_a_glance(tmp_path):
     (glance,) = at_a_glance(summarise(read_runs(tmp_path)))
     assert (glance.title, glance.columns) == ("Table 3, losses", ("easy", "hard"))
     found = {title: [row and row.scores["em"].value for row in rows] for title, rows in glance.rows.items()}
-    assert found == {"L_multi": [0.75, 0.25], "L_rl": [0.625, None]}
+    assert found == {"L_multi": [0.75, 0.25], "L_rl": [0.625, None], "always the same": [0.0625, 0.0625]}
     assert at_a_glance(summarise([run for run in read_runs(tmp_path) if run.data_set == "easy"])) == []

@@ -41,6 +41,7 @@ BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
         for objective in ("multi", "counts")
         for name, (_, values) in _TRAINING.items()
     },
+    "seq-faster": {"objective": "seq", **_TRAINING["faster"][1]},
     "multi-transformer-faster": {"objective": "multi", **_COUNTS_ONLY, **_TRAINING["faster"][1]},
 }
 """What is learned from, by the names of the config's fields."""
@@ -69,8 +70,8 @@ def _row(title: str, columns: int, only: tuple[DataSetName, ...] | None = None) 
 def _training_rows() -> dict[str, Row]:
     """Changes of images are for digits; the learning rate of the digits is that of "faster" already."""
     rows = dict[str, Row]()
-    for method in ("multi", "counts", "multi-transformer"):
-        photographs_only = method == "multi-transformer"
+    for method in ("multi", "counts", "seq", "multi-transformer"):
+        photographs_only = method in ("seq", "multi-transformer")
         rows[method] = _row(_TITLES[method], 2, ("coco-easy",) if photographs_only else None)
         for name, (told, _) in _TRAINING.items():
             if name == "faster" or not photographs_only:

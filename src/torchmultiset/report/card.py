@@ -33,13 +33,14 @@ def model_card(
     data, classes, shape = record["data"], predictor.classes, predictor.record["input"]["shape"]
     split = "test" if "test" in record else "validation"
     told = record[split]
+    size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
     named = ", ".join(classes[:_MANY]) + (f" and {len(classes) - _MANY} more" if len(classes) > _MANY else "")
     examples = ", ".join(f"{count:,} {split}" for split, count in record["examples"].items())
     lines = [
         f"# {name}",
         "",
-        f"Names the multiset of labels of an input of shape {' x '.join(map(str, shape))}: up to {predictor.max_size}"
-        f" labels of {len(classes)} classes ({named}).",
+        f"Names the multiset of labels of an input of shape {' x '.join(map(str, shape))}: {size} labels of"
+        f" {len(classes)} classes ({named}).",
         "",
         "## How it was made",
         "",
@@ -54,15 +55,15 @@ def model_card(
         "",
         "On test data, looked at once:" if split == "test" else "On validation data; there was no test data:",
         "",
-        "| size | examples | exact match (95%) | F1 |",
+        "| size | examples | exact match (95%) | F1 per example |",
         "| ---: | ---: | ---: | ---: |",
         *(_row(size, numbers) for size, numbers in told["sizes"].items() if len(told["sizes"]) > 1),
         _row("all", told["overall"]),
         "",
         "## Limits",
         "",
-        "It knows no other classes and names no more labels than it was taught with. The numbers hold for data like"
-        " that which it learned from; on other data, test it: `multiset evaluate`.",
+        f"It knows no other classes and names {size} labels, as in what it was taught with. The numbers hold for data"
+        " like that which it learned from; on other data, test it: `multiset evaluate`.",
     ]
     return "\n".join([*lines, *(["", remarks.strip()] if remarks else [])]) + "\n"
 

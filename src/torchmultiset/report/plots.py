@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from PIL import Image
 
 from torchmultiset.report.entropy_figure import draw_oracle, draw_policy
 from torchmultiset.report.results import Run
+from torchmultiset.report.summary import TITLES
 
 __all__ = [
     "Plot",
@@ -41,7 +42,7 @@ _METHODS = (
     *("multi-js", "multi-tv", "multi-mixed", "multi-coached"),
     *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-affine"),
     *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-affine"),
-    *("multi-faster", "counts-faster", "multi-transformer-faster"),
+    *("multi-faster", "counts-faster", "multi-transformer-faster", "seq-faster"),
 )
 _CLASSES = 30  # columns of a heat map; more cannot be read
 
@@ -63,10 +64,12 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
     drawn = []
     for data_set, done in _by_data_set(runs).items():
         name = data_set.replace("/", "-")
-        drawn.append(Plot(f"curves-{name}", f"{data_set}: learning curves, on validation data.", draw_curves(done)))
-        if _sizes(done):
-            caption = f"{data_set}: exact match on test data, by size of the true multiset."
-            drawn.append(Plot(f"sizes-{name}", caption, draw_sizes(done)))
+        for kind, title, some in _few(done):
+            caption = f"{data_set}{title}: learning curves, on validation data."
+            drawn.append(Plot(f"curves-{name}{kind}", caption, draw_curves(some)))
+            if _sizes(some):
+                caption = f"{data_set}{title}: exact match on test data, by size of the true multiset."
+                drawn.append(Plot(f"sizes-{name}{kind}", caption, draw_sizes(some)))
         caption = f"{data_set}: labels missed and invented on test data, for 100 true labels of the class."
         drawn.append(Plot(f"errors-{name}", caption, draw_errors(done)))
         if any("entropy" in run.tables for run in done):
@@ -189,6 +192,20 @@ def style_of(method: str) -> dict[str, Any]:
         return {"color": _GREY, "linestyle": ":"}
     times, colour = divmod(_METHODS.index(method), len(_COLOURS))
     return {"color": _COLOURS[colour], "linestyle": _LINES[times]}
+
+
+def _few(runs: Sequence[Run]) -> Iterator[tuple[str, str, list[Run]]]:
+    """As many as can be told apart in a figure, with the end of its name and its title.
+
+    The paper's own together; then what each other table adds to them, with the paper's method beside it.
+    """
+    papers = [run for run in runs if any(table.startswith("table-") or table == "entropy" for table in run.tables)]
+    if papers:
+        yield "", "", papers
+    for table in dict.fromkeys(table for run in runs if run not in papers for table in run.tables):
+        own = [run for run in runs if run in papers and run.method == _METHODS[0]]
+        own += [run for run in runs if run not in papers and table in run.tables]
+        yield f"-{table}", f", {TITLES.get(table, table).lower()}", own
 
 
 def _sizes(runs: Sequence[Run]) -> list[int]:

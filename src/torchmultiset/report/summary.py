@@ -26,6 +26,7 @@ TITLES = {
     "rare": "Digits that were rare",
     "training": "Encoders and training, whatever the loss",
 }
+CONSTANT = "always the same"
 METRICS = {"em": "exact match", "f1": "F1 per example", "class_f1": "class F1"}
 MORE_METRICS = {
     **METRICS,
@@ -48,10 +49,11 @@ NOTES = (
     " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for policies"
     " that name one label after another, only where no multiset has more than four. A log-likelihood below -100 counts"
     " as -100. Images/s is the median over epochs of runs that shared their machine with others.",
-    "Always the same: the multiset that is most frequent in training, whatever the input.",
+    f"{CONSTANT.capitalize()}: the multiset that is most frequent in training, whatever the input.",
     f"First: a row that is better than each other one in a paired test on the same examples (McNemar's exact test;"
-    f" with several seeds, an exact sign test on each example's sum over the seeds that both have; two-sided, Holm's"
-    f" correction, p < {ALPHA}). It speaks of these trained models; what other seeds would give, the deviation says.",
+    f" with several seeds, an exact sign-flip test on each example's sum over the seeds that both have; two-sided,"
+    f" Holm's correction, p < {ALPHA}). It speaks of these trained models; what other seeds would give, the deviation"
+    " says.",
 )
 
 
@@ -187,6 +189,8 @@ def at_a_glance(blocks: Sequence[Block]) -> list[Glance]:
         by_title = [{row.title: row for row in part.rows} for part in parts]
         if len(parts) > 1:
             rows = {title: tuple(of.get(title) for of in by_title) for title in titles}
+            if any(part.constant for part in parts):
+                rows[CONSTANT] = tuple(part.constant for part in parts)
             found.append(Glance(TITLES.get(table, table), tuple(part.column for part in parts), rows))
     return found
 
@@ -288,7 +292,7 @@ def _constant(run: Run, split: str) -> Row | None:
         "class_f1": Score(told["class_f1"]),
         **{metric: Score(absent="-") for metric in MORE_METRICS.keys() - METRICS.keys()},
     }
-    return Row(f"always the same: {in_words(told['multiset'])}", scores, (run,))
+    return Row(f"{CONSTANT}: {in_words(told['multiset'])}", scores, (run,))
 
 
 def _who_is_first(rows: Sequence[Row], split: str) -> tuple[list[Comparison], str]:
