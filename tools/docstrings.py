@@ -1,4 +1,4 @@
-"""Formulas of docstrings, written for Sphinx, as the site's Markdown has them: a griffe extension."""
+"""Formulas and examples of docstrings as the site's Markdown has them: a griffe extension."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from griffe import Extension, Object
 
 
 class Formulas(Extension):
-    """``:math:`x``` becomes ``$x$``, and ``.. math::`` with its block ``$$...$$``."""
+    """``:math:`x``` becomes ``$x$``, ``.. math::`` with its block ``$$...$$``, and an example a section of code."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Called for each module, class, function and attribute that has been read."""
@@ -32,6 +32,9 @@ def in_markdown(text: str) -> str:
         <BLANKLINE>
         Done.
     """
+    # Of one example griffe makes a note, in which Markdown takes >>> for a quotation.
+    text = re.sub(r"^([ ]*)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
+    text = re.sub(r"^::\n\n", "", text, flags=re.MULTILINE)  # what is indented is a block of its own
     text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
     text = re.sub(r"^([ ]*)\.\. math:: (.+)$", r"\1$$\n\1\2\n\1$$", text, flags=re.MULTILINE)
     block = re.compile(r"^([ ]*)\.\. math::\n((?:\1[ ]+.*\n?|[ ]*\n)+)", re.MULTILINE)

@@ -65,8 +65,13 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _inline(found: re.Match[str]) -> str:
-    return str(convert(unescape(found[2]).strip()))
+    return _mathml(found[2])
 
 
 def _display(found: re.Match[str]) -> str:
-    return str(convert(unescape(found[1]).strip(), display="block"))
+    return _mathml(found[1], display="block")
+
+
+def _mathml(tex: str, **settings: str) -> str:
+    # For set minus it takes a sign that few fonts have; the other one is the usual.
+    return str(convert(unescape(tex).strip(), **settings)).replace("&#x029F5;", "&#x02216;")
