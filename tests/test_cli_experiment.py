@@ -121,7 +121,8 @@ def test_what_is_done_is_skipped(whole):
 
 
 @pytest.mark.parametrize("engine", [("--workers", "2"), ("--workers", "2", "--ray", "local")], ids=["processes", "ray"])
-def test_a_worker_that_is_killed_loses_nothing(engine, whole, data, tmp_path):
+def test_a_worker_that_is_killed_loses_nothing(engine, whole, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where --ray local must not look
     command = Command(tmp_path / "killed", *SMOKE, *data, "--threads", "1", *engine)
     killed = None
     while killed is None:

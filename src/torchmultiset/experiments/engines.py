@@ -77,7 +77,7 @@ def on_ray(address: str, *, workers: int, threads: int, gpus: int | float = 0, r
 
     local = {"num_cpus": workers * threads, "include_dashboard": False}
     ray.init(
-        None if address == "local" else address,
+        address,  # "local" is a Ray of its own, whatever runs here already
         **(local if address == "local" else {}),
         log_to_driver=False,
         logging_level=logging.ERROR,
