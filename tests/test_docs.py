@@ -42,6 +42,33 @@ def test_every_name_in_the_paper_map_is_in_the_file_it_links_to():
     assert [pair for pair in named if missing(*pair)] == []
 
 
+def numbers(told):
+    """All numbers of a record."""
+    if isinstance(told, dict):
+        told = list(told.values())
+    if isinstance(told, list):
+        return [number for part in told for number in numbers(part)]
+    return [told] if isinstance(told, (int, float)) else []
+
+
+def test_a_number_that_links_to_its_record_is_in_it():
+    page = ROOT / "docs" / "results.md"
+    found = re.findall(r"\[([^\]]*\d\.\d+[^\]]*)\]\(([^)]+)\)", page.read_text())
+    assert len(found) > 50
+    results = SOURCE.read_text()
+    for text, target in found:
+        path, _, anchor = target.partition("#")
+        if anchor:
+            assert f"[{text}](#{anchor})" in results
+            continue
+        content = (page.parent / path).read_text()
+        parts = content.splitlines() if path.endswith(".jsonl") else [content]
+        told = [number for part in parts for number in numbers(json.loads(part))]
+        for number in re.findall(r"\d\.\d+", text):
+            decimals = len(number.partition(".")[2])
+            assert number in {f"{value:.{decimals}f}" for value in told}, (text, target)
+
+
 def test_the_tables_of_the_speeds_are_those_of_the_record():
     record = json.loads(Path("results/bench/bench.json").read_text())
     assert set(record) >= set(TABLES)
