@@ -81,6 +81,6 @@ def test_the_tables_of_the_speeds_are_those_of_the_record():
 def test_the_tables_that_a_page_quotes_are_those_of_the_results(page):
     text = page.read_text()
     assert "<!-- quote: " in text
-    assert quoted(text, SOURCE.read_text()) == text
+    assert quoted(text, SOURCE.read_text(), page.parent) == text
     with pytest.raises(ValueError, match="has no table 'Nonsense'"):
-        quoted("<!-- quote: Nonsense -->\n<!-- /quote -->", SOURCE.read_text())
+        quoted("<!-- quote: Nonsense -->\n<!-- /quote -->", SOURCE.read_text(), page.parent)

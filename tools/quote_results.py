@@ -1,22 +1,28 @@
 """Copy tables of the results into pages that quote them: ``python tools/quote_results.py``, after ``multiset report``.
 
 Between ``<!-- quote: TITLE -->`` and ``<!-- /quote -->`` a page has the table "Exact match at a glance: TITLE" of
-docs/results/small.md, with links as seen from there.
+docs/results/small.md, with links as seen from the page.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "docs" / "results" / "small.md"
-PAGES = (ROOT / "docs" / "which-loss.md",)
+PAGES = (ROOT / "README.md", ROOT / "docs" / "which-loss.md")
 _MARKED = re.compile(r"(<!-- quote: (.*?) -->\n).*?(<!-- /quote -->)", re.DOTALL)
 
 
-def quoted(page: str, results: str) -> str:
-    """A page of docs/ with the tables as they are now.
+def quoted(page: str, results: str, folder: Path) -> str:
+    """A page with the tables as they are now.
+
+    Args:
+        page: Its text.
+        results: That of `SOURCE`.
+        folder: Where the page is.
 
     Raises:
         ValueError: The results have no table of that title.
@@ -27,7 +33,8 @@ def quoted(page: str, results: str) -> str:
         if head not in results:
             raise ValueError(f"{SOURCE.name} has no table {marked[2]!r}: write it with multiset report")
         rows = results.split(head)[1].split("\n\n")[0]
-        links = rows.replace("](../../results/", "](../results/").replace("](#", f"](results/{SOURCE.name}#")
+        records, here = (Path(os.path.relpath(path, folder)).as_posix() for path in (ROOT / "results", SOURCE))
+        links = rows.replace("](../../results/", f"]({records}/").replace("](#", f"]({here}#")
         return f"{marked[1]}\n{links}\n\n{marked[3]}"
 
     return _MARKED.sub(table, page)
@@ -36,7 +43,7 @@ def quoted(page: str, results: str) -> str:
 def main() -> None:
     """Write all pages anew."""
     for page in PAGES:
-        page.write_text(quoted(page.read_text(), SOURCE.read_text()))
+        page.write_text(quoted(page.read_text(), SOURCE.read_text(), page.parent))
 
 
 if __name__ == "__main__":
