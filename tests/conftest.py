@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -20,6 +23,31 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The same examples in every run: a failure is a fact about the code, never about the day.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("house")
+
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+PAGE = Path(__file__).parent / "page"
+
+
+def unless_ci(report: Report, path: Path) -> Report:
+    """Where CI=true, tests of the page that are skipped fail, and say which package is missing."""
+    if os.environ.get("CI") == "true" and report.skipped and PAGE in path.parents:
+        _, _, reason = report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{path.name} is not to be skipped where CI=true, but was: {reason.removeprefix('Skipped: ')}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return unless_ci((yield), item.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return unless_ci((yield), collector.path)
 
 
 @pytest.fixture
