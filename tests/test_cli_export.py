@@ -52,7 +52,7 @@ def real(tmp_path_factory) -> tuple[list[str], bytes]:
     made().save(folder / "model")
     config.update("jaxtyping_disable", True)  # what is traced must not look at shapes as numbers
     with contextlib.chdir(folder), contextlib.redirect_stdout(said):
-        assert main(["export", "model", "--out", "tiny.onnx", "--number", "100"]) == 0
+        assert main(["export", "model", "--format", "onnx", "--out", "tiny.onnx", "--number", "100"]) == 0
     config.update("jaxtyping_disable", before)
     assert sorted(path.name for path in folder.iterdir()) == ["model", "tiny.onnx"]
     return [line.rstrip() for line in said.getvalue().splitlines()], (folder / "tiny.onnx").read_bytes()

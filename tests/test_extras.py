@@ -11,14 +11,14 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import pytest
+from linked_packages import all_that_come_with, link
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
@@ -161,26 +161,6 @@ def modules_of(requirements: Iterable[Requirement]) -> set[str]:
     }
 
 
-def all_that_come_with(requirements: Iterable[Requirement]) -> set[str]:
-    """Names of these packages, of those that they depend on, and so on."""
-    found: dict[str, set[str]] = {}
-    todo = [*requirements]
-    while todo:
-        requirement = todo.pop()
-        name = canonicalize_name(requirement.name)
-        extras = {"", *requirement.extras}
-        if extras <= found.get(name, set()):
-            continue
-        found[name] = found.get(name, set()) | extras
-        try:
-            lines = distribution(name).requires or []
-        except PackageNotFoundError:  # for another system, or another version of Python
-            continue
-        further = [*map(Requirement, lines)]
-        todo += [r for r in further if r.marker is None or any(r.marker.evaluate({"extra": e}) for e in extras)]
-    return {*found}
-
-
 def python(program: str, *, given: object = None, cwd: Path, path: Path | None = None) -> str:
     """Run a program, with the packages of a folder and no others if one is given."""
     only = ["-S"] if path else []
@@ -191,19 +171,6 @@ def python(program: str, *, given: object = None, cwd: Path, path: Path | None =
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
-
-
-def link(packages: Path, names: Iterable[str]) -> None:
-    """Make a folder whose packages are these and no others."""
-    packages.mkdir()
-    for name in names:
-        try:
-            files = distribution(name).files or []
-        except PackageNotFoundError:
-            continue
-        for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
-            if not (packages / top).exists():
-                (packages / top).symlink_to(Path(sysconfig.get_path("purelib"), top))
 
 
 @pytest.fixture(scope="module")

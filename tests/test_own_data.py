@@ -129,7 +129,7 @@ def test_the_test_examples_of_training_can_be_predicted_again(run, tmp_path):
 
 def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
     draw_dots(tmp_path / "dots", size=(80, 72))
-    code, lines, _ = run("train", "dots/", "--channels", "4", "4", "--hidden", "4")
+    code, lines, _ = run("train", "dots/")
     assert code == 0
     told = picked(lines)
     assert (told["backbone"], told["image_size"], told["objective"]) == ("none", "80", "counts")
@@ -142,11 +142,12 @@ def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
 def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     draw_dots(tmp_path / "photos", size=(300, 200), number=9, suffix="jpg")
-    code, lines, _ = run("train", "photos", "--image-size", "64", "--hidden", "4", "--units", "4")
+    code, lines, _ = run("train", "photos")
     assert code == 0
-    assert picked(lines)["backbone"] == "efficientnet-lite0"
-    assert (tmp_path / "photos-efficientnet-lite0-64" / "features.f16").exists()
-    assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 64, 64]
+    told = picked(lines)
+    assert (told["backbone"], told["image_size"]) == ("efficientnet-lite0", "256")
+    assert (tmp_path / "photos-efficientnet-lite0-256" / "features.f16").exists()
+    assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 256, 256]
 
 
 def test_a_jsonl_file_becomes_a_model_that_predicts(run, tmp_path):
@@ -164,7 +165,7 @@ def test_a_jsonl_file_becomes_a_model_that_predicts(run, tmp_path):
 
 def test_arrays_of_height_and_width_are_images_of_one_channel(run, tmp_path):
     write_arrays(tmp_path / "maps", (40, 44))
-    code, lines, _ = run("train", "maps/labels.jsonl", "--hidden", "4")
+    code, lines, _ = run("train", "maps/labels.jsonl")
     assert code == 0
     assert picked(lines)["encoder"] == "conv"
     assert read_record(tmp_path / "runs" / "maps")["finished"]

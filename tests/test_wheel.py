@@ -2,8 +2,8 @@
 
 Real: the build of sdist and wheel, pip's installation of the wheel into a new virtual environment, the command it
 puts there, the commands of the README. Not real: packages are not fetched again. The build runs without isolation, and
-the new environment finds what the wheel depends on where the tests have it. That those can be installed is shown by
-`make setup`, which does it.
+the new environment has links to what the wheel says it depends on, with the extras that the README installs, and to no
+other packages. That those can be installed is shown by `make setup`, which does it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import re
 import shlex
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import zipfile
 from email.parser import Parser
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from linked_packages import all_that_come_with, link, wanted
+from packaging.utils import canonicalize_name
 
 import torchmultiset
 
@@ -51,15 +53,23 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(wheel, tmp_path_factory) -> Path:
+def required(wheel) -> set[str]:
+    """All packages that come with the wheel and with the extras that the README installs."""
+    (found,) = re.findall(r'^pip install "\.\[([a-z,]+)\]" ', (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    (told,) = distributions(path=[str(wheel)])
+    return all_that_come_with(wanted(told.requires or [], ["", *found.split(",")]))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, required, tmp_path_factory) -> Path:
     """The programs of a new virtual environment that has the wheel."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
     call(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python"
     call(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder)
-    # A folder that a .pth names is searched, but its own .pth files are not read: the editable install stays unseen.
+    link(folder.parent / "packages", required)
     site = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    (site / "dependencies.pth").write_text(str(folder.parent / "packages"))
     return python.parent
 
 
@@ -102,13 +112,13 @@ def test_the_wheel_is_small_and_has_what_belongs_in_it(wheel):
     assert {*told.get_all("Provides-Extra", [])} == {*extras}
 
 
-def test_the_models_that_are_shipped_are_in_the_wheel(wheel):
-    models = ROOT / "src" / "torchmultiset" / "models"
-    shipped = {path.relative_to(ROOT / "src").as_posix() for path in models.rglob("*") if path.suffix != ".pyc"}
+@pytest.mark.parametrize(("folder", "among"), [("models", "*.safetensors"), ("page/static", "samples/*.png")])
+def test_what_is_shipped_beside_the_code_is_in_the_wheel(wheel, folder, among):
+    beside = ROOT / "src" / "torchmultiset" / folder
+    assert [*beside.rglob(among)]
+    shipped = {path for path in beside.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     with zipfile.ZipFile(wheel) as archive:
-        names = {*archive.namelist()}
-    assert {name for name in shipped if (ROOT / "src" / name).is_file()} <= names
-    assert any(name.endswith(".safetensors") for name in names)
+        assert {path.relative_to(ROOT / "src").as_posix() for path in shipped} <= {*archive.namelist()}
 
 
 def test_it_is_the_installed_package_that_runs(environment, tmp_path):
@@ -116,6 +126,14 @@ def test_it_is_the_installed_package_that_runs(environment, tmp_path):
     assert Path(where.strip()).is_relative_to(environment.parent)
     version = call(environment / "multiset", "--version", cwd=tmp_path)
     assert version.strip() == f"torchmultiset {torchmultiset.__version__}"
+
+
+def test_nothing_is_there_that_the_wheel_does_not_ask_for(environment, required, tmp_path):
+    program = "from importlib.metadata import distributions; print(*(found.name for found in distributions()))"
+    there = {canonicalize_name(name) for name in call(environment / "python", "-c", program, cwd=tmp_path).split()}
+    assert there - required == {"torchmultiset"}
+    assert {"torch", "mlxtend", "matplotlib"} <= there
+    assert not {"pytest", "fastapi", "onnx"} & there
 
 
 def test_the_first_commands_of_the_readme_run_from_anywhere(environment, tmp_path):

@@ -6,15 +6,14 @@ import io
 import math
 import re
 import shutil
-import signal
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from page_models import predictor, samples, save
 from PIL import Image
+from served_page import serving
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
 CHROMIUM = shutil.which("chromium")
@@ -30,15 +29,8 @@ def address(tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("models")
     save(predictor("policy", channels=3), folder / FRUIT)
     save(predictor("counts"), folder / COUNTS)
-    command = [sys.executable, "-m", "torchmultiset", "demo", "mnist-multi-4", FRUIT, COUNTS, "--port", "0"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        said = process.stdout.readline()
-        found = re.fullmatch(r"The page is at (http://127\.0\.0\.1:\d+)\. Ctrl-C ends it\.\n", said)
-        assert found, said + process.stderr.read()
-        yield found[1]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert process.stderr.read() == "multiset: stopped\n"
+    with serving("-m", "torchmultiset", "demo", "mnist-multi-4", FRUIT, COUNTS, "--port", "0", cwd=folder) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +71,10 @@ def answer(page, act):
         act()
     page.wait_for_selector("#work[aria-busy=false]")
     page.wait_for_selector("#answer-block:visible", timeout=60_000)
-    return page.get_attribute("#answer", "data-labels").split(", ")
+    labels = page.get_attribute("#answer", "data-labels").split(", ")
+    chips = [f"{name} \N{MULTIPLICATION SIGN}{count}" if count > 1 else name for name, count in Counter(labels).items()]
+    assert page.locator("#answer > *").all_inner_texts() == chips
+    return labels
 
 
 # Ways to give a picture

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import re
 import struct
@@ -9,13 +10,16 @@ import warnings
 import zlib
 from collections import Counter
 
+import httpx
 import numpy as np
 import pytest
 import torch
 from page_models import SIDE, STATIC, predictor, samples, save
 from PIL import Image
+from served_page import serving
 
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.models import NAMES, locate
 from torchmultiset.page import server
 from torchmultiset.page.server import Rate, create_app
 from torchmultiset.page.watching import PageModel
@@ -37,6 +41,13 @@ def client(*models, **options):
 def digits():
     """The page with the model that comes with the package; nobody waits."""
     with client("mnist-multi-4", rate=Rate(number=10_000)) as ready:
+        yield ready
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The page with all models that come with the package; nobody waits."""
+    with client(*NAMES, rate=Rate(number=10_000)) as ready:
         yield ready
 
 
@@ -77,13 +88,28 @@ def spelled(multiset):
 # What the model does is what the page is told
 
 
-@pytest.mark.parametrize(("path", "labels"), samples().items(), ids=lambda value: getattr(value, "stem", None))
-def test_samples_are_read_right(digits, path, labels):
-    told = ask(digits, path.read_bytes()).json()
+def shipped_samples():
+    """Each model that comes with the package, with each sample of its side and of a size that it can name."""
+    for name in NAMES:
+        said = json.loads((locate(name) / "predictor.json").read_text())
+        side, most = said["record"]["input"]["shape"][-1], said["max_size"]
+        for size in range(most if said["stop"] == "fixed" else 1, most + 1):
+            for path, labels in samples(side, size).items():
+                yield pytest.param(name, path, labels, id=f"{name} {path.stem}")
+
+
+def test_each_model_that_is_shipped_has_samples():
+    assert {case.values[0] for case in shipped_samples()} == {*NAMES}
+
+
+@pytest.mark.parametrize(("name", "path", "labels"), shipped_samples())
+def test_samples_are_read_right(shipped, name, path, labels):
+    told = ask(shipped, path.read_bytes(), name).json()
     assert spelled(told["answer"]) == labels
-    assert sorted(told["classes"][step["named"]] for step in told["steps"]) == labels
+    named = [step["named"] for step in told["steps"] if step["named"] is not None]
+    assert sorted(told["classes"][label] for label in named) == labels
     assert told["best"][0] == {"multiset": told["answer"], "probability": told["probability"], "answer": True}
-    assert 0.2 < told["probability"] <= 1
+    assert (2 / 3) ** len(labels) < told["probability"] <= 1
 
 
 @pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
@@ -279,6 +305,52 @@ def test_wrong_questions(digits):
 
 
 # Nobody else
+
+
+GUARDED = """if True:
+    import socket, sys
+
+    elsewhere = []
+
+    def guard(event, arguments):
+        if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"):
+            address = arguments[1]
+            host = address[0] if isinstance(address, tuple) else None  # None: a file, or where it is connected already
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
+            host = arguments[0]
+        else:
+            return
+        if host not in (None, "127.0.0.1", "::1", "localhost"):
+            elsewhere.append((event, arguments))
+            raise ConnectionRefusedError
+
+    sys.addaudithook(guard)
+    for attempt in (lambda: socket.socket().connect(("192.0.2.1", 9)), lambda: socket.getaddrinfo("example.org", 80)):
+        try:
+            attempt()
+        except ConnectionRefusedError:
+            elsewhere.pop()
+        else:
+            sys.exit("the guard is asleep")
+    from torchmultiset.cli import main
+    code = main(["demo", "--port", "0"])
+    print(*elsewhere, end="", file=sys.stderr)
+    sys.exit(code)
+"""
+"""The command `multiset demo` in a process that can reach this computer and nothing else, and tells if it tried."""
+
+
+def test_the_server_reaches_nothing_but_this_computer(tmp_path):
+    with (
+        serving("-c", GUARDED, cwd=tmp_path) as address,
+        httpx.Client(base_url=address, trust_env=False, timeout=60) as page,
+    ):
+        assert page.get("/").status_code == 200
+        models = page.get("/api/models").json()["models"]
+        assert [model["name"] for model in models] == [*NAMES]
+        for model in models:
+            sample = page.get(model["samples"][0]["file"])
+            assert ask(page, sample.content, model["name"]).json()["answer"]
 
 
 def test_every_answer_forbids_the_page_to_look_elsewhere(digits):
