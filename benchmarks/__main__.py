@@ -15,9 +15,10 @@ from typing import Any
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standard error
 
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks import features, generate, growth, latency, losses, profile, training, tried
-from benchmarks.document import PAGE, document
+from benchmarks.document import AIMED_AT, AIMS, PAGE, aims, document
 from benchmarks.record import circumstances
 
 RECORD = Path("results/bench/bench.json")
@@ -44,6 +45,11 @@ def main(wanted: list[str]) -> None:
         record[name] = {**circumstances(), "measured": PARTS[name](console)}
         RECORD.write_text(json.dumps(record, indent=2) + "\n")  # after each: they take minutes
     PAGE.write_text(document(record, PAGE.read_text()))
+    if {*AIMED_AT} <= {*record}:
+        summary = Table(*AIMS, title="What was aimed at")
+        for row in aims(record):
+            summary.add_row(*row)
+        console.print(summary)
     console.print(f"recorded in {RECORD} and {growth.FIGURE}; tables in {PAGE}")
 
 

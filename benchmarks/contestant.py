@@ -34,6 +34,8 @@ from torchmultiset.run import share_cores
 
 OURS, PLAIN = "torchmultiset", {"joint gates": JointGates, "gate by gate": GateByGate}
 BATCH, CLASSES, SIDE = 64, 10, 100
+SHAPES = [(4, 1), (10, 1), (4, 2), (10, 2)]
+"""Steps and layers."""
 EVALUATED = inspect.signature(evaluate).parameters["batch_size"].default
 
 

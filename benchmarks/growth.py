@@ -69,6 +69,7 @@ def _draw(record: dict[str, list[dict[str, Any]]]) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import LogLocator, ScalarFormatter
 
     figure, axes = plt.subplots(1, len(record), figsize=(13, 3.2), layout="constrained")
     for axis, (name, points) in zip(axes, record.items(), strict=True):
@@ -76,6 +77,8 @@ def _draw(record: dict[str, list[dict[str, Any]]]) -> None:
         axis.plot(x, [point["ms"] for point in points], "o-", color="#1f77b4", label="time, ms")
         axis.plot(x, [point["peak_mb"] for point in points], "s--", color="#d62728", label="peak memory, MB")
         axis.set(xscale="log", yscale="log", xlabel=name, xticks=x, xticklabels=x)
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(ScalarFormatter())
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].legend()

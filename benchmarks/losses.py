@@ -73,10 +73,8 @@ def measure(batch: int, steps: int, classes: int) -> dict[str, Any]:
         logits.grad = None
 
     actions = {name: lambda name=name: forward_backward(name) for name in WAYS}
-    # The first two in turns, so that each follows the other; matching, which is slow, by itself.
-    repeats = min(max(50_000_000 // logits.numel(), 5), 300)
-    seconds = interleaved({name: actions[name] for name in WAYS[:2]}, repeats=repeats)
-    seconds |= interleaved({"Hungarian": actions["Hungarian"]}, repeats=min(repeats, 20), warmup=1)
+    repeats = min(max(50_000_000 // logits.numel(), 5), 100)
+    seconds = interleaved(actions, repeats=repeats)
     return {
         "batch": batch,
         "steps": steps,

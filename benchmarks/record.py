@@ -5,9 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import torch
+
 from torchmultiset.record import environment
 
 
 def circumstances() -> dict[str, Any]:
     """Date, commit, versions and machine; no names, no paths."""
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), **environment()}
+    told = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **environment()}
+    told["machine"]["instructions"] = torch.backends.cpu.get_cpu_capability()
+    return told

@@ -23,13 +23,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contestant import BATCH, CLASSES, EVALUATED, OURS, PLAIN, SIDE, Contest
-from benchmarks.timing import matmul_gflops
+from benchmarks.contestant import BATCH, CLASSES, EVALUATED, OURS, PLAIN, SHAPES, SIDE, Contest, make
+from benchmarks.timing import matmul_gflops, peak_bytes
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.run import EXAMPLES_EACH
 
 IN_ONE = "in one process"
-SHAPES = [(4, 1), (10, 1), (4, 2), (10, 2)]
 
 
 class Runner:
@@ -122,6 +121,8 @@ def report(console: Console) -> dict[str, Any]:
     for row in rows:
         row["mflop"] = mflop(row["steps"], row["layers"])
         row["share of the peak"] = row["images/s"][OURS] * row["mflop"] / 1000 / gflops
+        held = {name: peak_bytes(make(Contest(name, row["steps"], row["layers"]))) for name in (OURS, *PLAIN)}
+        row["peak_mb"] = {name: size / 1e6 for name, size in held.items()}
     console.print(_table(f"Training, batch {BATCH}: images/s, {SIDE}x{SIDE} pixels (MNIST Multi)", rows))
     return {"matmul GFLOP/s": gflops, "rows": rows}
 

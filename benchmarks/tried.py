@@ -6,9 +6,16 @@ would replace take turns.
 
 from __future__ import annotations
 
+import json
 import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,11 +28,17 @@ from benchmarks.contestant import OURS, Contest, make
 from benchmarks.timing import interleaved
 from benchmarks.training import contest
 from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset.encoders import ConvEncoder
 from torchmultiset.encoders._pool import conv_max_pool, max_pool
+from torchmultiset.policies import ConvLSTMPolicy
 from torchmultiset.policies._convolution import Convolution, Direct, Winograd
 from torchmultiset.policies._lstm import lstm_cell
+from torchmultiset.record import read_record
+from torchmultiset.rollout import Step, greedy, rollout
 
 B, LAST = 32, torch.channels_last
+BATCHES = {64: 0.005, 128: 0.01, 256: 0.02}
+"""The demo's batch and learning rate, and larger ones."""
 
 
 class Idea(NamedTuple):
@@ -111,6 +124,26 @@ class Turned(torch.autograd.Function):
         return of_x, weight_gradient(x, grad, weight, padding=0)
 
 
+def predicting(mode: Callable[[], AbstractContextManager[Any]], *, ends: bool = False) -> Callable[[], None]:
+    """Ten steps, or as many as it takes until all have stopped, with one to four labels each."""
+    encoder = ConvEncoder()
+    policy = ConvLSTMPolicy(10, encoder.memory_shape(100, 100), layers=1)
+    images, sizes = torch.rand(B, 1, 100, 100), torch.randint(1, 5, (B,))
+
+    def act() -> None:
+        named = 0
+
+        def until(_: Step, labels: Tensor) -> Tensor:
+            nonlocal named
+            named += 1
+            return sizes.expand_as(labels) <= named
+
+        with mode():
+            rollout(policy, encoder(images), greedy, 10, until=until if ends else None)
+
+    return act
+
+
 def ideas() -> list[Idea]:
     picture, kernel = maps(B, 1, 100, 100, grad=False), maps(10, 1, 5, 5)
     second, second_kernel = maps(B, 10, 48, 48), maps(10, 10, 5, 5)
@@ -118,6 +151,12 @@ def ideas() -> list[Idea]:
     table, chosen = maps(11, 128, 9, 9), torch.randint(0, 11, (B,))
     hidden, of_gates = (maps(*s, grad=False) for s in ((B, 32, 9, 9), (B, 128, 9, 9)))
     state, recurrent = maps(B, 32, 9, 9), maps(128, 32, 3, 3)
+    many = torch.randint(0, 256, (2048, 1, 100, 100), dtype=torch.uint8)
+    many_floats, batch = many / 255, torch.randint(0, 2048, (B,))
+    winograd = Winograd(9, 9)
+    read = winograd.read(hidden)
+    of_places = torch.randn(*read.shape[:2], 128)
+    all_read, all_of_places = (torch.cat([x] * 9, 1) for x in (read, of_places))
     steps = 4
     all_hidden, all_gates = (torch.cat([x] * steps).contiguous(memory_format=LAST) for x in (hidden, of_gates))
 
@@ -128,6 +167,11 @@ def ideas() -> list[Idea]:
     def one_by_one() -> None:
         for _ in range(steps):
             weight_gradient(hidden, of_gates, recurrent)
+
+    def places_one_by_one() -> None:
+        total = torch.bmm(read.mT, of_places)
+        for _ in range(8):
+            total.baddbmm_(read.mT, of_places)
 
     return [
         Idea(
@@ -167,6 +211,24 @@ def ideas() -> list[Idea]:
             backward(conv2d, picture, kernel),
         ),
         Idea(
+            "pictures are bytes until a batch is read",
+            True,
+            lambda: many_floats[batch],
+            lambda: many[batch] / 255,
+        ),
+        Idea(
+            "prediction in inference mode, not without gradients",
+            True,
+            predicting(torch.no_grad),
+            predicting(torch.inference_mode),
+        ),
+        Idea(
+            "prediction ends once all have stopped: 1 to 4 labels, at most 10",
+            True,
+            predicting(torch.inference_mode),
+            predicting(torch.inference_mode, ends=True),
+        ),
+        Idea(
             "2x2 blocks as channels, second convolution of the tower",
             False,
             backward(lambda x, w: max_pool(conv2d(x, w)), second, second_kernel),
@@ -190,7 +252,30 @@ def ideas() -> list[Idea]:
             one_by_one,
             lambda: weight_gradient(all_hidden, all_gates, recurrent),
         ),
+        Idea(
+            "weight gradients of ten steps in one product, in Winograd's basis",
+            False,
+            places_one_by_one,
+            lambda: torch.bmm(all_read.mT, all_of_places),
+        ),
     ]
+
+
+def larger_batches() -> list[dict[str, Any]]:
+    """What two epochs of the demo give with batches of each size."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size, lr in BATCHES.items():
+            command = [sys.executable, "-m", "torchmultiset", "train", "--preset", "demo", "--mnist", "bundled"]
+            command += ["--epochs", "2", "--batch-size", str(size), "--lr", str(lr), "--out", f"runs/{size}"]
+            subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+            run = Path(folder, "runs", str(size))
+            epochs = map(json.loads, (run / "epochs.jsonl").read_text().splitlines())
+            speed = statistics.median(epoch["images_per_second"] for epoch in epochs)
+            rows.append(
+                {"batch": size, "lr": lr, "validation_em": read_record(run)["validation_em"], "images/s": speed}
+            )
+    return rows
 
 
 def report(console: Console) -> dict[str, Any]:
@@ -222,13 +307,14 @@ def report(console: Console) -> dict[str, Any]:
     )
     if shutil.which("c++"):
         alone = Contest(OURS, 4, 1, batch=B, threads=1)
-        compiled = contest({"ours": alone, "compiled": replace(alone, name="joint gates", compiled=True)})
-        record["images/s of one thread beside torch.compile of the plain network"] = compiled
-        console.print(
-            f"Training images/s of one thread: ours {compiled['ours']:.0f}, one convolution for all gates through "
-            f"torch.compile {compiled['compiled']:.0f}"
-        )
+        joint = replace(alone, name="joint gates")
+        compiled = contest({"ours": alone, "joint gates": joint, "compiled": replace(joint, compiled=True)})
+        record["images/s of one thread, joint gates also through torch.compile"] = compiled
+        console.print(f"Training images/s of one thread: {', '.join(f'{n} {x:.0f}' for n, x in compiled.items())}")
     speeds = ", ".join(f"{n}: {speed:.0f}" for n, speed in record["images/s by batch, one thread"].items())
     console.print(f"Training images/s of one thread by batch: {speeds}")
     torch.set_num_threads(threads)
+    record["larger batches"] = larger_batches()
+    for row in record["larger batches"]:
+        console.print("Larger batches, two epochs of the demo:", row)
     return record

@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from torchmultiset.data.load import load_data
+from torchmultiset.encoders import MLPEncoder
 from torchmultiset.experiments import work
 from torchmultiset.experiments.cells import find
 from torchmultiset.experiments.data import make_data
 from torchmultiset.experiments.work import Folders, run_cell
 from torchmultiset.inference import open_model
+from torchmultiset.policies import LSTMPolicy, TransformerPolicy
+from torchmultiset.predictor import Predictor
 
 RANDOM, TEN = "mnist-multi-4/seq/seed-0", "mnist-multi-10/multi/seed-0"
 
@@ -126,6 +129,16 @@ def test_what_the_predictions_are_worth(folders):
     assert (told["examples"], told["impossible"]) == (48, 0)
     # Ten labels have more orders than anyone can follow.
     assert json.loads((result(folders, TEN) / "worth.json").read_text()) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "size", "beam"),
+    [("transformer", 10, 252), ("transformer", 4, 6), ("lstm", 4, 24), ("lstm", 10, 3628800)],
+)
+def test_how_many_prefixes_there_are(policy, size, beam):
+    kinds = {"transformer": TransformerPolicy(3, 5, places=1, width=4), "lstm": LSTMPolicy(3, 5, hidden=4)}
+    model = Predictor(MLPEncoder(2, (5,)), kinds[policy], ("a", "b", "c"), max_size=size, stop="fixed")
+    assert work._widest(model, size) == beam
 
 
 def test_what_an_older_version_left_out_is_made_up_for(folders):

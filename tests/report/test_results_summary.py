@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 
+import numpy as np
 import pytest
 from made_records import about, place, true_counts, write_record
 from rich.console import Console
 
+from torchmultiset.experiments.scales import SCALES
 from torchmultiset.report.result_tables import result_table
 from torchmultiset.report.results import read_runs
-from torchmultiset.report.summary import at_a_glance, summarise
+from torchmultiset.report.summary import PARTS, at_a_glance, summarise
 
 PAPER = {"em": 0.5, "f1": 0.7}
 NUMBERS = ("em", "f1", "class_f1")
@@ -194,12 +196,62 @@ def test_tables_beyond_the_paper_say_more_and_compare_with_nobody(tmp_path):
     assert not block.beside_paper
     counts, one_step = block.rows
     assert [counts.scores[metric].ours for metric in block.metrics] == [
-        *("0.750", "0.750", "0.625", "0.250", "0.125", "200", "87,083")
+        *("0.750", "0.750", "0.625", "0.250", "0.125", "300", "87,083")  # images/s: of the fastest epoch
     ]
-    assert [one_step.scores[metric].ours for metric in ("nll", "ece", "speed")] == ["-", "-", "200"]
+    assert [one_step.scores[metric].ours for metric in ("nll", "ece", "speed")] == ["-", "-", "300"]
     (tmp_path / "d/one-step/seed-0/worth.json").unlink()
     (block,) = summarise(read_runs(tmp_path))
     assert [block.rows[1].scores[metric].ours for metric in ("nll", "ece")] == ["not measured", "not measured"]
+
+
+def test_tables_beyond_the_paper_have_intervals_and_deviations(tmp_path):
+    at = place("beyond", "counts", (0, 0), None)
+    for seed in (0, 1):
+        write_record(tmp_path, f"d/counts/seed-{seed}", at, [i % 4 != seed for i in range(400)])
+    (block,) = summarise(read_runs(tmp_path))
+    # Half of the examples are right with both seeds, half with one: of 400 such, the mean of 0.75 has a standard error
+    # of 0.25 / 20.
+    spread, interval = block.rows[0].scores["em"].reach.split(", ")
+    low, high = map(float, interval.split("-"))
+    assert spread == "±0.000"
+    assert high - low == pytest.approx(2 * 1.96 * 0.25 / 20, rel=0.15)
+    one, _ = (run for run in read_runs(tmp_path))
+    (block,) = summarise([one])
+    assert block.rows[0].scores["em"].reach == "0.705-0.790"  # Wilson's, for 300 of 400
+    assert all(block.rows[0].scores[name].interval for name in NUMBERS)
+
+
+@pytest.mark.parametrize("table", PARTS)
+def test_parts_of_the_test_data_are_told_by_themselves(tmp_path, table):
+    true = np.zeros((40, 10), np.uint8)
+    true[:, 0] = 1
+    true[30:, 9] = 5  # more labels, and a rare one
+    for number, (method, right) in enumerate({"multi": range(30), "counts": range(5, 40)}.items()):
+        at = place(table, method, (number, 0), None)
+        write_record(tmp_path, f"d/{method}/seed-0", at, [i in right for i in range(40)], true=true)
+    whole, usual, unusual = blocks = summarise(read_runs(tmp_path))
+    found = [[row.scores["em"].value for row in block.rows] for block in blocks]
+    assert found == [[0.75, 0.875], [1.0, pytest.approx(25 / 30)], [0.0, 1.0]]
+    assert [block.examples for block in blocks] == [40, 30, 10]
+    assert [block.column for block in blocks] == [whole.column, *(f"{whole.column}, {name}" for name in PARTS[table])]
+    # One count too many in 30 pictures of one label: precision 1/2, recall 1.
+    assert usual.rows[1].scores["f1"].value == pytest.approx((25 + 5 * 2 / 3) / 30)
+    assert unusual.verdict.startswith("counts is first")
+    assert usual.rows[0].scores["em"].reach == "0.886-1.000"
+    assert [usual.rows[0].scores[name].ours for name in ("nll", "parameters")] == ["-", "-"]
+    (glance,) = at_a_glance(blocks)
+    assert glance.columns == tuple(block.column for block in blocks)
+
+
+def test_the_parts_are_those_of_the_data():
+    data = SCALES["small"].data
+    tested = data["mnist-multi-larger"].tested
+    assert (data["mnist-multi-larger"].digits.sizes, tested.sizes) == ((1, 4), (1, 8))
+    assert data["mnist-multi-rare"].rare == (5, 6, 7, 8, 9)
+    digits = np.eye(10, dtype=np.uint8)
+    assert [PARTS["rare"]["with a rare digit"](digits).tolist().index(True)] == [5]
+    sizes = np.arange(1, 9, dtype=np.uint8)[:, None]
+    assert PARTS["larger"]["5 to 8 labels"](sizes).tolist() == [False] * 4 + [True] * 4
 
 
 def test_what_is_declared_says_where_an_older_record_stands(tmp_path):

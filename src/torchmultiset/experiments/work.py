@@ -60,7 +60,7 @@ RECORD, PREDICTIONS, ENTROPY, WORTH = "record.json", "predictions.npz", "entropy
 LOG, PROGRESS = "log.txt", "progress.json"
 _KEPT_BYTES = 1_000_000
 _WORTH_EXAMPLES = 2_000
-_BEAM = 24  # all orders of four labels
+_BEAM = 252  # all orders of four labels, all halves of ten
 _LOWEST = -100.0  # a multiset that a model finds impossible would make the mean infinite
 
 
@@ -197,6 +197,7 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
     """Write down how probable the model finds true and predicted multisets; nothing if that cannot be known.
 
     It cannot for a policy where a multiset has more orders than are followed: what they come to would be too little.
+    For a policy that sees only counts, orders of the same labels are one.
 
     Args:
         model: The model.
@@ -206,21 +207,30 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
     """
     some = examples.subset(np.arange(min(len(examples), _WORTH_EXAMPLES)))
     counts, target = (part[: len(some)] for part in evaluation)
-    orders = math.factorial(int(torch.cat([counts, target]).sum(-1).max())) if model.sequential else 1
-    if not model.probabilistic or orders > _BEAM:
+    beam = _widest(model, int(torch.cat([counts, target]).sum(-1).max()))
+    if not model.probabilistic or beam > _BEAM:
         write_whole(result / WORTH, "{}\n")
         return
-    of_truth = log_probabilities(model, some, target, beam=_BEAM)
-    sure = calibrate(log_probabilities(model, some, counts, beam=_BEAM).exp(), equal(counts, target))
+    of_truth = log_probabilities(model, some, target, beam=beam)
+    sure = calibrate(log_probabilities(model, some, counts, beam=beam).exp(), equal(counts, target))
     told = {
         "split": "test",
         "examples": len(some),
-        "beam": _BEAM,
+        "beam": beam,
         "impossible": int((of_truth == -torch.inf).sum()),
         "negative_log_likelihood": -float(of_truth.clamp(min=_LOWEST).mean()),
         "calibration": sure.to_json(),
     }
     write_whole(result / WORTH, json.dumps(told, indent=1, allow_nan=False) + "\n")
+
+
+def _widest(model: Predictor, size: int) -> int:
+    """How many prefixes of one size there are, at most, of multisets of up to so many labels."""
+    if not model.sequential:
+        return 1
+    if getattr(model.policy, "counts_only", False):
+        return math.comb(size, size // 2)
+    return math.factorial(size)
 
 
 def _with_model(cell: Cell, folders: Folders) -> Path | None:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median, stdev
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 
 from torchmultiset.report.comparison import ALPHA, Comparison, Correct, compare
-from torchmultiset.report.evaluation import in_words
+from torchmultiset.report.evaluation import in_words, wilson
+from torchmultiset.report.intervals import Counts, bootstrap, scores_of
 from torchmultiset.report.results import Place, Run
 
-__all__ = ["METRICS", "MISSING", "NOTES", "Block", "Glance", "Row", "Score", "at_a_glance", "scale_note", "summarise"]
+__all__ = [
+    "METRICS",
+    "MISSING",
+    "NOTES",
+    "PARTS",
+    "Block",
+    "Glance",
+    "Row",
+    "Score",
+    "at_a_glance",
+    "scale_note",
+    "summarise",
+]
 
 TITLES = {
     "table-1": "Table 1, rank functions",
@@ -36,19 +49,33 @@ MORE_METRICS = {
     "parameters": "parameters",
 }
 """For tables that are not the paper's."""
+Chosen: TypeAlias = Callable[[UInt8[np.ndarray, "n c"]], Bool[np.ndarray, " n"]]
+"""Which examples, by their true counts."""
+PARTS: Mapping[str, Mapping[str, Chosen]] = {
+    "larger": {
+        "1 to 4 labels, as learned from": lambda true: true.sum(1) <= 4,
+        "5 to 8 labels": lambda true: true.sum(1) > 4,
+    },
+    "rare": {
+        "frequent digits only": lambda true: true[:, 5:].sum(1) == 0,
+        "with a rare digit": lambda true: true[:, 5:].sum(1) > 0,
+    },
+}
+"""Of the test data of a table: told one by one, after the whole."""
 MISSING = "missing"
 NOTES = (
-    "Ours: ± is the standard deviation over seeds; with one seed, the range is the 95% interval (Wilson's) over"
-    " examples.",
+    "Ours: ± is the standard deviation over seeds; a range is the 95% interval over examples (Wilson's for the exact"
+    " match of one seed, else by the bootstrap). The paper's tables have the one or the other, those beyond it both.",
     "Difference: ours minus the paper's. The paper defines F1 per example, but at least one of its tables cannot have"
     " been made so; class F1, averaged over classes, would fit. So the paper's one F1 stands beside both.",
     "The paper's numbers are for its own data. Ours are for the data that each table names: below the scale `paper`,"
     " COCO is a part of it or an imitation, and there the difference says little.",
     "Validation data has also chosen the epoch, as in the paper.",
     "Tables beyond the paper: NLL is the negative log-likelihood of the true multiset, over all orders of its labels,"
-    " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for policies"
-    " that name one label after another, only where no multiset has more than four. A log-likelihood below -100 counts"
-    " as -100. Images/s is the median over epochs of runs that shared their machine with others.",
+    " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for policies that name"
+    " one label after another, only where all orders can be followed: up to four labels, or ten for those that see only"
+    " counts. A log-likelihood below -100 counts as -100. Images/s is that of the fastest epoch, on one core of a"
+    " machine that others use, too.",
     f"{CONSTANT.capitalize()}: the multiset that is most frequent in training, whatever the input.",
     f"First: a row that is better than each other one in a paired test on the same examples (McNemar's exact test;"
     f" with several seeds, an exact sign-flip test on each example's sum over the seeds that both have; two-sided,"
@@ -70,7 +97,7 @@ class Score:
     spread: float | None = None
     """Standard deviation over seeds."""
     interval: tuple[float, float] | None = None
-    """95%, if there is but one seed."""
+    """95%, over examples."""
     paper: float | None = None
     paper_spread: float | None = None
     form: str = ".3f"
@@ -85,9 +112,9 @@ class Score:
     @property
     def reach(self) -> str:
         """How sure it is, as it is shown."""
-        if self.interval is not None:
-            return f"{self.interval[0]:.3f}-{self.interval[1]:.3f}"
-        return "" if self.spread is None else f"±{self.spread:{self.form}}"
+        spread = [] if self.spread is None else [f"±{self.spread:{self.form}}"]
+        interval = [] if self.interval is None else [f"{self.interval[0]:.3f}-{self.interval[1]:.3f}"]
+        return ", ".join(spread + interval)
 
     @property
     def papers(self) -> str:
@@ -100,6 +127,9 @@ class Score:
     def difference(self) -> str:
         """Ours minus the paper's, as it is shown."""
         return "-" if self.value is None or self.paper is None else f"{self.value - self.paper:+.3f}"
+
+
+_NO_MORE = {metric: Score(absent="-") for metric in MORE_METRICS if metric not in METRICS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +163,8 @@ class Block:
     comparisons: tuple[Comparison, ...]
     verdict: str
     """Which one is first, in words."""
+    examples: int
+    """On which our numbers are measured; 0 if there are none yet."""
 
     @property
     def metrics(self) -> Mapping[str, str]:
@@ -155,7 +187,7 @@ class Block:
         run = next((run for row in self.rows for run in row.runs), None)
         if run is None:
             return "Our data: none yet."
-        return f"Our data: {run.data}, {run.metrics[self.split]['overall']['examples']:,} {self.split} examples."
+        return f"Our data: {run.data}, {self.examples:,} {self.split} examples."
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
@@ -211,30 +243,70 @@ def summarise(runs: Sequence[Run]) -> list[Block]:
                 parts.setdefault((table, at.place[1]), []).append(run)
     # The paper's own come first.
     ordered = sorted(parts.items(), key=lambda item: (not item[0][0].startswith("table-"), item[0]))
-    return [_block(table, part) for (table, _), part in ordered]
+    return [
+        block
+        for (table, _), some in ordered
+        for block in (_block(table, some), *(_part(table, some, name) for name in PARTS.get(table, {})))
+    ]
 
 
 def _block(table: str, runs: Sequence[Run]) -> Block:
-    groups: dict[tuple[int, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.tables[table].place[0], run.method), []).append(run)
-    rows = tuple(_row(table, groups[key]) for key in sorted(groups))
+    rows = tuple(_row(table, group) for group in _by_method(table, runs))
     at, done = runs[0].tables[table], [run for row in rows for run in row.runs]
     comparisons, verdict = _who_is_first(rows, at.split)
     constant = _constant(done[0], at.split) if done else None
-    return Block(table, runs[0].data_set, at.column, at.split, rows, constant, tuple(comparisons), verdict)
+    examples = done[0].metrics[at.split]["overall"]["examples"] if done else 0
+    return Block(table, runs[0].data_set, at.column, at.split, rows, constant, tuple(comparisons), verdict, examples)
 
 
-def _row(table: str, runs: Sequence[Run]) -> Row:
-    runs = sorted(runs, key=lambda run: run.seed)
+def _part(table: str, runs: Sequence[Run], name: str) -> Block:
+    """The same for some of the examples; what the records do not say of these is computed from the predictions."""
+    chosen, split = PARTS[table][name], runs[0].tables[table].split
+    rows = tuple(_row(table, group, chosen) for group in _by_method(table, runs))
+    done = [run for row in rows for run in row.runs]
+    comparisons, verdict = _who_is_first(rows, split, chosen)
+    examples = int(chosen(done[0].predictions(split)[1]).sum()) if done else 0
+    column = f"{runs[0].tables[table].column}, {name}"
+    return Block(table, runs[0].data_set, column, split, rows, None, tuple(comparisons), verdict, examples)
+
+
+def _by_method(table: str, runs: Sequence[Run]) -> list[list[Run]]:
+    groups: dict[tuple[int, str], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        groups.setdefault((run.tables[table].place[0], run.method), []).append(run)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _row(table: str, runs: Sequence[Run], chosen: Chosen | None = None) -> Row:
     at, done = runs[0].tables[table], tuple(run for run in runs if run.done)
-    told = [run.metrics[at.split] for run in done]
-    scores = {metric: _score([_value(metric, part) for part in told], metric, at) for metric in METRICS}
-    if not table.startswith("table-"):
-        scores |= _more(done)
+    missing = tuple(run for run in runs if not run.done)
+    if chosen is None:
+        told = [run.metrics[at.split] for run in done]
+        values = {metric: [_value(metric, part) for part in told] for metric in METRICS}
+    else:
+        parts = [scores_of(_counts(run, at.split, chosen)) for run in done]
+        values = {metric: [part[metric] for part in parts] for metric in METRICS}
+    scores = {metric: _score(of_seeds, metric, at) for metric, of_seeds in values.items()}
+    if not done:
+        more = {} if table.startswith("table-") else _more(done)
+        return Row(at.row, scores | more, done, missing)
+    if table.startswith("table-"):
+        if len(done) == 1:
+            scores["em"] = replace(scores["em"], interval=_interval(done[0].metrics[at.split]["overall"]))
+        return Row(at.row, scores, done, missing)
+    counts = [_counts(run, at.split, chosen) for run in done]
+    intervals = bootstrap(counts)
     if len(done) == 1:
-        scores["em"] = Score(scores["em"].value, None, _interval(told[0]["overall"]), *_papers("em", at))
-    return Row(at.row, scores, done, tuple(run for run in runs if not run.done))
+        right = (counts[0][0] == counts[0][1]).all(1)
+        intervals["em"] = wilson(int(right.sum()), len(right))
+    scores = {metric: replace(score, interval=intervals[metric]) for metric, score in scores.items()}
+    return Row(at.row, scores | (_more(done) if chosen is None else _NO_MORE), done, missing)
+
+
+def _counts(run: Run, split: str, chosen: Chosen | None) -> Counts:
+    predicted, true = run.predictions(split)
+    some = slice(None) if chosen is None else chosen(true)
+    return predicted[some], true[some]
 
 
 def _score(values: Sequence[float | None], metric: str, at: Place) -> Score:
@@ -252,7 +324,7 @@ def _more(done: Sequence[Run]) -> dict[str, Score]:
     return {
         "nll": _mean([told.get("negative_log_likelihood") for told in worth], absent=absent),
         "ece": _mean([told.get("calibration", {}).get("error") for told in worth], absent=absent),
-        "speed": _mean([median(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f"),
+        "speed": _mean([max(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f"),
         "parameters": _mean([run.parameters for run in done[:1]], ",.0f"),
     }
 
@@ -290,16 +362,16 @@ def _constant(run: Run, split: str) -> Row | None:
         "em": Score(told["scores"]["exact_match"], interval=_interval(told["scores"])),
         "f1": Score(told["scores"]["f1"]),
         "class_f1": Score(told["class_f1"]),
-        **{metric: Score(absent="-") for metric in MORE_METRICS.keys() - METRICS.keys()},
+        **_NO_MORE,
     }
     return Row(f"{CONSTANT}: {in_words(told['multiset'])}", scores, (run,))
 
 
-def _who_is_first(rows: Sequence[Row], split: str) -> tuple[list[Comparison], str]:
+def _who_is_first(rows: Sequence[Row], split: str, chosen: Chosen | None = None) -> tuple[list[Comparison], str]:
     there = {row.title: row for row in rows if row.runs}
     if len(there) < 2:
         return [], "Which is first cannot be said: fewer than two rows are there."
-    correct = _correct(there, split)
+    correct = _correct(there, split, chosen)
     best = max(there, key=lambda title: there[title].scores["em"].value or 0.0)
     comparisons = compare(correct[best], {title: right for title, right in correct.items() if title != best})
     doubtful = [
@@ -330,14 +402,14 @@ def _names(comparisons: Sequence[Comparison]) -> set[str]:
     return {comparison.other for comparison in comparisons}
 
 
-def _correct(rows: Mapping[str, Row], split: str) -> dict[str, Correct]:
+def _correct(rows: Mapping[str, Row], split: str, chosen: Chosen | None) -> dict[str, Correct]:
     """Row -> seed -> which examples are right; the examples have to be the same."""
     first: tuple[Run, UInt8[np.ndarray, "n c"]] | None = None
     correct: dict[str, Correct] = {}
     for title, row in rows.items():
         right = {}
         for run in row.runs:
-            predicted, true = run.predictions(split)
+            predicted, true = _counts(run, split, chosen)
             first = first or (run, true)
             if not np.array_equal(true, first[1]):
                 raise ValueError(

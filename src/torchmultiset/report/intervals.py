@@ -1,0 +1,78 @@
+"""How sure the scores of a method are: 95% intervals over examples, by the bootstrap.
+
+Test examples are drawn again with replacement, a thousand times, and the scores computed each time. With several seeds
+an example is drawn with all of its predictions, and a score is the mean over seeds: the interval says what other test
+examples would give to these trained models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Float64, UInt8
+
+from torchmultiset.metrics import exact_match, f1
+
+__all__ = ["Counts", "bootstrap", "scores_of"]
+
+_DRAWS = 1_000
+
+Counts = tuple[UInt8[np.ndarray, "n c"], UInt8[np.ndarray, "n c"]]
+"""Predicted and true counts of the same examples."""
+
+
+def scores_of(counts: Counts) -> dict[str, float]:
+    """Exact match, F1 and class F1, by the names of the tables.
+
+    Example:
+        >>> predicted, true = np.array([[2, 1], [0, 1]], np.uint8), np.array([[1, 1], [1, 1]], np.uint8)
+        >>> {name: round(score, 3) for name, score in scores_of((predicted, true)).items()}
+        {'em': 0.0, 'f1': 0.733, 'class_f1': 0.667}
+    """
+    each = np.ones((1, len(counts[0])))
+    return {name: float(values[0]) for name, values in _scores(counts, each).items()}
+
+
+def bootstrap(seeds: Sequence[Counts]) -> dict[str, tuple[float, float]]:
+    """The 95% interval of each score, as a mean over seeds.
+
+    Args:
+        seeds: Of each seed, the counts of the same examples.
+    """
+    weights = _weights(len(seeds[0][0]))
+    found = [_scores(counts, weights) for counts in seeds]
+    ends = {
+        name: np.nanquantile(sum(scores[name] for scores in found) / len(found), [0.025, 0.975]) for name in found[0]
+    }
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+@lru_cache(maxsize=2)
+def _weights(examples: int) -> Float64[np.ndarray, "draws n"]:
+    """How often each example is drawn; the same for all methods."""
+    return np.random.default_rng(0).multinomial(examples, np.full(examples, 1 / examples), _DRAWS).astype(np.float64)
+
+
+def _scores(counts: Counts, weights: Float64[np.ndarray, "draws n"]) -> dict[str, Float64[np.ndarray, " draws"]]:
+    """Scores of each draw; class F1 is NaN where no label is drawn."""
+    predicted, true = (torch.from_numpy(part.astype(np.int64)) for part in counts)
+    total = weights.sum(1)
+    alone = {"em": exact_match(predicted, true), "f1": f1(predicted, true)}
+    found = {name: weights @ values.double().numpy() / total for name, values in alone.items()}
+    return found | {"class_f1": _class_f1(counts, weights)}
+
+
+def _class_f1(counts: Counts, weights: Float64[np.ndarray, "draws n"]) -> Float64[np.ndarray, " draws"]:
+    """As `metrics.class_f1`, which knows no weights."""
+    predicted, true = (part.astype(np.float64) for part in counts)
+    shared = np.minimum(predicted, true)
+    # An example that does not contain the class shares nothing of it, so it adds 0.
+    precisions, recalls = (weights @ (shared / np.maximum(part, 1)) for part in (predicted, true))
+    occurrences = weights @ (true > 0)
+    both = (precisions + recalls) * occurrences
+    per_class = 2 * precisions * recalls / np.where(both > 0, both, 1)
+    classes = (occurrences > 0).sum(1)
+    return np.where(classes > 0, per_class.sum(1) / np.maximum(classes, 1), np.nan)
