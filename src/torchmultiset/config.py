@@ -63,6 +63,8 @@ class DataConfig:
     """Pixels that the larger side of an image of your own is resized to; 0: by the sizes of the images."""
     fresh: bool = False
     """For MNIST Multi: new training images in each epoch after the first, made of the same digits."""
+    distort: bool = False
+    """With fresh: the digits of new images are turned, scaled and moved a little, each by itself."""
 
 
 @dataclass(frozen=True)

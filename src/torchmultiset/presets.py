@@ -33,6 +33,7 @@ RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
         "lr": 1e-3,
         "clip": 0.0,
         "fresh": False,
+        "distort": False,
         "augment": "none",
         "layers": 2,
         "hidden": 32,

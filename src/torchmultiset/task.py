@@ -151,7 +151,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
                 f"{config.data.data} has no {split} examples to {purpose}: name the split of each line, or of none"
             )
     _refuse_changes(config, pictures["train"])
-    fresh = fresh_epochs(data.data, seed=config.seed, mnist=data.mnist or None) if data.fresh else None
+    fresh = None
+    if data.fresh:
+        fresh = fresh_epochs(data.data, seed=config.seed, mnist=data.mnist or None, distorted=data.distort)
     splits, fingerprint = pictures, None
     if data.backbone != "auto" and data.backbone != "none":
         backbone, size = make_backbone(data.backbone, progress=progress), data.image_size
@@ -234,6 +236,8 @@ def features_of(
 def _refuse_changes(config: RunConfig, train: Examples) -> None:
     """Raise if images are to change from epoch to epoch, but images are not what is learned from."""
     fresh, augment, backbone = config.data.fresh, config.optim.augment, config.data.backbone
+    if config.data.distort and not fresh:
+        raise ValueError("distort changes the digits of fresh images: say fresh, too, or leave it out")
     if (fresh or augment != "none") and backbone != "none":
         name = "fresh" if fresh else "augment"
         raise ValueError(

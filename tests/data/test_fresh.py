@@ -11,7 +11,8 @@ import pytest
 from toy_digits import flat_pools
 
 from torchmultiset.data import Examples, load_data, store
-from torchmultiset.data.fresh import fresh_epochs
+from torchmultiset.data.digits import Digits, load_digits
+from torchmultiset.data.fresh import distort, fresh_epochs
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build, generate
 
 SMALL = MnistMulti(sizes=(1, 3), digit_px=(10, 14), canvas=30, clutter=3, train=40, validation=5, test=5)
@@ -66,6 +67,28 @@ def test_seed_and_epoch_decide_and_nothing_else(folder: Path) -> None:
     np.testing.assert_array_equal(again(2).inputs[mixed], images(first(2))[mixed])
     np.testing.assert_array_equal(again(2).labels, first(2).labels)
     assert (images(other(2)) != images(first(2))).any((1, 2, 3)).all()
+
+
+def test_distorted_digits_change_from_epoch_to_epoch_and_are_decided_by_seed_and_epoch(folder: Path) -> None:
+    plain, first, again = (fresh_epochs(folder, seed=3, distorted=wanted) for wanted in (False, True, True))
+    np.testing.assert_array_equal(images(first(0)), images(plain(0)))  # what is stored is as it is
+    for epoch in (1, 2):
+        np.testing.assert_array_equal(images(first(epoch)), images(again(epoch)))
+        np.testing.assert_array_equal(first(epoch).labels, plain(epoch).labels)
+        np.testing.assert_array_equal(first(epoch).boxes, plain(epoch).boxes)
+        assert (images(first(epoch)) != images(plain(epoch))).any()
+
+
+def test_a_distorted_digit_is_still_the_same_one() -> None:
+    """What it is nearest to, of the digits as they were, shows the same digit."""
+    digits = load_digits("bundled").train
+    some = Digits(digits.images[::10], digits.labels[::10])
+    before, after = (part.reshape(len(part), -1).astype(float) for part in (some.images, distort(some, seed=1).images))
+    distances = np.linalg.norm(before[:, None] - after[None], axis=-1)
+    assert (some.labels[distances.argmin(0)] == some.labels).mean() > 0.95
+    assert (np.diag(distances) > 0).all()
+    ink = after.sum(1) / before.sum(1)
+    assert 0.75 < ink.min() < 0.95 < 1.05 < ink.max() < 1.3  # nothing is cut off, and sizes differ
 
 
 @pytest.mark.parametrize("name", [*VARIANTS])

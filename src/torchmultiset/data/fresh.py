@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from torchmultiset.data import store
-from torchmultiset.data.digits import load_digits
-from torchmultiset.data.examples import Examples
+from torchmultiset.data.augment import affine
+from torchmultiset.data.digits import Digits, load_digits
+from torchmultiset.data.examples import Batch, Examples
 from torchmultiset.data.load import is_store
 from torchmultiset.data.mnist_multi import GENERATOR, MnistMulti, generate
 
-__all__ = ["fresh_epochs"]
+__all__ = ["distort", "fresh_epochs"]
+
+_AT_A_TIME = 4096
+"""Digits that are distorted together."""
 
 
-def fresh_epochs(folder: str | Path, *, seed: int, mnist: str | Path | None = None) -> Callable[[int], Examples]:
+def fresh_epochs(
+    folder: str | Path, *, seed: int, mnist: str | Path | None = None, distorted: bool = False
+) -> Callable[[int], Examples]:
     """Training examples for each epoch: first those that are stored, then as many new ones each time.
 
     An image is made when a batch with it is read. So an epoch takes no memory, and of several processes each makes its
@@ -28,6 +35,7 @@ def fresh_epochs(folder: str | Path, *, seed: int, mnist: str | Path | None = No
         folder: A data set that `mnist_multi.build` made.
         seed: Another seed, other images.
         mnist: Where the digits are that it was made of, as for `load_digits`. Only those for training are used.
+        distorted: Whether the digits of new images are distorted, each a little, and in each epoch otherwise.
 
     Returns:
         A function of the epoch, from 0 on.
@@ -72,6 +80,30 @@ def fresh_epochs(folder: str | Path, *, seed: int, mnist: str | Path | None = No
             return stored
         (drawn,) = np.random.SeedSequence([parameters.seed, seed, epoch]).generate_state(1, np.uint64)
         others = replace(parameters, seed=int(drawn))
-        return generate(others, pools.train, "train", range(len(stored)), lazy=True)
+        digits = distort(pools.train, seed=int(drawn)) if distorted else pools.train
+        return generate(others, digits, "train", range(len(stored)), lazy=True)
 
     return examples
+
+
+def distort(digits: Digits, *, seed: int) -> Digits:
+    """Each digit turned by up to 10 degrees, scaled by 0.9 to 1.1 and moved by up to a pixel.
+
+    Args:
+        digits: Of MNIST, which leaves room around them.
+        seed: Another seed, other changes.
+
+    Example:
+        >>> digits = load_digits("bundled").train
+        >>> other = distort(digits, seed=0)
+        >>> bool((other.images != digits.images).any((1, 2)).all()), other.labels is digits.labels
+        (True, True)
+    """
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    nothing = torch.empty(0, 0, dtype=torch.int64)
+    changed = np.empty_like(digits.images)
+    for start in range(0, len(changed), _AT_A_TIME):
+        some = slice(start, start + _AT_A_TIME)
+        batch = Batch(torch.from_numpy(digits.images[some].copy())[:, None], target=nothing, labels=nothing)
+        changed[some] = affine(batch, generator, by=1 / changed.shape[1]).x[:, 0].numpy()
+    return Digits(changed, digits.labels)

@@ -22,6 +22,7 @@ _TRAINING: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "wide": ("twice as wide", {"channels": (20, 20, 64)}),
     "fine": ("a finer map", {"channels": (16, 32)}),
     "fresh": ("fresh images in each epoch", {"fresh": True}),
+    "distort": ("fresh images of distorted digits", {"fresh": True, "distort": True}),
     "affine": ("turned, scaled and shifted images", {"augment": "affine"}),
     "faster": ("three times the learning rate", {"lr": 3e-3}),
 }

@@ -40,8 +40,8 @@ _METHODS = (
     *("multi-stochastic", "multi-oracle", "seq-random-per-batch", "seq-area", "seq-spatial"),
     *("counts", "hungarian", "power", "marginal", "multi-transformer"),
     *("multi-js", "multi-tv", "multi-mixed", "multi-coached"),
-    *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-affine"),
-    *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-affine"),
+    *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-distort", "multi-affine"),
+    *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-distort", "counts-affine"),
     *("multi-faster", "counts-faster", "multi-transformer-faster", "seq-faster"),
 )
 _CLASSES = 30  # columns of a heat map; more cannot be read
