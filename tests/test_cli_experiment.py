@@ -19,6 +19,7 @@ DEADLINE = 600
 CELLS = ["mnist-multi-10/dm-kl/seed-0", "mnist-multi-4/multi/seed-0"]
 ONLY = [token for cell in CELLS for token in ("--only", cell)]
 SMOKE = ["table-3", "--scale", "smoke", *ONLY]
+ENGINES = {"processes": ("--workers", "2"), "ray": ("--workers", "2", "--ray", "local")}
 
 
 class Command:
@@ -121,7 +122,7 @@ def test_what_is_done_is_skipped(whole):
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
-@pytest.mark.parametrize("engine", [("--workers", "2"), ("--workers", "2", "--ray", "local")], ids=["processes", "ray"])
+@pytest.mark.parametrize("engine", [*ENGINES.values()], ids=[*ENGINES])
 def test_a_worker_that_is_killed_loses_nothing(engine, whole, data, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where --ray local must not look
     command = Command(tmp_path / "killed", *SMOKE, *data, "--threads", "1", *engine)
@@ -163,17 +164,30 @@ def test_stopped_by_ctrl_c_and_then_killed_it_goes_on_where_it_was(whole, data, 
     assert weights(folder) == {cell: weights(whole)[cell]}
 
 
-def test_a_cell_that_fails_is_tried_again_and_reported_and_the_others_are_not_lost(data, tmp_path):
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        (ENGINES["processes"], "failed 2 times, the last time with exit code 1"),
+        (ENGINES["ray"], "[Errno 17] File exists"),  # Ray counts no tries: the error itself is told
+    ],
+    ids=[*ENGINES],
+)
+def test_a_cell_that_fails_is_tried_again_and_reported_and_the_others_are_not_lost(
+    engine, reason, data, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where --ray local must not look
     folder, (good, bad) = tmp_path / "failing", CELLS
     run = folder / "runs" / "experiments" / "smoke" / bad
     run.mkdir(parents=True)
     (run / "best").write_text("a file where the best weights should go")
-    code, out, err = Command(folder, *SMOKE, *data, "--workers", "2", "--threads", "1").end()
+    code, out, err = Command(folder, *SMOKE, *data, "--threads", "1", *engine).end()
     assert (code, out) == (1, "")
     assert [*records(folder)] == [good]
     assert starts(folder, bad) == 2
     report = err[err.index("multiset: 1 cell failed") :]
-    assert f"{bad}: failed 2 times, the last time with exit code 1. Its log ends:" in report
+    (told,) = (line for line in report.splitlines() if line.startswith(bad))
+    assert told.startswith(f"{bad}: {reason}")
+    assert told.endswith(". Its log ends:")
     assert "best" in report.splitlines()[-1]
     assert "Traceback" not in report
 

@@ -16,8 +16,10 @@ def test_each_loads_by_name_and_has_a_card(name):
     predictor = Predictor.load(name)
     assert predictor.predict(torch.zeros(2, *input_kind(predictor).shape, dtype=torch.uint8)).shape == (2, 10)
     card = (locate(name) / "README.md").read_text()
-    metrics = predictor.record["metrics"]["test"]["overall"]
-    assert f"{metrics['exact_match']:.3f}" in card
+    metrics = predictor.record["metrics"]["test"]
+    (row,) = re.findall(r"^\| all \|.*$", card, flags=re.MULTILINE)
+    assert f"| {metrics['overall']['exact_match']:.3f} (" in row
+    assert row.endswith(f") | {metrics['overall']['f1']:.3f} | {metrics['class_f1']:.3f} |")
     assert "licence" in card
     assert re.search(r"`multiset train .*`", card)
     assert sum(path.stat().st_size for path in locate(name).iterdir()) < 1_000_000

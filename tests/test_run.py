@@ -215,7 +215,11 @@ def test_the_model_is_the_best_one_and_was_tested(finished, digits):
 def test_the_model_has_a_card(finished):
     _, folder, result, _ = finished
     card = (folder / "model" / "README.md").read_text()
-    assert f"| all | 20 | {result.report.overall.exact_match:.3f} (" in card
+    told = result.report
+    (row,) = re.findall(r"^\| all \|.*$", card, flags=re.MULTILINE)
+    assert row.startswith(f"| all | 20 | {told.overall.exact_match:.3f} (")
+    assert row.endswith(f") | {told.overall.f1:.3f} | {told.class_f1:.3f} |")
+    assert re.findall(r"^\| [12] \|.* \| - \|$", card, flags=re.MULTILINE)  # by size, there is none
     assert result.record["command"] in card
     assert "1 x 28 x 28" in card
 

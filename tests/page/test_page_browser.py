@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,10 @@ from pathlib import Path
 import pytest
 from page_models import predictor, samples, save
 from PIL import Image
+from real_browser import chromium, needs_chromium, sync_api, watch
 from served_page import serving
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: the Debian package chromium")
+pytestmark = needs_chromium
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 740}
@@ -35,10 +33,8 @@ def address(tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture
@@ -51,10 +47,7 @@ def visit(browser, address):
         context = browser.new_context(viewport=viewport, reduced_motion=motion, color_scheme=theme)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        elsewhere = (f"{address}/", "data:")
-        page.on("request", lambda asked: problems.append(asked.url) if not asked.url.startswith(elsewhere) else None)
+        watch(page, problems, within=f"{address}/")
         page.goto(address)
         page.wait_for_selector("#answer-block:visible")  # of the first sample
         return page

@@ -55,10 +55,10 @@ def model_card(
         "",
         "On test data, looked at once:" if split == "test" else "On validation data; there was no test data:",
         "",
-        "| size | examples | exact match (95%) | F1 per example |",
-        "| ---: | ---: | ---: | ---: |",
+        "| size | examples | exact match (95%) | F1 per example | class F1 |",
+        "| ---: | ---: | ---: | ---: | ---: |",
         *(_row(size, numbers) for size, numbers in told["sizes"].items() if len(told["sizes"]) > 1),
-        _row("all", told["overall"]),
+        _row("all", told["overall"], told["class_f1"]),
         "",
         "## Limits",
         "",
@@ -68,7 +68,8 @@ def model_card(
     return "\n".join([*lines, *(["", remarks.strip()] if remarks else [])]) + "\n"
 
 
-def _row(size: str, numbers: Mapping[str, Any]) -> str:
+def _row(size: str, numbers: Mapping[str, Any], class_f1: float | None = None) -> str:
     low, high = numbers["interval"]
     exact = f"{numbers['exact_match']:.3f} ({low:.3f} to {high:.3f})"
-    return f"| {size} | {numbers['examples']:,} | {exact} | {numbers['f1']:.3f} |"
+    of_classes = "-" if class_f1 is None else f"{class_f1:.3f}"  # it is known for all examples only
+    return f"| {size} | {numbers['examples']:,} | {exact} | {numbers['f1']:.3f} | {of_classes} |"

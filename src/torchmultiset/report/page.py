@@ -13,16 +13,18 @@ __all__ = ["in_html"]
 
 # What is wider than the screen scrolls in its own frame, so that the page itself never does.
 _STYLE = """
-body { margin: 0 auto; max-width: 64rem; padding: 0 1rem 3rem; font: 1rem/1.5 system-ui, sans-serif; color: #1f2328;
+body { margin: 0 auto; max-width: 76rem; padding: 0 1rem 3rem; font: 1rem/1.5 system-ui, sans-serif; color: #1f2328;
   background: #fff; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+p, details > ul, figcaption { max-width: 56rem; }
 a { color: #0550ae; }
-nav ul { columns: 18rem; padding-left: 1.2rem; }
+nav ul { columns: 18rem; column-gap: 2.5rem; padding-left: 1.2rem; } nav li { break-inside: avoid; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d0d7de; }
-th:first-child, td:first-child, td.text { text-align: left; }
-table.results td:first-child { position: sticky; left: 0; min-width: 6rem; max-width: 9rem; white-space: normal;
+th:first-child, td:first-child, .text { text-align: left; }
+table.glance th { min-width: 4.5rem; white-space: normal; vertical-align: bottom; }
+table.results tr > :first-child { position: sticky; left: 0; min-width: 6rem; max-width: 20rem; white-space: normal;
   background: inherit; }
 table.results tr { background: #fff; }
 th[colspan] { text-align: center; }
@@ -89,7 +91,7 @@ def _glance(number: int, glance: Glance, contents: Contents) -> str:
         rows.append(f"<tr><td>{escape(title)}</td>{''.join(cells)}</tr>")
     return f"""
 <h2 id="glance-{number}">Exact match at a glance: {escape(glance.title)}</h2>
-<div class="wide"><table class="results">
+<div class="wide"><table class="results glance">
 <thead><tr><th></th>{heads}</tr></thead>
 <tbody>{"".join(rows)}</tbody>
 </table></div>"""
@@ -160,6 +162,7 @@ def _runs(contents: Contents) -> str:
             told = f'<td><a href="{escape(contents.link(run.path))}">{escape(run.cell)}</a></td>{tables}'
             told += f"<td>{em:.3f}</td><td>{run.best_epoch}</td><td>{run.minutes:.1f}</td>"
         rows.append(f'<tr{mark}>{told}<td class="text"><code>{escape(run.command)}</code></td></tr>')
-    heads = "".join(f"<th>{name}</th>" for name in ("record", "of", "test exact match", "best epoch", "minutes"))
+    heads = "".join(f"<th>{name}</th>" for name in ("test exact match", "best epoch", "minutes"))
     return f"""<div class="wide"><table>
-<thead><tr>{heads}<th>command</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>"""
+<thead><tr><th>record</th><th class="text">of</th>{heads}<th class="text">command</th></tr></thead>
+<tbody>{"".join(rows)}</tbody></table></div>"""
