@@ -18,7 +18,7 @@ PARTS = {
     "tower, convolutions backward": ("convolution_backward 5",),
     "tower, pooling": ("_MaxPool", "_ConvMaxPool"),
     "ConvLSTM, convolutions of memory and labels": ("mkldnn_convolution 3", "convolution_backward 3"),
-    "ConvLSTM, recurrent convolutions": ("bmm ", "baddbmm ", "mm "),
+    "ConvLSTM, recurrent convolutions": ("bmm ", "mm "),
     "ConvLSTM, cells": ("_Cell",),
 }
 REST = "all else: adding up, loss, Adam, Python"

@@ -103,7 +103,7 @@ def nine_times(convolution: Convolution) -> Callable[[Tensor, Tensor], Tensor]:
 
     def convolve(x: Tensor, weight: Tensor) -> Tensor:
         weights = convolution.weights(weight)
-        return sum((convolution.results([convolution.read(x)], [weights]) for _ in range(9)), torch.zeros(()))
+        return sum((convolution.results([convolution.read(x)], weights) for _ in range(9)), torch.zeros(()))
 
     return convolve
 

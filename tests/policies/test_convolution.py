@@ -12,7 +12,7 @@ def numbers(*shape, dtype=torch.float64):
 
 
 def convolve(convolution, maps, weights):
-    return convolution.results([convolution.read(x) for x in maps], [convolution.weights(w) for w in weights])
+    return convolution.results([convolution.read(x) for x in maps], convolution.weights(torch.cat(weights, 1)))
 
 
 @pytest.mark.parametrize("make", [Winograd, lambda height, width: Direct(1)], ids=["winograd", "direct"])
@@ -29,6 +29,13 @@ def test_values_and_gradients_equal_conv2d(make, height, width, channels):
     theirs = torch.autograd.grad(expected, [*maps, *weights], grad)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("convolution", [Winograd(9, 9), Direct(1)], ids=["winograd", "direct"])
+def test_what_is_not_read_yet_has_no_share(convolution):
+    x, w = numbers(3, 4, 9, 9), numbers(6, 7, 3, 3)
+    found = convolution.results([convolution.read(x)], convolution.weights(w))
+    torch.testing.assert_close(found, conv2d(x, w[:, :4], padding=1), rtol=0, atol=1e-12)
 
 
 def test_single_precision_rounds_little_more_than_conv2d():

@@ -37,8 +37,8 @@ class Convolution(Protocol):
         """What is needed of the weights (results, channels, k, k)."""
         ...
 
-    def results(self, read: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-        """Maps (B, results, h, w): the sum over all that was read, each with its weights."""
+    def results(self, read: Sequence[Tensor], weights: Tensor) -> Tensor:
+        """Maps (B, results, h, w) of all that was read, side by side, with the weights of as many channels."""
         ...
 
     def select(self, read: Tensor, index: Tensor) -> Tensor:
@@ -75,11 +75,9 @@ class Direct:
     def weights(self, weight: Tensor) -> Tensor:
         return weight
 
-    def results(self, read: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-        first, *others = (conv2d(x, w, padding=self.padding) for x, w in zip(read, weights, strict=True))
-        for other in others:
-            first = first + other
-        return first
+    def results(self, read: Sequence[Tensor], weights: Tensor) -> Tensor:
+        maps = _join(read, 1)
+        return conv2d(maps, weights[:, : maps.shape[1]], padding=self.padding)
 
     def select(self, read: Tensor, index: Tensor) -> Tensor:
         return read[index]
@@ -115,10 +113,9 @@ class Winograd:
         places = torch.einsum("ik,jl,ockl->ijco", to_places, to_places, weight)
         return places.unsqueeze(1).expand(-1, _tiles(self.height), -1, -1, -1).reshape(-1, *places.shape[2:])
 
-    def results(self, read: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-        places = torch.bmm(read[0], weights[0])
-        for x, w in zip(read[1:], weights[1:], strict=True):
-            places = torch.baddbmm(places, x, w)
+    def results(self, read: Sequence[Tensor], weights: Tensor) -> Tensor:
+        joint = _join(read, 2)
+        places = torch.bmm(joint, weights[:, : joint.shape[2]])
         down, across = _from_places(self.height, places.dtype), _from_places(self.width, places.dtype)
         rows = places.view(down.shape[1], across.shape[1], -1)
         by_position = down @ torch.bmm(across.expand(len(rows), -1, -1), rows).view(len(rows), -1)
@@ -128,6 +125,11 @@ class Winograd:
         places, _, channels = read.shape
         by_example = read.view(places, _tiles(self.width), -1, channels)
         return by_example.index_select(2, index).view(places, -1, channels)
+
+
+def _join(read: Sequence[Tensor], dim: int) -> Tensor:
+    """All channels, which lie in this dimension."""
+    return torch.cat([*read], dim) if len(read) > 1 else read[0]
 
 
 def _tiles(side: int) -> int:

@@ -29,8 +29,8 @@ class ConvLSTMState(NamedTuple):
     """The first layer's weights for the label map."""
     convolution: Convolution
     """How the hidden states are convolved."""
-    weights: tuple[tuple[Tensor, ...], ...]
-    """Of each layer, for the layer below, if there is one, and for its own hidden state: prepared once per rollout."""
+    weights: tuple[Tensor, ...]
+    """Of each layer, for the layer below, if there is one, and its own hidden state: prepared once per rollout."""
     hidden: tuple[Tensor, ...]
     """Of each layer: what its convolutions read of the hidden state."""
     cell: tuple[Float[Tensor, "b q h w"], ...]
@@ -102,10 +102,9 @@ class ConvLSTMPolicy(nn.Module):
         # A graph that is exported must not depend on the size of the batch.
         if not torch.compiler.is_exporting() and self.num_classes + 1 <= len(memory):
             label_gates = self._label_gates(self.embedding.weight, of_label)
-        weights: list[tuple[Tensor, ...]] = [(of_hidden,)]
-        weights += [torch.split(self._layer(i).weight, self.hidden, dim=1) for i in range(1, len(self.layers))]
         convolution = choose_convolution(memory, self.kernel)
-        prepared = tuple(tuple(convolution.weights(weight) for weight in of_layer) for of_layer in weights)
+        weights = [of_hidden, *(self._layer(i).weight for i in range(1, len(self.layers)))]
+        prepared = tuple(convolution.weights(weight) for weight in weights)
         return ConvLSTMState(memory_gates, label_gates, of_label, convolution, prepared, (), ())
 
     def step(self, state: ConvLSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, ConvLSTMState]:
@@ -119,7 +118,7 @@ class ConvLSTMPolicy(nn.Module):
             read = [*hidden[-1:], *state.hidden[i : i + 1]]
             shares = [state.memory_gates, self._gates_of_labels(state, previous)] if i == 0 else [self._bias(i)]
             if read:
-                shares.append(state.convolution.results(read, weights[: len(read)]))
+                shares.append(state.convolution.results(read, weights))
             maps, new_cell = lstm_cell(sum(shares[1:], shares[0]), state.cell[i] if state.cell else None)
             hidden.append(state.convolution.read(maps))
             cell.append(new_cell)
