@@ -11,6 +11,10 @@ from torchmultiset.inference import input_kind, open_model
 from torchmultiset.models import NAMES, locate
 
 
+def test_which_there_are():
+    assert {*NAMES} >= {"mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_loads_by_name_and_has_a_card(name):
     predictor = Predictor.load(name)
