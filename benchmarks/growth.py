@@ -71,7 +71,7 @@ def _draw(record: dict[str, list[dict[str, Any]]]) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import LogLocator, ScalarFormatter
 
-    figure, axes = plt.subplots(1, len(record), figsize=(13, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, len(record), figsize=(13, 3.2), layout="constrained", sharey=True)
     for axis, (name, points) in zip(axes, record.items(), strict=True):
         x = [point["value"] for point in points]
         axis.plot(x, [point["ms"] for point in points], "o-", color="#1f77b4", label="time, ms")
