@@ -81,7 +81,7 @@ def _draw(record: dict[str, list[dict[str, Any]]]) -> None:
         axis.yaxis.set_major_formatter(ScalarFormatter())
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].legend()
+    axes[0].legend(loc="lower right")
     FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, dpi=120)
     plt.close(figure)

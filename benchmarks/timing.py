@@ -17,7 +17,7 @@ Action = Callable[[], object]
 
 
 def interleaved(actions: Mapping[str, Action], *, repeats: int, warmup: int = 2) -> dict[str, float]:
-    """Median seconds of each action, run in turns, in one order and then in the other: nobody always follows another."""
+    """Median seconds of each action, run in turns, in one order and then in the other: nobody always goes first."""
     for action in actions.values():
         for _ in range(warmup):
             action()
