@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import own_data
 from benchmarks.document import PAGE, TABLES, document
 from tools.quote_results import PAGES as QUOTING
 from tools.quote_results import SOURCE, quoted
@@ -75,6 +76,12 @@ def test_the_tables_of_the_speeds_are_those_of_the_record():
     assert document(record, PAGE.read_text()) == PAGE.read_text()
     with pytest.raises(ValueError, match="no <!-- training --> and <!-- /training -->"):
         document(record, "a page without tables")
+
+
+def test_the_table_of_own_data_is_that_of_the_record():
+    record, page = json.loads(own_data.RECORD.read_text()), own_data.PAGE.read_text()
+    assert own_data.document(record, page) == page
+    assert len(record["measured"]) == 6
 
 
 @pytest.mark.parametrize("page", QUOTING, ids=lambda page: page.name)
