@@ -217,7 +217,9 @@ def test_the_rollout_ends_with_the_last_example_that_stops(stop):
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_ending_early_gives_what_the_whole_rollout_gives(stop):
-    cases = {"script": (scripted(stop), random_scripts(stop)), **networks(stop)}
+    # In double precision: alone and together are convolved in different ways, which round differently.
+    made = {name: (predictor.double(), x.double()) for name, (predictor, x) in networks(stop).items()}
+    cases = {"script": (scripted(stop), random_scripts(stop)), **made}
     for name, (predictor, x) in cases.items():
         with torch.no_grad():
             whole, early = predictor(x), predictor(x, early=True)
