@@ -125,6 +125,19 @@ def test_counts_and_sizes_are_what_the_multisets_add_up_to(make, least, most):
 
 
 @every
+@sizes
+def test_once_the_size_is_known_only_multisets_of_that_size_are_left(make, least, most):
+    belief, expected = make(least, most)
+    for size in range(least, most + 1):
+        known = belief.given_size(size)
+        left = [normalised({one: chance for one, chance in row.items() if sum(one) == size}) for row in expected]
+        assert [tuple(row) for row in known.best().tolist()] == [max(row, key=row.__getitem__) for row in left]
+        for multiset in all_multisets(0, most + 1):
+            found = known.log_probability(torch.tensor([multiset]).expand(B, -1)).exp().tolist()
+            assert found == pytest.approx([row.get(multiset, 0.0) for row in left], rel=1e-9, abs=0)
+
+
+@every
 def test_a_batch_is_what_its_examples_are(make):
     belief, _ = make(1, 3)
     for i in range(B):
@@ -214,6 +227,8 @@ def test_one_class_and_no_example():
             lambda: ListedMultisets(torch.zeros(1, 7), 3, 0, 2),
             "log_probabilities must be of all 10 multisets",
         ),
+        (lambda: independent(1, 3)[0].given_size(4), "size must be from 1 to 3, but is 4"),
+        (lambda: listed(1, 3)[0].given_size(0), "size must be from 1 to 3, but is 0"),
         (lambda: independent(0, 3)[0].ranked(0), "k must be at least 1"),
         (lambda: listed(0, 3)[0].ranked(0), "k must be at least 1"),
         (lambda: independent(0, 3)[0].log_probability(torch.zeros(B, 2, dtype=torch.int64)), "counts must be"),

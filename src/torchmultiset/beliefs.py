@@ -60,6 +60,10 @@ class Belief(Protocol):
         """How probable multisets of 0, 1, 2, ... labels are."""
         ...
 
+    def given_size(self, size: int) -> Belief:
+        """What is believed once it is known how many labels there are."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class IndependentCounts:
@@ -156,6 +160,11 @@ class IndependentCounts:
         sizes = torch.arange(self.most + 1, device=self.log_probabilities.device)
         return self._log_sizes()[-1].masked_fill(sizes < self.least, -torch.inf).softmax(-1)
 
+    def given_size(self, size: int) -> IndependentCounts:
+        """What is believed once it is known how many labels there are."""
+        check(self.least <= size <= self.most, "size", f"from {self.least} to {self.most}", size)
+        return IndependentCounts(self.log_probabilities[..., : size + 1], size, size)
+
     @cached_property
     def _log_total(self) -> Float64[Tensor, " b"]:
         """Log of what all multisets that can be predicted come to."""
@@ -230,6 +239,13 @@ class ListedMultisets:
     def size_probabilities(self) -> Float64[Tensor, "b m"]:
         """How probable multisets of 0, 1, 2, ... labels are."""
         return self.log_probabilities.exp() @ one_hot(cardinality(self._all), self.most + 1).double()
+
+    def given_size(self, size: int) -> ListedMultisets:
+        """What is believed once it is known how many labels there are."""
+        check(self.least <= size <= self.most, "size", f"from {self.least} to {self.most}", size)
+        # They are numbered by size.
+        end, number = (how_many(self.num_classes, size, min_size=least) for least in (self.least, size))
+        return ListedMultisets(self.log_probabilities[:, end - number : end], self.num_classes, size, size)
 
     @property
     def _all(self) -> Int64[Tensor, "p c"]:

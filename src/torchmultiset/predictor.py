@@ -264,7 +264,11 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def belief(self, x: Shaped[Tensor, "b ..."]) -> Belief:
-        """What a readout believes about each input: a distribution over multisets, with those of counts and sizes."""
+        """What a readout believes about each input: a distribution over multisets, with those of counts and sizes.
+
+        Where it is known how many labels there are, say 3, ``belief(x).given_size(3).best()`` is the most probable
+        multiset of as many.
+        """
         check(not self.sequential, "policy", "a readout; of a policy see `search`", type(self.policy).__name__)
         if not self.probabilistic:
             raise ValueError(
