@@ -47,6 +47,14 @@ def test_without_gradients_nothing_is_kept():
         assert max_pool(maps(2, 3, 4, 6)).grad_fn is None
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_which_one_was_larger_is_found_out_only_to_learn_from_it(learns):
+    x, weight = maps(2, 1, 12, 12).detach(), maps(4, 1, 5, 5)
+    with torch.set_grad_enabled(learns), torch.profiler.profile() as watched:
+        conv_max_pool(x, weight)
+    assert ("aten::ge" in {event.key for event in watched.key_averages()}) == learns
+
+
 @pytest.mark.parametrize(
     ("channels", "height", "width", "kernel"),
     [

@@ -37,6 +37,8 @@ def conv_max_pool(
     few = weight.shape[1] <= FEW_CHANNELS and not x.requires_grad
     if not (in_pairs and few and weight.shape[2] % 2 == 1 and x.dtype.itemsize >= 4):
         return max_pool(conv2d(x, weight, bias))
+    if not torch.is_grad_enabled():  # which forward cannot ask
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
     pooled: Tensor = _ConvMaxPool.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     height, width = ((side - weight.shape[2] + 1) // 2 for side in x.shape[2:])
     return pooled.view(x.shape[0], height, width, weight.shape[0]).permute(0, 3, 1, 2)
