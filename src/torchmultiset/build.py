@@ -248,7 +248,7 @@ def _readout(
     name, features, spatial = objective.objective, memory[0], len(memory) == 3
     if name == "one-step":
         return OneStep(num_classes, features)
-    # Twice the channels and a layer more: about as many weights as a ConvLSTM with its four gates has.
+    # Twice the channels and a layer more, for the four gates that a ConvLSTM has in their place.
     width, layers = 2 * model.hidden, model.layers + 1
     if name == "hungarian":
         places = memory[1] * memory[2] if spatial else 1

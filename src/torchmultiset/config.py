@@ -83,7 +83,7 @@ class ModelConfig:
     """What names the labels: ConvLSTM for images and LSTM for vectors, unless said otherwise."""
     hidden: int = 32
     """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many,
-    and so about as many weights; other models that answer at once have none."""
+    in place of its four gates; other models that answer at once have none."""
     layers: int = 1
     """Number of the policy's layers; count heads on maps and slots have one more."""
     stop: Literal["auto", Stop] = "auto"

@@ -102,7 +102,7 @@ def test_which_cells_there_are():
     assert count("small", "beyond") == digits | {"coco-easy": 11 * 3, "coco-medium": 11 * 3}
     assert count("small", "larger") == {"mnist-multi-larger": 8}
     assert count("small", "training") == {"mnist-multi-60": 14, "coco-easy": 8 * 3}
-    assert count("small", "rare") == {"mnist-multi-rare": 8}
+    assert count("small", "rare") == {"mnist-multi-rare": 9}
     assert count("small", "variations") == {"mnist-multi-4": 5, "coco-easy": 5 * 3}
 
 

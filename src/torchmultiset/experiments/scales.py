@@ -135,7 +135,7 @@ SCALES: Mapping[ScaleName, Scale] = {
         speed_is_known=True,
     ),
     "small": Scale(
-        "what two CPU cores can do in six hours: the paper's digits for a few epochs, and the COCO subset",
+        "what two CPU cores can do, the paper's tables in six hours: its digits for a few epochs, and the COCO subset",
         "fast",
         {
             "mnist-multi-4": _mnist("4", 560, epochs=4, layers=1),

@@ -14,7 +14,7 @@ from torchmultiset.readouts._base import Readout
 
 __all__ = ["PowerMultiset"]
 
-_MOST = 100_000
+_MOST = 20_000
 """Multisets up to which a class for each is thinkable."""
 
 
@@ -33,7 +33,7 @@ class PowerMultiset(Readout):
         hidden: Units of the layer before the scores.
 
     Raises:
-        ValueError: There are more than 100,000 such multisets.
+        ValueError: There are more than 20,000 such multisets.
 
     Example:
         >>> import torch
