@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,17 @@ def write_record(
     predicted[~np.array(right), 0] += 1
     scores = {"examples": len(right), "exact_match": sum(right) / len(right), "interval": [0.125, 0.875]}
     scores |= {"precision": 0.5, "recall": 0.5, "f1": f1}
+    names = CLASSES if true.shape[1] == len(CLASSES) else map(str, range(true.shape[1]))
+    classes = [
+        {"labels": 10, "predicted": 8, "precision": 0.75, "recall": 0.6, "f1": 0.66},
+        {"labels": 4, "predicted": 0, "precision": None, "recall": 0.0, "f1": 0.0},
+        {"labels": 0, "predicted": 2, "precision": 0.0, "recall": None, "f1": 0.0},
+    ]
     metrics = {
         "overall": scores,
         "class_f1": class_f1,
         "sizes": {"1": scores | {"examples": 3}, "2": scores | {"examples": 4}},
-        "classes": {
-            "cat": {"labels": 10, "predicted": 8, "precision": 0.75, "recall": 0.6, "f1": 0.66},
-            "dog": {"labels": 4, "predicted": 0, "precision": None, "recall": 0.0, "f1": 0.0},
-            CLASSES[2]: {"labels": 0, "predicted": 2, "precision": 0.0, "recall": None, "f1": 0.0},
-        },
+        "classes": dict(zip(names, cycle(classes))),
         "constant": constant
         or {"multiset": {"cat": 2}, "scores": scores | {"exact_match": 0.0625, "f1": 0.375}, "class_f1": 0.25},
     }

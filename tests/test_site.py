@@ -89,6 +89,15 @@ def test_what_pages_link_to_outside_of_the_docs_is_part_of_the_site(site):
     assert (site / "performance" / record).resolve().read_bytes() == (ROOT / "results/bench/bench.json").read_bytes()
 
 
+def test_records_are_a_click_away_from_the_page_of_results(site):
+    text = (site / "results" / "small.html").read_text()
+    records = set(re.findall(r'href="([^"#]*record\.json[^"]*)"', text))
+    assert len(records) > 100
+    assert all((site / "results" / record).is_file() for record in records)
+    anchors = set(re.findall(r'href="#([^"]+)"', text))
+    assert anchors <= set(re.findall(r'id="([^"]+)"', text))
+
+
 def test_nothing_is_fetched_from_elsewhere(site):
     for path in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(https?://[^"]+)"', path.read_text())

@@ -58,6 +58,21 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return _LINK.sub(lead, markdown)
 
 
+def on_post_build(config: Any, **_: Any) -> None:
+    """The same for pages that are HTML already."""
+    site = Path(config["site_dir"])
+    for page in (ROOT / "docs").rglob("*.html"):
+        place = page.relative_to(ROOT / "docs").as_posix()
+
+        def lead(found: re.Match[str], place: str = place) -> str:
+            path = _outside(place, found[2])
+            if path is None or not (site / _copy(path)).is_file():
+                return found[0]
+            return found[1] + posixpath.relpath(_copy(path), posixpath.dirname(place))
+
+        (site / place).write_text(re.sub(r'(href=")([^"#]+)', lead, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def on_page_content(html: str, **_: Any) -> str:
     """Formulas as MathML, which browsers show without help."""
     html = re.sub(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', _inline, html, flags=re.DOTALL)

@@ -42,11 +42,14 @@ def test_one_seed(tmp_path):
     (block,) = summarise(read_runs(tmp_path))
     assert block.title == "Table 3, losses: MNIST Multi (4), test data"
     (row,) = block.rows
-    assert shown(row) == [
-        ("0.750", "0.125-0.875", "0.500", "+0.250"),
-        ("0.750", "", "0.700", "+0.050"),
-        ("0.625", "", "0.700", "-0.075"),
+    assert [(ours, papers, difference) for ours, _, papers, difference in shown(row)] == [
+        ("0.750", "0.500", "+0.250"),
+        ("0.750", "0.700", "+0.050"),
+        ("0.625", "0.700", "-0.075"),
     ]
+    assert row.scores["em"].reach == "0.301-0.954"  # Wilson's, for 3 of 4
+    low, high = row.scores["f1"].interval
+    assert low < 0.95 < high <= 1  # three are right, and of one of few labels one is invented
     assert block.constant.title == "always the same: cat ×2"  # noqa: RUF001  (the sign is meant)
     assert [cells[0] for cells in shown(block.constant)] == ["0.062", "0.375", "0.250"]
     assert block.verdict == "Which is first cannot be said: fewer than two rows are there."
@@ -174,7 +177,7 @@ def test_the_table_fits_a_terminal(tmp_path):
     assert "…" not in text
     rows = [line.split() for line in text.splitlines()]
     assert ["always", "the", "same:", "cat", "×2", "0.062", "0.125-0.875", "-", "-"] in rows  # noqa: RUF001
-    assert any(row[-5:] == ["0.750", "0.125-0.875", "0.475", "±0.006", "+0.275"] for row in rows)
+    assert any(row[-5:] == ["0.750", "0.301-0.954", "0.475", "±0.006", "+0.275"] for row in rows)
     titles = ["exact match", "F1 per example", "class F1"]
     assert [line.strip() for line in text.splitlines() if line.strip() in titles] == titles
 
@@ -228,7 +231,12 @@ def test_parts_of_the_test_data_are_told_by_themselves(tmp_path, table):
     true[30:, 9] = 5  # more labels, and a rare one
     for number, (method, right) in enumerate({"multi": range(30), "counts": range(5, 40)}.items()):
         at = place(table, method, (number, 0), None)
-        write_record(tmp_path, f"d/{method}/seed-0", at, [i in right for i in range(40)], true=true)
+        constant = {
+            "multiset": {"0": 1},
+            "scores": {"exact_match": 0.75, "interval": [0.1, 0.9], "f1": 0.9},
+            "class_f1": 0.5,
+        }
+        write_record(tmp_path, f"d/{method}/seed-0", at, [i in right for i in range(40)], true=true, constant=constant)
     whole, usual, unusual = blocks = summarise(read_runs(tmp_path))
     found = [[row.scores["em"].value for row in block.rows] for block in blocks]
     assert found == [[0.75, 0.875], [1.0, pytest.approx(25 / 30)], [0.0, 1.0]]
@@ -239,6 +247,9 @@ def test_parts_of_the_test_data_are_told_by_themselves(tmp_path, table):
     assert unusual.verdict.startswith("counts is first")
     assert usual.rows[0].scores["em"].reach == "0.886-1.000"
     assert [usual.rows[0].scores[name].ours for name in ("nll", "parameters")] == ["-", "-"]
+    # One of six labels: precision 1, recall 1/6.
+    told = [[block.constant.scores[name].value for name in ("em", "f1")] for block in (usual, unusual)]
+    assert told == [[1.0, 1.0], [0.0, pytest.approx(2 / 7)]]
     (glance,) = at_a_glance(blocks)
     assert glance.columns == tuple(block.column for block in blocks)
 

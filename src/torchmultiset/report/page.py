@@ -6,7 +6,7 @@ from base64 import b64encode
 from dataclasses import replace
 from html import escape
 
-from torchmultiset.report.contents import Contents, Picture
+from torchmultiset.report.contents import Contents, Picture, anchor
 from torchmultiset.report.summary import Block, Glance, Row, Score, at_a_glance, in_short
 
 __all__ = ["in_html"]
@@ -51,8 +51,8 @@ def in_html(contents: Contents) -> str:
         ("runs", "Runs"),
     ]
     places = "".join(f'<li><a href="#{at}">{escape(name)}</a></li>' for at, name in heads)
-    tables = "".join(_glance(i, glance, contents) for i, glance in enumerate(glances))
-    tables += "".join(_block(i, block, contents) for i, block in enumerate(contents.blocks))
+    tables = "".join(_glance(i, glance) for i, glance in enumerate(glances))
+    tables += "".join(_block(i, block) for i, block in enumerate(contents.blocks))
     figures = "".join(map(_figure, contents.pictures))
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -78,14 +78,14 @@ paper's. {escape(contents.state)} Written by <code>{escape(contents.command)}</c
 """
 
 
-def _glance(number: int, glance: Glance, contents: Contents) -> str:
+def _glance(number: int, glance: Glance) -> str:
     heads = "".join(f'<th class="group">{escape(name)}</th>' for name in glance.columns)
     rows = []
     for title, of in glance.rows.items():
         cells = (
             '<td class="group">-</td>'
             if row is None
-            else _cells(row, replace(row.scores["em"], interval=None), contents, beside=False)
+            else _cells(row, replace(row.scores["em"], interval=None), beside=False)
             for row in of
         )
         rows.append(f"<tr><td>{escape(title)}</td>{''.join(cells)}</tr>")
@@ -97,7 +97,7 @@ def _glance(number: int, glance: Glance, contents: Contents) -> str:
 </table></div>"""
 
 
-def _block(number: int, block: Block, contents: Contents) -> str:
+def _block(number: int, block: Block) -> str:
     beside = block.beside_paper
     span = 3 if beside else 1
     groups = "".join(f'<th colspan="{span}" class="group">{escape(title)}</th>' for title in block.metrics.values())
@@ -106,7 +106,7 @@ def _block(number: int, block: Block, contents: Contents) -> str:
     rows = []
     for row in block.all_rows:
         kind = ' class="constant"' if row is block.constant else ""
-        cells = "".join(_cells(row, row.scores[metric], contents, beside=beside) for metric in block.metrics)
+        cells = "".join(_cells(row, row.scores[metric], beside=beside) for metric in block.metrics)
         rows.append(f"<tr{kind}><td>{escape(row.name)}</td>{cells}</tr>")
     return f"""
 <h2 id="table-{number}">{escape(block.title)}</h2>
@@ -119,12 +119,13 @@ def _block(number: int, block: Block, contents: Contents) -> str:
 {_comparisons(block)}"""
 
 
-def _cells(row: Row, score: Score, contents: Contents, *, beside: bool) -> str:
+def _cells(row: Row, score: Score, *, beside: bool) -> str:
     if score.value is None or not row.runs:
         ours = f'<td class="group missing">{escape(score.ours)}</td>'
     else:
         about = escape("\n".join(run.command for run in row.runs))
-        number = f'<a href="{escape(contents.address(row))}" title="{about}">{escape(score.ours)}</a>'
+        # To the list of runs, which has record and command: the page may be read where the records are not.
+        number = f'<a href="#{escape(anchor(row.runs[0]))}" title="{about}">{escape(score.ours)}</a>'
         ours = f'<td class="group">{number} <small>{escape(score.reach)}</small></td>'
     return f"{ours}<td>{escape(score.papers)}</td><td>{escape(score.difference)}</td>" if beside else ours
 
@@ -152,8 +153,8 @@ def _figure(picture: Picture) -> str:
 
 def _runs(contents: Contents) -> str:
     rows = []
-    for run, anchor in contents.runs_and_anchors():
-        mark = anchor and f' id="{anchor}"'
+    for run, name in contents.runs_and_anchors():
+        mark = name and f' id="{name}"'
         tables = f'<td class="text">{escape(", ".join(run.tables))}</td>'
         if run.path is None:
             told = f'<td>{escape(run.cell)}</td>{tables}<td class="missing">missing</td><td></td><td></td>'

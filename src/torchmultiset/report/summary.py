@@ -75,7 +75,9 @@ NOTES = (
     " and calibration error the expected one in ten bins, both on the first 2,000 test examples; for policies that name"
     " one label after another, only where all orders can be followed: up to four labels, or ten for those that see only"
     " counts. A log-likelihood below -100 counts as -100. Images/s is that of the fastest epoch, on one core of a"
-    " machine that others use, too.",
+    " machine that others use, too, and of the commit that the record names: what objectives cost beside each other is"
+    " told by `make bench`. A dash is for what an objective refuses or does not know: the power multiset more than"
+    " 20,000 multisets, the marginal likelihood more than eight labels.",
     f"{CONSTANT.capitalize()}: the multiset that is most frequent in training, whatever the input.",
     f"First: a row that is better than each other one in a paired test on the same examples (McNemar's exact test;"
     f" with several seeds, an exact sign-flip test on each example's sum over the seeds that both have; two-sided,"
@@ -265,9 +267,11 @@ def _part(table: str, runs: Sequence[Run], name: str) -> Block:
     rows = tuple(_row(table, group, chosen) for group in _by_method(table, runs))
     done = [run for row in rows for run in row.runs]
     comparisons, verdict = _who_is_first(rows, split, chosen)
-    examples = int(chosen(done[0].predictions(split)[1]).sum()) if done else 0
+    true = _counts(done[0], split, chosen)[1] if done else None
+    constant = None if true is None else _constant_in(done[0], split, true)
     column = f"{runs[0].tables[table].column}, {name}"
-    return Block(table, runs[0].data_set, column, split, rows, None, tuple(comparisons), verdict, examples)
+    examples = 0 if true is None else len(true)
+    return Block(table, runs[0].data_set, column, split, rows, constant, tuple(comparisons), verdict, examples)
 
 
 def _by_method(table: str, runs: Sequence[Run]) -> list[list[Run]]:
@@ -287,20 +291,22 @@ def _row(table: str, runs: Sequence[Run], chosen: Chosen | None = None) -> Row:
         parts = [scores_of(_counts(run, at.split, chosen)) for run in done]
         values = {metric: [part[metric] for part in parts] for metric in METRICS}
     scores = {metric: _score(of_seeds, metric, at) for metric, of_seeds in values.items()}
-    if not done:
-        more = {} if table.startswith("table-") else _more(done)
-        return Row(at.row, scores | more, done, missing)
-    if table.startswith("table-"):
-        if len(done) == 1:
-            scores["em"] = replace(scores["em"], interval=_interval(done[0].metrics[at.split]["overall"]))
-        return Row(at.row, scores, done, missing)
-    counts = [_counts(run, at.split, chosen) for run in done]
-    intervals = bootstrap(counts)
-    if len(done) == 1:
-        right = (counts[0][0] == counts[0][1]).all(1)
-        intervals["em"] = wilson(int(right.sum()), len(right))
-    scores = {metric: replace(score, interval=intervals[metric]) for metric, score in scores.items()}
-    return Row(at.row, scores | (_more(done) if chosen is None else _NO_MORE), done, missing)
+    beside_paper = table.startswith("table-")
+    if len(done) == 1 or (done and not beside_paper):
+        intervals = _intervals([_counts(run, at.split, chosen) for run in done])
+        known = {metric for metric, score in scores.items() if score.value is not None}
+        scores |= {metric: replace(scores[metric], interval=intervals[metric]) for metric in known}
+    if not beside_paper:
+        scores |= _more(done) if chosen is None else _NO_MORE
+    return Row(at.row, scores, done, missing)
+
+
+def _intervals(seeds: Sequence[Counts]) -> dict[str, tuple[float, float]]:
+    found = bootstrap(seeds)
+    if len(seeds) == 1:
+        right = (seeds[0][0] == seeds[0][1]).all(1)
+        found["em"] = wilson(int(right.sum()), len(right))
+    return found
 
 
 def _counts(run: Run, split: str, chosen: Chosen | None) -> Counts:
@@ -349,22 +355,32 @@ def _value(metric: str, told: Mapping[str, Any]) -> float | None:
     return found
 
 
-def _interval(scores: Mapping[str, Any]) -> tuple[float, float]:
-    low, high = scores["interval"]
-    return low, high
-
-
 def _constant(run: Run, split: str) -> Row | None:
     told = run.metrics[split]["constant"]
     if told is None:
         return None
-    scores = {
-        "em": Score(told["scores"]["exact_match"], interval=_interval(told["scores"])),
-        "f1": Score(told["scores"]["f1"]),
-        "class_f1": Score(told["class_f1"]),
-        **_NO_MORE,
-    }
-    return Row(f"{CONSTANT}: {in_words(told['multiset'])}", scores, (run,))
+    values = {"em": told["scores"]["exact_match"], "f1": told["scores"]["f1"], "class_f1": told["class_f1"]}
+    low, high = told["scores"]["interval"]
+    return _constant_row(run, told["multiset"], values, (low, high))
+
+
+def _constant_in(run: Run, split: str, true: UInt8[np.ndarray, "n c"]) -> Row | None:
+    """The same for some of the examples."""
+    told = run.metrics[split]["constant"]
+    if told is None:
+        return None
+    always = np.array([told["multiset"].get(name, 0) for name in run.metrics[split]["classes"]], true.dtype)
+    right = int((true == always).all(1).sum())
+    values = scores_of((np.broadcast_to(always, true.shape), true))
+    return _constant_row(run, told["multiset"], values, wilson(right, len(true)))
+
+
+def _constant_row(
+    run: Run, multiset: dict[str, int], values: Mapping[str, float | None], interval: tuple[float, float]
+) -> Row:
+    scores = {metric: Score(value) for metric, value in values.items()}
+    scores["em"] = replace(scores["em"], interval=interval)
+    return Row(f"{CONSTANT}: {in_words(multiset)}", scores | _NO_MORE, (run,))
 
 
 def _who_is_first(rows: Sequence[Row], split: str, chosen: Chosen | None = None) -> tuple[list[Comparison], str]:
