@@ -23,7 +23,7 @@ from torchmultiset.objectives import MultisetObjective
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.predictor import Predictor
 from torchmultiset.record import read_record
-from torchmultiset.task import prepare
+from torchmultiset.task import pick_objective, prepare
 from torchmultiset.training import fit
 
 
@@ -146,6 +146,7 @@ def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     assert code == 0
     told = picked(lines)
     assert (told["backbone"], told["image_size"]) == ("efficientnet-lite0", "256")
+    assert (told["objective"], told["policy"]) == ("multi", "transformer")
     assert (tmp_path / "photos-efficientnet-lite0-256" / "features.f16").exists()
     assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 256, 256]
 
@@ -313,6 +314,15 @@ def test_a_tower_that_would_leave_no_map_is_not_picked(tmp_path, labels, objecti
     config = RunConfig(DataConfig(str(tmp_path / "maps")), ModelConfig(max_size=labels))
     told = values(config)
     assert (told["channels"], told["objective"]) == ("(16, 32)", objective)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(4, ("multi", "transformer")), (5, ("counts", "auto"))])
+def test_photographs_with_few_objects_get_a_policy(most, expected):
+    objective, model, picks = pick_objective(ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most, backbone=True)
+    assert (objective.objective, model.policy) == expected
+    assert [pick.value for pick in picks] == [value for value in expected if value != "auto"]
+    heads = ObjectiveConfig(count_head="cells")  # who asks for a count head gets one
+    assert pick_objective(heads, ModelConfig(), (1280, 8, 8), most, backbone=True)[0].objective == "counts"
 
 
 @pytest.mark.parametrize(
