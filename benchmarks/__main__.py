@@ -17,7 +17,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standar
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import features, generate, growth, latency, losses, profile, training, tried
+from benchmarks import features, generate, growth, latency, losses, objectives, profile, training, tried
 from benchmarks.document import AIMED_AT, AIMS, PAGE, aims, document
 from benchmarks.record import circumstances
 
@@ -29,6 +29,7 @@ PARTS: dict[str, Callable[[Console], Any]] = {
     "tried": tried.report,
     "latency": latency.report,
     "losses": losses.report,
+    "objectives": objectives.report,
     "generation": generate.report,
     "features": features.report,
     "growth": growth.report,

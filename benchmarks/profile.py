@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,26 +11,50 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.contestant import OURS, Contest, make
+from benchmarks.contestant import CLASSES, OURS, SHAPES, SIDE, Contest, make
+from benchmarks.timing import interleaved, matmul_gflops
+from torchmultiset.encoders import ConvEncoder
 
-STEPS = 5
+STEPS, EXAMPLES = 5, 32
+FORWARD, BACKWARD = "tower, convolutions forward", "tower, convolutions backward"
+MEMORY, RECURRENT = "ConvLSTM, convolutions of memory and labels", "ConvLSTM, recurrent convolutions"
 PARTS = {
-    "tower, convolutions forward": ("mkldnn_convolution 5",),
-    "tower, convolutions backward": ("convolution_backward 5",),
+    FORWARD: ("mkldnn_convolution 5",),
+    BACKWARD: ("convolution_backward 5",),
     "tower, pooling": ("_MaxPool", "_ConvMaxPool"),
-    "ConvLSTM, convolutions of memory and labels": ("mkldnn_convolution 3", "convolution_backward 3"),
-    "ConvLSTM, recurrent convolutions": ("bmm ", "mm "),
+    MEMORY: ("mkldnn_convolution 3", "convolution_backward 3"),
+    RECURRENT: ("bmm ", "mm "),
     "ConvLSTM, cells": ("_Cell",),
 }
 REST = "all else: adding up, loss, Adam, Python"
 
 
-def measure(steps: int, layers: int) -> dict[str, float]:
-    """The share of each part in the time of a step."""
+def mflop(steps: int, layers: int, hidden: int = 32, kernel: int = 3) -> dict[str, float]:
+    """Multiplications and additions in the matrix products of one training image, in millions, by part.
+
+    Of the network as we compute it: what is the same at all steps counts once, and what is multiplied with the zeros of
+    the first hidden state not at all. Forward once, backward twice; the picture needs no gradient.
+    """
+    tower, first, channels, side = 0.0, 0.0, 1, SIDE
+    encoder = ConvEncoder()
+    for i, features in enumerate((10, 10, 32)):
+        side = side - encoder.kernel + 1
+        work = 2 * side * side * encoder.kernel**2 * channels * features
+        tower += work
+        first = work if i == 0 else first
+        channels, side = features, side // 2
+    gates = 2 * side * side * kernel**2 * hidden * 4 * hidden  # of one map
+    again = steps - 1 + (2 * steps - 1) * (layers - 1)  # hidden states: of the layer itself, and of the one below
+    work_of = {FORWARD: tower, BACKWARD: 2 * tower - first, MEMORY: 3 * gates, RECURRENT: 3 * gates * again}
+    return {part: work / 1e6 for part, work in {**work_of, REST: 3 * steps * 2 * hidden * CLASSES}.items()}
+
+
+def measure(steps: int, layers: int) -> dict[str, Any]:
+    """The share of each part in the time of a step, and how near its convolutions are to the peak."""
     threads = torch.get_num_threads()
-    step = make(Contest(OURS, steps, layers, batch=32, threads=1))
-    for _ in range(5):
-        step()
+    step = make(Contest(OURS, steps, layers, batch=EXAMPLES, threads=1))
+    peak = matmul_gflops()
+    seconds = interleaved({OURS: step}, repeats=15, warmup=5)[OURS] / EXAMPLES
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as watched:
         for _ in range(STEPS):
             step()
@@ -37,7 +62,12 @@ def measure(steps: int, layers: int) -> dict[str, float]:
     spent: Counter[str] = Counter()
     for event in watched.events():
         spent[_part(event)] += event.self_cpu_time_total
-    return {part: spent[part] / spent.total() for part in (*PARTS, REST)}
+    share = {part: spent[part] / spent.total() for part in (*PARTS, REST)}
+    work = mflop(steps, layers)
+    near = {part: work[part] / 1e3 / (share[part] * seconds) / peak for part in work if part != REST}
+    # Those that are beyond it, by computing less than is counted, stay as they are.
+    saved = sum(share[part] * max(0.0, 1 - near[part]) for part in near)
+    return {"images/s": 1 / seconds, "share": share, "of the peak": near, "with all at the peak": 1 / (1 - saved)}
 
 
 def _part(event: Any) -> str:
@@ -60,12 +90,26 @@ def _part(event: Any) -> str:
 
 def report(console: Console) -> list[dict[str, Any]]:
     """Measure, show a table, give the record."""
-    rows: list[dict[str, Any]] = [{"steps": s, "layers": k, "share": measure(s, k)} for s, k in ((4, 1), (10, 2))]
-    table = Table(title="Where the time of a training step goes")
-    table.add_column("part")
-    for row in rows:
-        table.add_column(f"T={row['steps']}, {row['layers']} layer{'s' * (row['layers'] > 1)}", justify="right")
-    for part in (*PARTS, REST):
-        table.add_row(part, *[f"{row['share'][part]:.0%}" for row in rows])
+    rows: list[dict[str, Any]] = [{"steps": s, "layers": k, **measure(s, k)} for s, k in SHAPES]
+    table = Table(*heads(rows), title="Where the time of a training step goes")
+    for cells in parts(rows):
+        table.add_row(*cells)
     console.print(table)
     return rows
+
+
+def heads(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of the columns."""
+    return ["part", *(f"T={row['steps']}, {row['layers']} layer{'s' * (row['layers'] > 1)}" for row in rows)]
+
+
+def parts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line for each part: its share of the time and, of convolutions, how near they are to the peak."""
+
+    def cell(row: Mapping[str, Any], part: str) -> str:
+        near = f" ({row['of the peak'][part]:.0%})" if part in row["of the peak"] else ""
+        return f"{row['share'][part]:.0%}{near}"
+
+    lines = [[part, *(cell(row, part) for row in rows)] for part in (*PARTS, REST)]
+    gain = [f"{row['with all at the peak']:.2f}x" for row in rows]
+    return [*lines, ["the step, if all convolutions were at the peak", *gain]]

@@ -23,9 +23,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contestant import BATCH, CLASSES, EVALUATED, OURS, PLAIN, SHAPES, SIDE, Contest, make
+from benchmarks.contestant import BATCH, EVALUATED, OURS, PLAIN, SHAPES, SIDE, Contest, make
+from benchmarks.profile import mflop
 from benchmarks.timing import matmul_gflops, peak_bytes
-from torchmultiset.encoders import ConvEncoder
 from torchmultiset.run import EXAMPLES_EACH
 
 IN_ONE = "in one process"
@@ -71,16 +71,18 @@ class Runner:
         return max(times) / steps
 
 
-def contest(contests: Mapping[str, Contest], *, repeats: int = 9, steps: int = 2) -> dict[str, float]:
+def contest(contests: Mapping[str, Contest], *, repeats: int = 15, steps: int = 2) -> dict[str, float]:
     """Images per second of each contestant: medians over turns."""
     seconds: dict[str, list[float]] = {name: [] for name in contests}
     with ExitStack() as stack:
         runners = {name: stack.enter_context(Runner(each)) for name, each in contests.items()}
         for runner in runners.values():
             runner.seconds(1)
+        turn = [*runners.items()]
         for _ in range(repeats):
-            for name, runner in runners.items():
+            for name, runner in turn:
                 seconds[name].append(runner.seconds(steps))
+            turn.reverse()
     return {name: contests[name].batch / statistics.median(times) for name, times in seconds.items()}
 
 
@@ -93,33 +95,12 @@ def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
     return ours | {name: replace(one, name=name) for name in PLAIN}
 
 
-def mflop(steps: int, layers: int, hidden: int = 32, kernel: int = 3) -> float:
-    """Multiplications and additions in the matrix products of one training image, in millions.
-
-    Of the network as we compute it: what is the same at all steps counts once, and what is multiplied with the zeros of
-    the first hidden state not at all. Forward once, backward twice; the picture needs no gradient.
-    """
-    forward, first, channels, side = 0.0, 0.0, 1, SIDE
-    encoder = ConvEncoder()
-    for i, features in enumerate((10, 10, 32)):
-        side = side - encoder.kernel + 1
-        work = 2 * side * side * encoder.kernel**2 * channels * features
-        forward += work
-        first = work if i == 0 else first
-        channels, side = features, side // 2
-    gates = 2 * side * side * kernel**2 * hidden * 4 * hidden  # of one map
-    forward += gates * (1 + (steps - 1))  # memory once, hidden state at all steps but the first
-    forward += gates * (steps + (steps - 1)) * (layers - 1)
-    forward += steps * 2 * hidden * CLASSES
-    return (3 * forward - first) / 1e6
-
-
 def report(console: Console) -> dict[str, Any]:
     """Measure training, show a table, give the record."""
     gflops = matmul_gflops()
     rows = [_row(steps, layers, train=True) for steps, layers in SHAPES]
     for row in rows:
-        row["mflop"] = mflop(row["steps"], row["layers"])
+        row["mflop"] = sum(mflop(row["steps"], row["layers"]).values())
         row["share of the peak"] = row["images/s"][OURS] * row["mflop"] / 1000 / gflops
         held = {name: peak_bytes(make(Contest(name, row["steps"], row["layers"]))) for name in (OURS, *PLAIN)}
         row["peak_mb"] = {name: size / 1e6 for name, size in held.items()}

@@ -1,0 +1,92 @@
+"""What a training step of each objective costs, with the networks of the table "beyond": in turns, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contestant import BATCH, CLASSES, SIDE
+from benchmarks.timing import interleaved, peak_bytes
+from torchmultiset.build import build_objective, build_predictor
+from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset.data import Batch
+from torchmultiset.experiments.cells import Cell, all_cells
+from torchmultiset.multiset import from_labels
+
+HEADER = ["objective", "T", "images/s", "to the first", "peak MB", "parameters"]
+
+
+def training_step(cell: Cell, labels: int) -> tuple[Callable[[], object], int]:
+    """What it does with a batch of random images, and how many weights it learns."""
+    torch.manual_seed(0)
+    config, names = cell.config(), [str(digit) for digit in range(CLASSES)]
+    predictor = build_predictor(
+        config.model, config.objective, shape=(1, SIDE, SIDE), classes=names, max_size=labels, stop="fixed"
+    )
+    objective = build_objective(config.objective, predictor, seed=0)
+    items = torch.randint(0, CLASSES, (BATCH, labels))
+    images = torch.randint(0, 256, (BATCH, 1, SIDE, SIDE), dtype=torch.uint8)
+    batch, generator = Batch(images, from_labels(items, CLASSES), items), torch.Generator().manual_seed(0)
+    adam = torch.optim.Adam(predictor.parameters(), fused=True)
+
+    def act() -> None:
+        plan = objective(batch, generator, 0.5)
+        loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+
+    return act, sum(weight.numel() for weight in predictor.parameters())
+
+
+def measure(data_set: str, labels: int) -> list[dict[str, Any]]:
+    """A row for each objective that can learn from as many labels."""
+    cells = {cell.tables["beyond"].row: cell for cell in all_cells("small", ["beyond"]) if cell.data_set == data_set}
+    made = {row: training_step(cell, labels) for row, cell in cells.items()}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    seconds = interleaved({row: step for row, (step, _) in made.items()}, repeats=7)
+    torch.set_num_threads(threads)
+    return [
+        {
+            "objective": row,
+            "steps": labels,
+            "images/s": BATCH / seconds[row],
+            "peak_mb": peak_bytes(step) / 1e6,
+            "parameters": parameters,
+        }
+        for row, (step, parameters) in made.items()
+    ]
+
+
+def report(console: Console) -> list[dict[str, Any]]:
+    """Measure, show a table, give the record."""
+    keep_freed_memory()
+    rows = [
+        row for data_set, labels in (("mnist-multi-4", 4), ("mnist-multi-10", 10)) for row in measure(data_set, labels)
+    ]
+    table = Table(*HEADER, title="A training step of each objective, one thread")
+    for cells in lines(rows):
+        table.add_row(*cells)
+    console.print(table)
+    return rows
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """The cells of the table."""
+    first = {steps: next(row for row in rows if row["steps"] == steps) for steps in {row["steps"] for row in rows}}
+    return [
+        [
+            row["objective"],
+            str(row["steps"]),
+            f"{row['images/s']:.0f}",
+            f"{row['images/s'] / first[row['steps']]['images/s']:.2f}x",
+            f"{row['peak_mb']:.0f}",
+            f"{row['parameters']:,}",
+        ]
+        for row in rows
+    ]
