@@ -156,6 +156,8 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size, 2 labels"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
         ("train --data digits --out new --objective multi", "x must be images of at least 44x44 pixels"),
+        ("train --data digits --out new --start-from mnist-mutli-4", "did you mean mnist-multi-4?"),
+        ("train --data digits --out new --start-from mnist-multi-4 --channels 9 9", "are of another encoder: encoder."),
         ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
@@ -225,6 +227,16 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     assert folder == str(tmp_path / "o")
 
 
+def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
+    made = to_dict(RunConfig()) | {"channels": (10, 10, 32), "objective": "multi", "policy": "conv-lstm", "layers": 2}
+    values, _ = resolved("--data", "x", "--start-from", "mnist-multi-4")
+    assert {name: values[name] for name in ("channels", "objective", "policy", "layers")} == {
+        name: made[name] for name in ("channels", "objective", "policy", "layers")
+    }
+    assert (values["start_from"], values["max_size"], values["stop"]) == ("mnist-multi-4", 0, "auto")  # by the data
+    assert resolved("--data", "x", "--start-from", "mnist-multi-4", "--layers", 1)[0]["layers"] == 1
+
+
 def test_yaml_files_say_the_same(resolved, tmp_path):
     (tmp_path / "c.toml").write_text('preset = "demo"\nlr = 1e-4\nmnist_multi = "10"\nseed = 5\nunits = [3]\n')
     (tmp_path / "c.yaml").write_text("preset: demo\nlr: 1e-4\nmnist_multi: 10\nseed: 5\nunits: [3]\n")
@@ -238,7 +250,7 @@ OTHERS = {
     "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle", "rank": "area",
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "coaching": 0.5,
-    "count_head": "table", "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift",
+    "count_head": "table", "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
 }  # fmt: skip
 
 

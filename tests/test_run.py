@@ -283,6 +283,43 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path):
+    _, folder, _, _ = finished
+    said: list[str] = []
+    slow = replace(OPTIM, epochs=1, lr=1e-12)  # what it begins with is what it ends with
+    later = replace(config, model=replace(MODEL, start_from=str(folder)), optim=slow, seed=4)
+    command = ["multiset", "train", "--start-from", str(folder)]
+    result = train(later, tmp_path / "later", command=command, say=said.append)
+    begun, ended = (Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "later"))
+    learned = [name for name in begun if "running" not in name and "tracked" not in name]
+    assert all(torch.allclose(begun[name], ended[name], atol=1e-6) for name in learned)
+    assert "Begins with the weights of first: all of them." in said
+    assert result.record["start"]["anew"] == ()
+    assert result.record["start"]["data"]["name"] == "digits"
+    for file in ("config.toml", "run.json", "model/predictor.json"):
+        assert str(folder.parent) not in (tmp_path / "later" / file).read_text()
+    assert train(later, tmp_path / "later", resume=True).report is None
+
+
+def test_of_other_classes_only_what_reads_the_input_is_taken(finished, config, tmp_path):
+    build(tmp_path / "others", replace(TINY, classes=(2, 3)), load_digits("bundled"))
+    other = replace(config, data=DataConfig(data=str(tmp_path / "others")), optim=replace(OPTIM, epochs=1))
+    said: list[str] = []
+    result = train(replace(other, model=replace(MODEL, start_from=str(finished[1]))), tmp_path / "r", say=said.append)
+    anew = result.record["start"]["anew"]
+    assert anew
+    assert all(name.startswith("policy.") for name in anew)
+    assert any(f"all but {len(anew)}, which begin anew" in line for line in said)
+
+    wider = replace(config, model=replace(MODEL, channels=(7, 6), start_from=str(finished[1])))
+    with pytest.raises(ValueError, match=r"start_from.* are of another encoder: encoder\..*leave out start_from"):
+        train(wider, tmp_path / "wider")
+    assert not (tmp_path / "wider").exists()
+    nowhere = replace(config, model=replace(MODEL, start_from="nowhere"))
+    with pytest.raises(FileNotFoundError, match="there is no model nowhere"):
+        train(nowhere, tmp_path / "nowhere")
+
+
 def test_another_data_set_of_the_same_name_is_not_resumed(config, digits, tmp_path):
     build(tmp_path / "digits", replace(TINY, seed=1), load_digits("bundled"))
 

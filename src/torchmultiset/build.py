@@ -45,7 +45,15 @@ from torchmultiset.readouts import (
     Slots,
 )
 
-__all__ = ["AT_ONCE", "build_objective", "build_predictor", "check_together", "settle_kinds", "settle_stop"]
+__all__ = [
+    "AT_ONCE",
+    "build_objective",
+    "build_predictor",
+    "check_together",
+    "settle_kinds",
+    "settle_stop",
+    "take_weights",
+]
 
 AT_ONCE: tuple[ObjectiveName, ...] = ("one-step", "counts", "hungarian", "power")
 """Objectives of readouts, which name no labels one after another."""
@@ -97,6 +105,40 @@ def build_predictor(
         policy = _policy(model, num_classes, memory)
     baseline = objective.objective == "rl"
     return Predictor(encoder, policy, classes, max_size=max_size, stop=stop, baseline=baseline)
+
+
+def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
+    """Let a new predictor begin with the weights of another, where they mean the same.
+
+    Those of the encoder must fit. Those of the policy and the heads are taken if both name the same classes in the same
+    order, each if it fits.
+
+    Args:
+        predictor: Is changed.
+        model: Whose weights to take.
+
+    Returns:
+        Names of the weights that stay as they are.
+
+    Raises:
+        ValueError: The encoders are not of the same make.
+    """
+    own, given = predictor.state_dict(), model.state_dict()
+    same = predictor.classes == model.classes
+    fitting = {
+        name: value
+        for name, value in given.items()
+        if name in own and own[name].shape == value.shape and (same or name.startswith("encoder."))
+    }
+    left = tuple(name for name in own if name not in fitting)
+    reads = [name for name in left if name.startswith("encoder.")]
+    if reads:
+        raise ValueError(
+            f"the weights to begin with (start_from) are of another encoder: {reads[0]} is not there, or of another"
+            " shape. Give the settings that its model card names, or leave out start_from"
+        )
+    predictor.load_state_dict(fitting, strict=False)
+    return left
 
 
 def settle_kinds(

@@ -42,7 +42,7 @@ __all__ = [
 CONFIG, RECORD = "config.toml", "run.json"
 _PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "torchmetrics", "safetensors", "pillow")
 # Where things are is no part of what a run is: the data has a checksum of its own.
-_PLACES = ("data", "mnist")
+_PLACES = ("data", "mnist", "start_from")
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

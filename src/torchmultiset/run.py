@@ -28,17 +28,18 @@ import torch
 
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
-from torchmultiset.build import build_objective, build_predictor
+from torchmultiset.build import build_objective, build_predictor, take_weights
 from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.evaluation import Evaluation, evaluate
-from torchmultiset.inference import MODEL, InputKind
+from torchmultiset.inference import MODEL, InputKind, open_model
 from torchmultiset.predictor import Predictor
 from torchmultiset.record import (
     CONFIG,
     differences,
     environment,
+    portable,
     portable_command,
     read_config,
     read_record,
@@ -115,13 +116,14 @@ def train(
     fabric = _launch(devices, nodes, precision)
     torch.manual_seed(task.config.seed)
     predictor = _build(task)
+    start = _start(task, predictor)
     objective = build_objective(
         task.config.objective,
         predictor,
         seed=task.config.seed,
         height=task.picture[-2] if len(task.picture) == 3 else None,
     )
-    record = _begin(task, predictor, fabric, command, precision, before, (devices, nodes))
+    record = _begin(task, predictor, fabric, command, precision, before, (devices, nodes)) | start
     if fabric.is_global_zero:
         _tell(task, record, say)
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,6 +182,17 @@ def _build(task: Task) -> Predictor:
     if isinstance(predictor.encoder, MLPEncoder):
         predictor.encoder.standardise(task.splits["train"].batch(np.arange(len(task.splits["train"]))).x)
     return predictor
+
+
+def _start(task: Task, predictor: Predictor) -> dict[str, Any]:
+    """Begin with the weights of another model, if the config names one; what the record says about it."""
+    name = task.config.model.start_from
+    if not name:
+        return {}
+    model = open_model(name)
+    anew = take_weights(predictor, model)
+    about = {"model": portable(name), "git": model.record.get("git"), "data": model.record.get("data"), "anew": anew}
+    return {"start": about}
 
 
 def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,6 +273,10 @@ def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> 
     say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
     for pick in task.picks:
         say(f"Picked {pick.what} {pick.value}: {pick.reason}.")
+    if "start" in record:
+        anew = len(record["start"]["anew"])
+        parts = "all of them" if not anew else f"all but {anew}, which begin anew, as they do not fit or are of other classes"
+        say(f"Begins with the weights of {record['start']['model']}: {parts}.")
     objective, optim = task.config.objective, task.config.optim
     say(
         f"Training {record['parameters']:,} parameters with {objective.objective} for {optim.epochs}"
@@ -305,7 +322,8 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
         "columns": [asdict(column) for column in task.splits["train"].columns],
         "constant": constant.tolist(),
         "data": task.data,
-        "config": to_dict(task.config) | {"data": task.data["name"], "mnist": ""},
+        "config": to_dict(task.config)
+        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from)},
         "git": diary.record["git"],
         "minutes": diary.record["minutes"],
         "metrics": results,

@@ -19,6 +19,7 @@ from torchmultiset.build import check_together
 from torchmultiset.cli.progress import TrainingProgress
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
 from torchmultiset.data.load import is_store
+from torchmultiset.inference import open_model
 from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.record import read_config
 from torchmultiset.report.evaluation import tables
@@ -46,7 +47,7 @@ _Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_d
 
 
 def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Flags that are not given are what the file says, then the recipe, then the preset."""
+    """Flags that are not given are what the file says, then the model to begin with, the recipe, the preset."""
     source = _given(arguments, _SOURCE)
     if source is not None and _given(arguments, "--data") is not None:
         raise ValueError(f"data is given twice, {source} and --data: keep one")
@@ -58,6 +59,9 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
             # Such numbers would be rounded without a word.
             if argument.hint is int and not token.value.lstrip("+-").isdigit() and _is_number(token.value):
                 raise ValueError(f"{argument.name} must be a whole number, but is {token.value}")
+    start = _given(arguments, "--start-from")
+    if start:
+        _below_flags(_make_of(start), f"model {start}", app, commands, arguments)
     preset, recipe = _given(arguments, "--preset"), _given(arguments, "--recipe") or "fast"
     # Names that are not known are refused later, with the nearest right one.
     if preset in (None, *get_args(PresetName)) and recipe in get_args(RecipeName):
@@ -65,6 +69,19 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
         _below_flags(values, f"recipe {recipe}", app, commands, arguments)
         if not (source or _given(arguments, "--data")):
             raise ValueError(_no_data(preset))
+
+
+# What weights fit to.
+_MAKE = (
+    *("backbone", "image_size", "encoder", "channels", "norm", "units", "policy", "hidden", "layers"),
+    *("objective", "count_head"),
+)
+
+
+def _make_of(model: str) -> dict[str, Any]:
+    """The settings that a model was made with, as far as its weights fit no others."""
+    told: Mapping[str, Any] = open_model(model).record.get("config", {})
+    return {name: told[name] for name in _MAKE if name in told}
 
 
 def _check_together(**given: Any) -> None:
@@ -112,13 +129,15 @@ Recipes:
 - `fast`: the learning rate rises and falls (one-cycle) to a higher peak, gradients are clipped, BatchNorm in the
   tower, and far fewer epochs
 
-A value is taken from the flag; if there is none, from the file; then from the recipe; then from the preset.
+A value is taken from the flag; if there is none, from the file; then from the recipe; then from the preset. With
+`--start-from`, what the network is like is taken from that model, before the recipe.
 
 Examples:
 
 - `multiset train pets.csv`
 - `multiset train photos/ --epochs 30`
 - `multiset train --preset demo`
+- `multiset train digits.csv --start-from mnist-multi-1-4`
 - `multiset train --preset mnist-multi-4 --objective seq --rank area --out runs/seq-area`
 - `multiset train --config runs/demo/config.toml --out runs/again`
 """,
