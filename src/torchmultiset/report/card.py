@@ -48,6 +48,7 @@ def model_card(
         f"- Command: `{record['command']}`",
         f"- Objective {objective}, seed {record['seed']}, best epoch {record['best_epoch']} by exact match on"
         f" validation data ({record['validation_em']:.3f})",
+        *_start(record.get("start")),
         f"- {record['parameters']:,} parameters; {record['minutes']:.0f} minutes on {record['processes']} x"
         f" {record['device']}; commit {(record.get('git') or 'unknown')[:12]}",
         "",
@@ -66,6 +67,13 @@ def model_card(
         " like that which it learned from; on other data, test it: `multiset evaluate`.",
     ]
     return "\n".join([*lines, *(["", remarks.strip()] if remarks else [])]) + "\n"
+
+
+def _start(start: Mapping[str, Any] | None) -> list[str]:
+    if start is None:
+        return []
+    data, commit = (start["data"] or {}).get("name", "unknown data"), (start["git"] or "unknown")[:12]
+    return [f"- Began with the weights of {start['model']}, learned from {data}, commit {commit}"]
 
 
 def _row(size: str, numbers: Mapping[str, Any], class_f1: float | None = None) -> str:
