@@ -296,7 +296,9 @@ def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path)
     assert "Begins with the weights of first: all of them." in said
     assert result.record["start"]["anew"] == ()
     assert result.record["start"]["data"]["name"] == "digits"
-    assert "- Began with the weights of first, learned from digits, " in (tmp_path / "later/model/README.md").read_text()
+    assert (
+        "- Began with the weights of first, learned from digits, " in (tmp_path / "later/model/README.md").read_text()
+    )
     for file in ("config.toml", "run.json", "model/predictor.json", "model/README.md"):
         assert str(folder.parent) not in (tmp_path / "later" / file).read_text()
     assert train(later, tmp_path / "later", resume=True).report is None

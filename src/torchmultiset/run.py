@@ -275,7 +275,11 @@ def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> 
         say(f"Picked {pick.what} {pick.value}: {pick.reason}.")
     if "start" in record:
         anew = len(record["start"]["anew"])
-        parts = "all of them" if not anew else f"all but {anew}, which begin anew, as they do not fit or are of other classes"
+        parts = (
+            "all of them"
+            if not anew
+            else f"all but {anew}, which begin anew, as they do not fit or are of other classes"
+        )
         say(f"Begins with the weights of {record['start']['model']}: {parts}.")
     objective, optim = task.config.objective, task.config.optim
     say(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Int64
 
 from torchmultiset._checks import check
 from torchmultiset.build import AT_ONCE, settle_kinds, settle_stop
@@ -34,8 +35,10 @@ from torchmultiset.data.images import UnreadableImageError, image_sizes
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import Column, Glance, glance
 from torchmultiset.encoders import Backbone, ConvEncoder, PretrainedEncoder, make_backbone
+from torchmultiset.multiset import how_many
 from torchmultiset.predictor import Predictor
 from torchmultiset.presets import MNIST_MULTI
+from torchmultiset.readouts.power import MOST_MULTISETS
 from torchmultiset.record import data_record
 
 __all__ = ["Pick", "Task", "as_trained", "check_config", "features_of", "pick_objective", "prepare"]
@@ -73,6 +76,8 @@ class Task:
 
 _FEW = 4
 """Labels up to which a policy was ahead of a count head on photographs; see docs/which-loss.md."""
+_AGAIN = 0.75
+"""Share of the training examples whose multiset occurs again, from which on a class for each multiset is an idea."""
 _SMALL = 128
 """Pixels of the larger side up to which images are learned from as they are."""
 _LEAST_SIZE = 64
@@ -177,6 +182,7 @@ def pick_objective(
     max_size: int,
     *,
     backbone: bool = False,
+    counts: Int64[np.ndarray, "n c"] | None = None,
 ) -> tuple[ObjectiveConfig, ModelConfig, tuple[Pick, ...]]:
     """The objective to begin with, and a policy or a map that suits it; see docs/which-loss.md.
 
@@ -186,6 +192,7 @@ def pick_objective(
         shape: Of one input; with a backbone, of its features.
         max_size: Size of the largest multiset.
         backbone: Whether the inputs are features.
+        counts: The multisets of the training data, if they are known.
 
     Returns:
         Both, settled, and what was picked and why.
@@ -198,6 +205,10 @@ def pick_objective(
     if model.policy != "auto" or model.stop == "end":
         return settled("multi", "it teaches a policy no order")
     if backbone and max_size <= _FEW and objective.count_head == "auto":
+        number, again = (0, 0.0) if counts is None else (_possible(counts, max_size), _repeated(counts))
+        if number <= MOST_MULTISETS and again >= _AGAIN:
+            each = f"on photographs a class for each multiset ({number:,}) learned most"
+            return settled("power", f"{each}, and {again:.0%} of yours occur again")
         model = replace(model, policy="transformer")
         few = f"on photographs with up to {_FEW} objects it learns more than a count head"
         return settled("multi", few, Pick("policy", "transformer", "with it the multiset loss learns most there"))
@@ -215,6 +226,18 @@ def pick_objective(
             model, finer = replace(model, channels=usual), []
         return settled("multi", f"a map of {places} places is too coarse to count {max_size} labels on", *finer)
     return settled("counts", why, *finer)
+
+
+def _possible(counts: Int64[np.ndarray, "n c"], max_size: int) -> int:
+    """How many multisets a model of such data can predict."""
+    fixed = bool((counts.sum(1) == max_size).all())
+    return how_many(counts.shape[1], max_size, min_size=max_size if fixed else 0)
+
+
+def _repeated(counts: Int64[np.ndarray, "n c"]) -> float:
+    """The share of the examples whose multiset another one has, too."""
+    _, times = np.unique(counts, axis=0, return_counts=True)
+    return float(times[times > 1].sum() / max(len(counts), 1))
 
 
 def features_of(
@@ -394,7 +417,9 @@ def _settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple
 
     objective, backbone = config.objective, config.data.backbone != "none"
     if objective.objective == "auto":
-        objective, model, why = pick_objective(objective, model, shape, model.max_size or most, backbone=backbone)
+        objective, model, why = pick_objective(
+            objective, model, shape, model.max_size or most, backbone=backbone, counts=train.counts
+        )
         picks += why
     fitting, objective = settle_kinds(model, objective, shape, backbone=backbone)
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}"

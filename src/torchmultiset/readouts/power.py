@@ -12,9 +12,9 @@ from torchmultiset.multiset import how_many
 from torchmultiset.policies._memory import places
 from torchmultiset.readouts._base import Readout
 
-__all__ = ["PowerMultiset"]
+__all__ = ["MOST_MULTISETS", "PowerMultiset"]
 
-_MOST = 20_000
+MOST_MULTISETS = 20_000
 """Multisets up to which a class for each is thinkable."""
 
 
@@ -44,10 +44,10 @@ class PowerMultiset(Readout):
     def __init__(self, num_classes: int, memory: int, *, max_size: int, min_size: int = 0, hidden: int = 128) -> None:
         super().__init__()
         number = how_many(num_classes, max_size, min_size=min_size)
-        if number > _MOST:
+        if number > MOST_MULTISETS:
             raise ValueError(
                 f"{min_size} to {max_size} labels of {num_classes} classes make {number:,} multisets, too many for a"
-                f" classifier over all of them (the most is {_MOST:,}): take another objective"
+                f" classifier over all of them (the most is {MOST_MULTISETS:,}): take another objective"
             )
         check(hidden >= 1, "hidden", "at least 1", hidden)
         self.num_classes = num_classes
