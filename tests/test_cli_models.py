@@ -250,7 +250,8 @@ OTHERS = {
     "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle", "rank": "area",
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "coaching": 0.5,
-    "count_head": "table", "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
+    "count_head": "table", "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift",
+    "start_from": "mnist-multi-4",
 }  # fmt: skip
 
 

@@ -92,8 +92,8 @@ class ModelConfig:
     max_size: int = 0
     """The most labels of a multiset; 0: as many as the largest of the training data has."""
     start_from: str = ""
-    """A model whose weights to begin with, in place of random ones: its folder, that of its run, or the name of one that
-    comes with the package. If the classes are others, only what reads the input begins with them."""
+    """A model whose weights to begin with, in place of random ones: its folder, that of its run, or the name of one
+    that comes with the package. If the classes are others, only what reads the input begins with them."""
 
 
 @dataclass(frozen=True)
