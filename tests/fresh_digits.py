@@ -36,9 +36,9 @@ def seen(ours: Task) -> tuple[Task, list[Batch]]:
     """The same task, and the batches that it will be given."""
     batches: list[Batch] = []
 
-    def objective(batch, *rest):
+    def objective(batch, generator):
         batches.append(batch)
-        return ours.objective(batch, *rest)
+        return ours.objective(batch, generator)
 
     return ours._replace(objective=objective), batches
 

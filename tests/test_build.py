@@ -168,7 +168,7 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
     for policy in policies:
         predictor = build(shape, stop, backbone, objective=name, policy=policy)
         objective = build_objective(ObjectiveConfig(objective=name), predictor, seed=0)
-        plan = objective(batch, torch.Generator().manual_seed(0), 0.5)
+        plan = objective(batch, torch.Generator().manual_seed(0))
         loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
         assert loss.shape == ()
         loss.backward()
@@ -212,7 +212,6 @@ def test_an_objective_has_what_the_config_says():
     assert make_objective("power", "fixed") == objectives.PowerObjective(max_size=3, min_size=3)
     marginal = make_objective("marginal", "end", marginal_bound=5)
     assert marginal == objectives.MarginalObjective(5, end=True, max_size=3)
-    assert make_objective("multi", strategy="mixed", coaching=0.3) == objectives.MultisetObjective("mixed", "kl", 0.3)
     config = ObjectiveConfig(objective="seq", rank="spatial", stop_weight=0.1)
     seq = build_objective(config, build(stop="end"), seed=4, height=60)
     assert (seq.rank, seq.end, seq.height, seq.stop_weight) == ("spatial", True, 60, 0.1)
@@ -299,8 +298,6 @@ def test_what_does_not_go_together_is_refused(arguments, message):
         ("multi-task", {}, "objective must be one of 'multi', 'rl', 'dm-l1', 'dm-kl', 'seq', 'one-step'"),
         ("multi", {"strategy": "beam"}, "strategy must be one of"),
         ("seq", {"rank": "alphabetical"}, "rank must be one of"),
-        ("multi", {"coaching": 1.5}, "coaching must be from 0 to 1, but is 1.5"),
-        ("multi", {"coaching": 0.5, "divergence": "js"}, "coaching must be 0 with divergence 'js': it is for 'kl'"),
         (
             "marginal",
             {"marginal_bound": 2},

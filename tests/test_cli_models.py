@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,8 @@ def test_the_help_explains_every_field_of_the_configuration(run):
         ("train --config unknown.toml", 'Unknown option: "[epocs]" from unknown.toml. Did you mean --epochs?'),
         ("train --config wrong.yaml", 'Invalid value for [epochs] from wrong.yaml: unable to convert "many" into int'),
         ("train --config broken.toml", "broken.toml is not TOML"),
+        ("train --config coached.toml", "coached.toml has coaching = 0.5, which was dropped: only 0.0, its default"),
+        ("train --config mixed.toml", 'Invalid value "mixed" for [strategy]'),
         ("train --config config.txt", "must end in .toml, .yaml or .yml"),
         ("evaluate run", "DATA requires an argument"),
         ("evaluate run data --split tset", 'Did you mean "test"'),
@@ -134,6 +137,8 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
     (tmp_path / "unknown.toml").write_text("data = 'x'\nepocs = 3\n")
     (tmp_path / "wrong.yaml").write_text("data: x\nepochs: many\n")
     (tmp_path / "broken.toml").write_text("epochs = ")
+    (tmp_path / "coached.toml").write_text("data = 'x'\ncoaching = 0.5\n")
+    (tmp_path / "mixed.toml").write_text("data = 'x'\nstrategy = 'mixed'\n")
     (tmp_path / "config.txt").write_text("")
     before = sorted(tmp_path.rglob("*"))
     code, lines, err = run(*command.split())
@@ -244,14 +249,25 @@ def test_yaml_files_say_the_same(resolved, tmp_path):
     assert resolved("--config", tmp_path / "c.yaml")[0]["lr"] == 1e-4
 
 
+@pytest.mark.parametrize("name", ["demo", "mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"])
+def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
+    saved = Path(__file__).parent.parent / "results" / name / "config.toml"
+    values, _ = resolved("--config", saved)
+    told = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in tomllib.loads(saved.read_text()).items()
+    }
+    assert told.pop("coaching", 0.0) == 0.0
+    assert {key: values[key] for key in told} == told
+
+
 OTHERS = {
     "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "fresh": True,
     "distort": True, "encoder": "mlp", "channels": (3,), "norm": "none", "units": (5, 6), "policy": "lstm",
     "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle", "rank": "area",
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
-    "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "coaching": 0.5,
-    "count_head": "table", "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift",
-    "start_from": "mnist-multi-4",
+    "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
+    "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
 }  # fmt: skip
 
 
@@ -389,6 +405,18 @@ def test_evaluate_says_what_training_said(run, there):
     assert cells(shown, "0")[:1] == [str(told["classes"]["0"]["labels"])]
     _, lines, _ = run("evaluate", "run", "digits", "--split", "validation", "--json")
     assert json.loads("\n".join(lines))["overall"]["examples"] == 16
+
+
+def test_a_model_that_learned_with_what_was_dropped_is_still_read(run, there, tmp_path):
+    shutil.copytree("run/model", tmp_path / "old")
+    path = tmp_path / "old" / "predictor.json"
+    described = json.loads(path.read_text())
+    described["record"]["config"] |= {"strategy": "mixed", "coaching": 0.5}
+    path.write_text(json.dumps(described))
+    for command in ("evaluate", "predict"):
+        now, before = (run(command, model, "digits", "--json") for model in (tmp_path / "old", "run"))
+        assert now == before
+        assert now[0] == 0
 
 
 def test_evaluate_knows_classes_by_name(run, there, tmp_path):

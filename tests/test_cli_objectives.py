@@ -149,7 +149,6 @@ def test_a_model_of_counts_is_exported(run, there, tmp_path):
         ("--objective counts --policy lstm", "policy must be 'auto' with objective 'counts'"),
         ("--objective counts --count-head cells", "count_head must be 'table', 'poisson' or 'regression' for inputs"),
         ("--objective hungarian --stop end", "stop 'end' does not go with objective 'hungarian'"),
-        ("--coaching 2", "coaching must be from 0 to 1"),
         ("--objective hungarian --nothing-weight -1", "nothing_weight must be at least 0"),
         ("--objective marginal --marginal-bound 0", "marginal_bound must be at least 1"),
     ],
@@ -167,11 +166,3 @@ def test_an_end_class_needs_no_objective_to_be_named(run, there, tmp_path):
     saved = (tmp_path / "run" / "config.toml").read_text()
     assert 'objective = "multi"' in saved
     assert 'stop = "end"' in saved
-
-
-def test_the_roll_in_and_the_coach_are_flags(run, there, tmp_path):
-    flags = ["--objective", "multi", "--strategy", "mixed", "--coaching", "0.5", "--out", tmp_path / "run"]
-    assert run("train", "table.csv", *QUICK, *flags)[0] == 0
-    saved = (tmp_path / "run" / "config.toml").read_text()
-    assert 'strategy = "mixed"' in saved
-    assert "coaching = 0.5" in saved

@@ -43,7 +43,7 @@ def test_from_records_to_pages(run, tmp_path):
     assert (out / "smoke.html").is_file()
     assert (out / "smoke" / "curves-mnist-multi-4.png").is_file()
     assert lines[-4:] == [
-        "2 of 106 runs are done. Written, with 3 figures:",
+        "2 of 103 runs are done. Written, with 3 figures:",
         "  docs/results/smoke.md",
         "  docs/results/smoke.html",
         "Without test images and their predictions: the generated data is not in data (--data).",

@@ -105,7 +105,7 @@ def learn(predictor: Predictor, objective: Objective, data: Examples, steps: int
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         batch = data.batch(torch.randint(0, len(data), (32,), generator=generator))
-        plan = objective(batch, generator, 0.0)
+        plan = objective(batch, generator)
         adam.zero_grad()
         plan.loss(predictor(batch.x, plan.choose)).backward()
         adam.step()

@@ -1,4 +1,4 @@
-"""Objectives that the paper does not have: what they change over a training, what they lose, and that they teach."""
+"""Objectives that the paper does not have: what they lose, and that they teach."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
 
 from torchmultiset.data import Batch
-from torchmultiset.losses import coached_loss, count_table_loss
-from torchmultiset.objectives import CountsObjective, MarginalObjective, MultisetObjective
+from torchmultiset.losses import count_table_loss
+from torchmultiset.objectives import CountsObjective, MarginalObjective
 from torchmultiset.readouts import CountTable
 
 STOPS = ("fixed", "policy", "end")
@@ -20,51 +20,6 @@ STOPS = ("fixed", "policy", "end")
 
 def batch_for(stop: str, n: int = 60) -> Batch:
     return draw(n, least=MOST if stop == "fixed" else 0)
-
-
-# --- what changes over a training ---
-
-
-@pytest.mark.parametrize("stop", STOPS)
-def test_a_mixed_roll_in_begins_with_the_oracle_and_ends_with_the_policy(stop):
-    predictor, objective = build(stop, strategy="mixed")
-    batch, end = batch_for(stop, 300), C if stop == "end" else None
-
-    def free(done: float) -> list[bool]:
-        """Whether each label was free, where anything was."""
-        output, _ = carry_out(objective, predictor, batch, done=done)
-        rows = zip(output.labels.tolist(), reference.to_counters(batch.target), strict=True)
-        return [
-            now[label] > 0
-            for row, target in rows
-            for label, now in zip(row, reference.free_multisets(target, row, end), strict=True)
-            if now
-        ]
-
-    assert all(free(0.0))
-    output, _ = carry_out(objective, predictor, batch, done=1.0)
-    assert torch.equal(output.labels, output.logits.argmax(-1))
-    begun, over = free(0.25), free(1.0)
-    assert sum(over) / len(over) < sum(begun) / len(begun) < 1
-    assert not torch.equal(
-        carry_out(objective, predictor, batch, seed=1, done=0.5)[0].labels,
-        carry_out(objective, predictor, batch, seed=2, done=0.5)[0].labels,
-    )
-
-
-@pytest.mark.parametrize("stop", STOPS)
-def test_the_coach_withdraws_over_the_training(stop):
-    predictor, objective = build(stop, coaching=0.8)
-    batch, end = batch_for(stop), stop == "end"
-    _, plain = build(stop)
-    for done, share in ((0.0, 0.8), (0.5, 0.4), (1.0, 0.0)):
-        output, loss = carry_out(objective, predictor, batch, done=done)
-        _, without = carry_out(plain, predictor, batch, done=done)
-        # What is added for stopping is the same in both.
-        args = (output.logits, output.labels, batch.target)
-        coached, uncoached = (coached_loss(*args, coaching=beta, end=end) for beta in (share, 0.0))
-        torch.testing.assert_close(loss - without, coached - uncoached, atol=1e-5, rtol=1e-5)
-        assert torch.equal(loss, without) == (done == 1)
 
 
 # --- what is lost ---
@@ -157,21 +112,11 @@ def test_a_readout_loses_what_its_definition_says(name, config):
         ("power", "policy", {}),
         ("power", "fixed", {}),
         *[("marginal", stop, {}) for stop in STOPS],
-        ("multi", "policy", {"strategy": "mixed"}),
-        ("multi", "end", {"strategy": "mixed", "coaching": 1.0}),
     ],
 )
 def test_it_learns_a_tiny_problem(name, stop, config):
     predictor, _, fresh = train(stop, name, **config)
     assert exact_match(predictor, fresh) >= 0.95
-
-
-def test_how_much_of_the_training_is_over_must_not_change_the_others():
-    batch = draw(20)
-    predictor, _ = build("policy")
-    for objective in (MultisetObjective("oracle"), MultisetObjective("stochastic")):
-        begun, over = (carry_out(objective, predictor, batch, done=done)[1] for done in (0.0, 1.0))
-        assert torch.equal(begun, over)
 
 
 def test_every_count_head_has_a_loss_and_others_have_none():

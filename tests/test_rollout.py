@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 
 import pytest
@@ -14,7 +13,7 @@ from reference import to_counters, to_counts
 from strategies import NUM_CLASSES, multisets, problems
 
 from torchmultiset.multiset import from_labels
-from torchmultiset.rollout import follow_oracle, forced, greedy, mixed, rollout, sample
+from torchmultiset.rollout import follow_oracle, forced, greedy, rollout, sample
 
 C, T = 3, 4
 
@@ -203,47 +202,6 @@ def test_forced_names_the_sequence_and_anything_where_it_is_padded(policy):
 def test_fewer_steps_than_forced_labels_are_fine(policy):
     _, _, labels = rollout(policy, memory(1), forced(torch.tensor([[2, 1, 0]])), 2)
     assert labels.tolist() == [[2, 1]]
-
-
-# A mixture of two ways
-
-
-def always(label):
-    return lambda t, logits, named: torch.full((len(logits),), label)
-
-
-@pytest.mark.parametrize(("share", "label"), [(0.0, 2), (1.0, 1)])
-def test_a_mixture_of_all_and_nothing_is_one_of_its_parts(policy, share, label):
-    labels = rollout(policy, memory(500), mixed(always(1), always(2), share, seeded(0)), T).labels
-    assert (labels == label).all()
-
-
-def test_a_mixture_is_drawn_for_each_step_of_each_example_by_its_share(policy):
-    n = 2000
-    labels = rollout(policy, memory(n), mixed(always(1), always(2), 0.5, seeded(0)), T).labels
-    of_first = (labels == 1).double()
-    sigma = 0.5 / math.sqrt(n)
-    assert ((of_first.mean(0) - 0.5).abs() < 4 * sigma).all()
-    assert abs((of_first[:, 0] * of_first[:, 1]).mean().item() - 0.25) < 4 * math.sqrt(3 / 16 / n)
-    assert len(of_first.sum(1).unique()) == T + 1
-    third = rollout(policy, memory(n), mixed(always(1), always(2), 0.25, seeded(0)), T).labels
-    assert abs((third == 1).double().mean().item() - 0.25) < 4 * math.sqrt(3 / 16 / n / T)
-
-
-def test_a_mixture_is_reproducible_from_its_generator(policy):
-    def labels(seed):
-        target = torch.tensor([[2, 1, 1]]).expand(50, -1)
-        choose = mixed(follow_oracle(target, generator := seeded(seed)), greedy, 0.5, generator)
-        return rollout(policy, memory(50), choose, T).labels
-
-    assert torch.equal(labels(3), labels(3))
-    assert not torch.equal(labels(3), labels(4))
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_a_share_is_from_0_to_1(share):
-    with pytest.raises(ValueError, match="share must be from 0 to 1, but is"):
-        mixed(greedy, greedy, share)
 
 
 # Ending early

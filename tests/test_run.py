@@ -255,9 +255,26 @@ def test_a_run_from_before_a_setting_was_known_goes_on(finished, tmp_path):
     config, folder, _, _ = finished
     shutil.copytree(folder, tmp_path / "old")
     lines = (folder / "config.toml").read_text().splitlines()
-    younger = ("count_head", "coaching", "fresh", "distort", "augment")
+    younger = ("count_head", "fresh", "distort", "augment")
     (tmp_path / "old" / "config.toml").write_text("\n".join(line for line in lines if not line.startswith(younger)))
     assert train(config, tmp_path / "old", resume=True).record["finished"]
+
+
+def test_a_run_from_before_a_setting_was_dropped_goes_on_if_it_made_no_difference(finished, tmp_path):
+    config, folder, _, _ = finished
+    shutil.copytree(folder, tmp_path / "old")
+    saved = tmp_path / "old" / "config.toml"
+    lines = saved.read_text()
+    saved.write_text(lines + "coaching = 0.0\n")
+    assert train(config, tmp_path / "old", resume=True).record["finished"]
+    saved.write_text(lines + "coaching = 0.5\n")
+    with pytest.raises(
+        ValueError, match=r"config\.toml has coaching = 0\.5, which was dropped: only 0\.0, its default"
+    ):
+        train(config, tmp_path / "old", resume=True)
+    saved.write_text(lines.replace('strategy = "greedy"', 'strategy = "mixed"'))
+    with pytest.raises(ValueError, match="strategy was mixed and is now greedy"):
+        train(config, tmp_path / "old", resume=True)
 
 
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
@@ -446,6 +463,8 @@ def test_config_files(tmp_path):
     assert read_config(tmp_path / "a.yaml") == {"epochs": 3, "channels": [4, 5]}
     (tmp_path / "b.yml").write_text("")
     assert read_config(tmp_path / "b.yml") == {}
+    (tmp_path / "old.yaml").write_text("epochs: 3\ncoaching: 0\n")
+    assert read_config(tmp_path / "old.yaml") == {"epochs": 3}
     for name, text, message in [
         ("c.toml", "epochs = ", "c.toml is not TOML"),
         ("d.yaml", "a: [", "d.yaml is not YAML"),

@@ -33,9 +33,9 @@ def seen(ours: Task) -> tuple[Task, list[Batch]]:
     """The same task, and the batches that it will be given."""
     batches: list[Batch] = []
 
-    def objective(batch, generator, done):
+    def objective(batch, generator):
         batches.append(batch)
-        return ours.objective(batch, generator, done)
+        return ours.objective(batch, generator)
 
     return ours._replace(objective=objective), batches
 
@@ -64,7 +64,7 @@ def test_fit_is_the_plain_loop(schedule, clip, tmp_path):
     for step, batch in enumerate(batches):
         for group in adam.param_groups:
             group["lr"] = one_cycle(step, len(batches), 0.01) if schedule == "one-cycle" else 0.01
-        plan = MultisetObjective()(batch, torch.Generator(), 0.0)
+        plan = MultisetObjective()(batch, torch.Generator())
         adam.zero_grad()
         plan.loss(plain(batch.x, plan.choose)).backward()
         norm = torch.stack([p.grad.norm() for p in plain.parameters()]).norm()
@@ -103,9 +103,9 @@ def test_the_seed_decides_order_and_sampling(tmp_path):
 def test_steps_sample_independently(tmp_path):
     drawn = []
 
-    def objective(batch, generator, done):
+    def objective(batch, generator):
         drawn.append((torch.rand(3).tolist(), torch.rand(3, generator=generator).tolist()))
-        return ours.objective(batch, generator, done)
+        return ours.objective(batch, generator)
 
     ours = task("plain", epochs=2)
     fit(*ours._replace(objective=objective), tmp_path, fabric=cpu())
@@ -228,8 +228,8 @@ def test_a_run_goes_on_once_the_data_is_mended(tmp_path):
 def test_a_gradient_that_is_not_finite_stops_it_too(clip, tmp_path):
     ours = with_optim(task("plain"), clip=clip)
 
-    def objective(batch, generator, done):
-        plan = ours.objective(batch, generator, done)
+    def objective(batch, generator):
+        plan = ours.objective(batch, generator)
         # The square root's slope at 0 is infinite, its value is not.
         return Plan(plan.choose, lambda output: plan.loss(output) + (output.logits * 0).square().sum().sqrt())
 

@@ -39,10 +39,8 @@ def build(
     return predictor, build_objective(objective, predictor, seed=0, height=height)
 
 
-def carry_out(
-    objective: Objective, predictor: Predictor, batch: Batch, seed: int = 0, done: float = 0.0
-) -> tuple[Output, Tensor]:
-    plan = objective(batch, torch.Generator().manual_seed(seed), done)
+def carry_out(objective: Objective, predictor: Predictor, batch: Batch, seed: int = 0) -> tuple[Output, Tensor]:
+    plan = objective(batch, torch.Generator().manual_seed(seed))
     output = predictor(batch.x, plan.choose, at=plan.at)
     return output, plan.loss(output)
 
@@ -55,9 +53,9 @@ def train(
     generator = torch.Generator().manual_seed(1)
     adam = torch.optim.Adam(predictor.parameters(), lr=1e-2, fused=True)
     least = MOST if stop == "fixed" else 0
-    for step in range(steps):
+    for _ in range(steps):
         batch = draw(128, generator, least=least, found=found)
-        plan = objective(batch, generator, step / steps)
+        plan = objective(batch, generator)
         loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
         adam.zero_grad()
         loss.backward()

@@ -193,10 +193,10 @@ def _run(
     def watch(progress: Progress) -> None:
         steps.value += 1
 
-    def objective(batch: Batch, generator: torch.Generator, done: float) -> Plan:
+    def objective(batch: Batch, generator: torch.Generator) -> Plan:
         for _ in range(interrupt.count(steps.value)):
             os.kill(os.getpid(), signal.SIGINT)
-        return ours.objective(batch, generator, done)
+        return ours.objective(batch, generator)
 
     if stop_at is not None:
         _wait_to_be_killed(*stop_at, reached)

@@ -197,8 +197,7 @@ def build_objective(
     name, weight, end = objective.objective, objective.stop_weight, predictor.stop == "end"
     check_together(objective, predictor.stop)
     if name == "multi":
-        coaching = objective.coaching
-        return MultisetObjective(objective.strategy, objective.divergence, coaching, end=end, stop_weight=weight)
+        return MultisetObjective(objective.strategy, objective.divergence, end=end, stop_weight=weight)
     if name == "rl":
         return ReinforceObjective(objective.entropy_weight, objective.value_weight, end=end, stop_weight=weight)
     if name == "seq":

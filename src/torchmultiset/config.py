@@ -40,7 +40,7 @@ ObjectiveName: TypeAlias = Literal[
     "multi", "rl", "dm-l1", "dm-kl", "seq", "one-step", "counts", "hungarian", "power", "marginal"
 ]
 CountHead: TypeAlias = Literal["cells", "table", "poisson", "regression"]
-Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle", "mixed"]
+Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
 Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
 Divergence: TypeAlias = Literal["kl", "js", "tv"]
 
@@ -103,9 +103,7 @@ class ObjectiveConfig:
     objective: Literal["auto", ObjectiveName] = "auto"
     """The loss: the paper's six, and what came after it. auto: the one that suits the data."""
     strategy: Strategy = "greedy"
-    """For multi: how labels are named in training. mixed: by the oracle at first, by the policy at the end."""
-    coaching: float = 0.0
-    """For multi: how far the oracle yields to what the policy prefers at the beginning, from 0 to 1; falls to 0."""
+    """For multi: how labels are named in training."""
     rank: Rank = "random"
     """For seq: the order in which the labels of a multiset are taught."""
     divergence: Divergence = "kl"

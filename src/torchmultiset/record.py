@@ -43,14 +43,18 @@ CONFIG, RECORD = "config.toml", "run.json"
 _PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "torchmetrics", "safetensors", "pillow")
 # Where things are is no part of what a run is: the data has a checksum of its own.
 _PLACES = ("data", "mnist", "start_from")
+# Settings that were dropped, and what they were by default: configs of older runs name them.
+_RETIRED = {"coaching": 0.0}
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """The values of a config file, TOML or YAML by its ending, as they stand there.
 
+    A setting that was dropped is left out if it has its former default, as in the configs of older runs.
+
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It cannot be read as what its ending says.
+        ValueError: It cannot be read as what its ending says, or a setting that was dropped has another value.
     """
     path = Path(path)
     if not path.is_file():
@@ -60,16 +64,20 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"a config file must end in .toml, .yaml or .yml, but is {path}")
     try:
         text = path.read_text(encoding="utf-8")
-        if kind == ".toml":
-            return tomllib.loads(text)
-        values = yaml.safe_load(text)
+        values = tomllib.loads(text) if kind == ".toml" else yaml.safe_load(text) or {}
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}" if kind == ".toml" else f"{path} is not text") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from None
-    if not isinstance(values or {}, dict):
+    if not isinstance(values, dict):
         raise ValueError(f"{path} must hold names with values, such as `epochs: 3`")
-    return values or {}
+    for name, default in _RETIRED.items():
+        value = values.pop(name, default)
+        if value != default:
+            raise ValueError(
+                f"{path} has {name} = {value}, which was dropped: only {default}, its default, still works"
+            )
+    return values
 
 
 def write_config(folder: Path, config: RunConfig) -> None:

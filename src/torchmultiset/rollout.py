@@ -5,8 +5,7 @@ A policy reads a memory (what an encoder made of the input) and gives, step by s
 
     choose = greedy | sample(generator) | follow_oracle(target, generator) | forced(labels)
 
-are the paper's three execution strategies and teacher forcing; `mixed` tosses a coin between two of them at each step.
-Anything of the same form will do.
+are the paper's three execution strategies and teacher forcing. Anything of the same form will do.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ __all__ = [
     "follow_oracle",
     "forced",
     "greedy",
-    "mixed",
     "rollout",
     "sample",
 ]
@@ -211,29 +209,6 @@ def forced(labels: Int64[Tensor, "b t"]) -> Choose:
         if t == 0:
             check_labels("labels", labels, logits.shape[1], like=(logits.shape[0], None), padding=True)
         return labels[:, t].clamp(min=0)
-
-    return choose
-
-
-def mixed(first: Choose, second: Choose, share: int | float, generator: torch.Generator | None = None) -> Choose:
-    """Name a label the first way or the second, by chance, at each step of each example.
-
-    Args:
-        first: One way.
-        second: The other.
-        share: Probability of the first, from 0 to 1.
-        generator: Where the randomness comes from; PyTorch's own if None.
-
-    Example:
-        >>> choose = mixed(forced(torch.tensor([[2]])), greedy, 1.0)
-        >>> choose(0, torch.tensor([[0.1, 0.7, 0.2]]), torch.zeros(1, 3, dtype=torch.int64))
-        tensor([2])
-    """
-    check(0 <= share <= 1, "share", "from 0 to 1", share)
-
-    def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:
-        of_first = torch.rand(len(logits), generator=generator, device=logits.device) < share
-        return torch.where(of_first, first(t, logits, named), second(t, logits, named))
 
     return choose
 

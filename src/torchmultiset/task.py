@@ -125,8 +125,6 @@ def check_config(config: Any) -> None:
     for name, value in to_dict(config).items():
         if name in _LEAST:
             check(_LEAST[name] <= value < float("inf"), name, f"at least {_LEAST[name]}", value)
-        if name == "coaching":
-            check(0 <= value <= 1, name, "from 0 to 1", value)
         if name == "lr":
             check(0 < value < float("inf"), name, "more than 0", value)
         if name in ("channels", "units"):

@@ -149,7 +149,7 @@ def fit(
             for batch, share in _batches(examples, optim.batch_size, seed, progress, fabric):
                 generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
                 batch = augment(batch, generator)
-                plan = objective(batch, generator, (progress.epoch * steps + progress.step) / (optim.epochs * steps))
+                plan = objective(batch, generator)
                 loss = plan.loss(model(batch.x, plan.choose, at=plan.at)) * share
                 optimiser.zero_grad()
                 fabric.backward(loss)

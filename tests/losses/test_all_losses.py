@@ -14,7 +14,6 @@ from torch import Tensor
 from torchmultiset.losses import (
     _imitation,
     cell_count_loss,
-    coached_loss,
     count_regression_loss,
     count_table_loss,
     distribution_matching_loss,
@@ -139,10 +138,6 @@ CASES |= {
         scores_are="log rates",
     ),
     "hungarian": Case(lambda logits, batch, **options: hungarian_loss(logits, batch.target, **options), (6, C + 1)),
-    "coached": Case(
-        lambda logits, batch, **options: coached_loss(logits, batch.labels, batch.target, coaching=0.0, **options),
-        (T, C),
-    ),
     "reinforce": Case(
         lambda logits, batch, **options: reinforce_loss(logits, batch.labels, batch.target, **options),
         (T, C),

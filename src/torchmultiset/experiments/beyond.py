@@ -35,8 +35,6 @@ BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     "multi-transformer": {"objective": "multi", **_COUNTS_ONLY},
     "multi-js": {"objective": "multi", "divergence": "js"},
     "multi-tv": {"objective": "multi", "divergence": "tv"},
-    "multi-mixed": {"objective": "multi", "strategy": "mixed"},
-    "multi-coached": {"objective": "multi", "coaching": 0.5},
     **{
         f"{objective}-{name}": {"objective": objective, **values}
         for objective in ("multi", "counts")
@@ -98,8 +96,6 @@ BEYOND: Mapping[TableName, Table] = {
             "multi": _row("L_multi", 2),
             "multi-js": _row("Jensen-Shannon", 2),
             "multi-tv": _row("total variation", 2),
-            "multi-mixed": _row("mixed roll-in", 2),
-            "multi-coached": _row("coached", 2),
         },
     ),
     "larger": Table("test", ("mnist-multi-larger",), {method: _row(_TITLES[method], 1) for method in _LARGER}),

@@ -5,7 +5,6 @@ Every loss has ``reduction="mean" | "sum" | "none"`` over the batch; ``"none"`` 
 computed in float32, and so is the result. In losses over steps, empty targets and finished steps contribute exactly 0.
 """
 
-from torchmultiset.losses._coached import coached_loss
 from torchmultiset.losses._counts import cell_count_loss, count_table_loss, poisson_count_loss
 from torchmultiset.losses._hungarian import hungarian_loss
 from torchmultiset.losses._imitation import multiset_loss, sequence_loss
@@ -21,7 +20,6 @@ from torchmultiset.losses._stop import stop_loss
 
 __all__ = [
     "cell_count_loss",
-    "coached_loss",
     "count_regression_loss",
     "count_table_loss",
     "distribution_matching_loss",

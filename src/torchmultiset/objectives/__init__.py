@@ -1,9 +1,9 @@
 """Objectives: how to roll in, and which loss; one row of the paper's Table 3 each, and what came after it.
 
-An objective takes a batch, a generator and how much of the training is over, from 0 to 1, and gives a `Plan`: how
-labels are named in the rollout, and what is made of its output.
+An objective takes a batch and a generator, and gives a `Plan`: how labels are named in the rollout, and what is made of
+its output.
 
-    plan = objective(batch, generator, done)
+    plan = objective(batch, generator)
     loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
 
 | objective                       | for       | name                      |

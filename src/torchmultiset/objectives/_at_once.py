@@ -40,7 +40,7 @@ _COUNT_LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
 class _AtOnce:
     """No rollout at all: a loss of what a readout says, and of the target."""
 
-    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:  # noqa: ARG002
         """What to do with this batch."""
 
         def loss(output: Output) -> Tensor:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchmultiset._checks import check, check_one_of
+from torchmultiset._checks import check_one_of
 from torchmultiset.config import Divergence, Rank, Strategy
 from torchmultiset.data import Batch
 from torchmultiset.data.ranks import area_rank, class_permutation, random_rank, spatial_rank
 from torchmultiset.losses import (
-    coached_loss,
     distribution_matching_loss,
     marginal_loss,
     multiset_loss,
@@ -27,7 +26,7 @@ from torchmultiset.losses import (
 from torchmultiset.multiset import cardinality
 from torchmultiset.objectives._plan import Plan
 from torchmultiset.predictor import Output
-from torchmultiset.rollout import Choose, follow_oracle, forced, greedy, mixed, sample
+from torchmultiset.rollout import Choose, follow_oracle, forced, greedy, sample
 from torchmultiset.termination import append_end
 
 __all__ = [
@@ -41,38 +40,29 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MultisetObjective:
-    """The multiset loss, along the policy's own labels, sampled ones, the oracle's, or a mixture.
+    """The multiset loss, along the policy's own labels, sampled ones, or the oracle's.
 
     Args:
-        strategy: ``"mixed"`` begins with the oracle's labels and ends with the policy's own: at each step the oracle
-            names one with a probability that falls from 1 to 0 over the training.
+        strategy: Who names the labels.
         divergence: From the oracle to the policy.
-        coaching: How much the oracle yields to what the policy prefers at the beginning; falls to 0 over the training.
         end: Whether the policy has an END class.
         stop_weight: Of the stop loss, if the predictor has a stop head.
     """
 
     strategy: Strategy = "greedy"
     divergence: Divergence = "kl"
-    coaching: float = 0.0
     end: bool = False
     stop_weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_one_of("strategy", self.strategy, get_args(Strategy))
-        check(0 <= self.coaching <= 1, "coaching", "from 0 to 1", self.coaching)
-        fits = self.coaching == 0 or self.divergence == "kl"
-        check(fits, "coaching", f"0 with divergence {self.divergence!r}: it is for 'kl'", self.coaching)
 
-    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
         target = batch.target
-        choose = _strategy(self.strategy, target, generator, done, end=self.end)
-        coaching = self.coaching * (1 - done)
+        choose = _strategy(self.strategy, target, generator, end=self.end)
 
         def loss(output: Output) -> Tensor:
-            if coaching:
-                return coached_loss(output.logits, output.labels, target, coaching=coaching, end=self.end)
             return multiset_loss(output.logits, output.labels, target, divergence=self.divergence, end=self.end)
 
         return _with_stop(choose, loss, target, self.stop_weight)
@@ -87,7 +77,7 @@ class ReinforceObjective:
     end: bool = False
     stop_weight: float = 1.0
 
-    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
         target = batch.target
 
@@ -112,7 +102,7 @@ class DistributionMatchingObjective:
     divergence: Literal["kl", "l1"] | float = "kl"
     stop_weight: float = 1.0
 
-    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
         target = batch.target
 
@@ -156,7 +146,7 @@ class SequenceObjective:
         self.stop_weight = stop_weight
         self.permutation = class_permutation(num_classes, torch.Generator().manual_seed(seed))
 
-    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:
         """What to do with this batch."""
         labels = self.order(batch, generator)
         sequence = append_end(labels, self.num_classes) if self.end else labels
@@ -207,7 +197,7 @@ class MarginalObjective:
     end: bool = False
     max_size: int | None = None
 
-    def __call__(self, batch: Batch, generator: torch.Generator, done: float) -> Plan:  # noqa: ARG002
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Plan:  # noqa: ARG002
         """What to do with this batch."""
         target = batch.target
         self.check_size(int(cardinality(target).max()))
@@ -227,11 +217,9 @@ class MarginalObjective:
             )
 
 
-def _strategy(name: Strategy, target: Tensor, generator: torch.Generator, done: float, *, end: bool = False) -> Choose:
+def _strategy(name: Strategy, target: Tensor, generator: torch.Generator, *, end: bool = False) -> Choose:
     if name == "oracle":
         return follow_oracle(target, generator, end=end)
-    if name == "mixed":
-        return mixed(follow_oracle(target, generator, end=end), greedy, 1 - done, generator)
     return sample(generator) if name == "stochastic" else greedy
 
 

@@ -25,5 +25,5 @@ class Plan(NamedTuple):
     """Instead of a rollout: where to ask the policy, as multisets (B, S, C) that have been named."""
 
 
-Objective: TypeAlias = Callable[[Batch, torch.Generator, float], Plan]
-"""(batch, generator, share of the training that is over) -> plan"""
+Objective: TypeAlias = Callable[[Batch, torch.Generator], Plan]
+"""(batch, generator) -> plan"""

@@ -39,7 +39,7 @@ _METHODS = (
     *("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"),
     *("multi-stochastic", "multi-oracle", "seq-random-per-batch", "seq-area", "seq-spatial"),
     *("counts", "hungarian", "power", "marginal", "multi-transformer"),
-    *("multi-js", "multi-tv", "multi-mixed", "multi-coached"),
+    *("multi-js", "multi-tv"),
     *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-distort", "multi-affine"),
     *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-distort", "counts-affine"),
     *("multi-faster", "counts-faster", "multi-transformer-faster", "seq-faster"),
