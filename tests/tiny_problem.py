@@ -52,6 +52,8 @@ def train(
     predictor, objective = build(stop, name, **config)
     generator = torch.Generator().manual_seed(1)
     adam = torch.optim.Adam(predictor.parameters(), lr=1e-2, fused=True)
+    # Falls to 0, so that where it ends does not hang on how a processor rounds.
+    rate = torch.optim.lr_scheduler.LinearLR(adam, 1, 0, total_iters=steps)
     least = MOST if stop == "fixed" else 0
     for _ in range(steps):
         batch = draw(128, generator, least=least, found=found)
@@ -60,6 +62,7 @@ def train(
         adam.zero_grad()
         loss.backward()
         adam.step()
+        rate.step()
     fresh = draw(1000, 12345, least=least, found=found)
     with torch.no_grad():
         return predictor, carry_out(objective, predictor, fresh)[1].item(), fresh
