@@ -107,7 +107,8 @@ def test_samples_are_read_right(shipped, name, path, labels):
     told = ask(shipped, path.read_bytes(), name).json()
     assert spelled(told["answer"]) == labels
     named = [step["named"] for step in told["steps"] if step["named"] is not None]
-    assert sorted(told["classes"][label] for label in named) == labels
+    one_by_one = Predictor.load(name).sequential
+    assert sorted(told["classes"][label] for label in named) == (labels if one_by_one else [])
     assert told["best"][0] == {"multiset": told["answer"], "probability": told["probability"], "answer": True}
     assert 0.67 ** len(labels) < told["probability"] <= 1
 
