@@ -91,7 +91,8 @@ def test_every_parameter_learns(name):
     labels = torch.arange(C).expand(9, -1)
     trajectory = rollout(policy, memory, forced(labels), C)
     multiset_loss(trajectory.logits, labels, target * 9).backward()
-    silent = {n for n, p in policy.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
+    largest = {n: 0.0 if p.grad is None else p.grad.abs().max().item() for n, p in policy.named_parameters()}
+    silent = {n for n, size in largest.items() if not size > 1e-6 * max(largest.values())}  # but for rounding
     # With a single place to attend to, the query has nothing to choose.
     expected = {n for n, _ in policy.named_parameters() if name == "transformer" and ("query" in n or "before" in n)}
     assert silent == expected
