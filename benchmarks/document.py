@@ -19,13 +19,13 @@ def document(record: Mapping[str, Any], text: str) -> str:
         if part in record:
             text = between(text, part, lines(record[part]["measured"]), record[part])
     if {*AIMED_AT} <= {*record}:
-        text = between(text, "aims", table(AIMS, aims(record)), record[AIMED_AT[0]])
+        text = between(text, "aims", table(AIMS, aims(record)), *(record[part] for part in AIMED_AT))
     return text
 
 
-def between(text: str, part: str, lines: Sequence[str], circumstances: Mapping[str, Any]) -> str:
+def between(text: str, part: str, lines: Sequence[str], *circumstances: Mapping[str, Any]) -> str:
     """The text with these lines, and how they were measured, between the marks of a part."""
-    told = "\n".join([*lines, "", _measured(circumstances)])
+    told = "\n\n".join(["\n".join(lines), *dict.fromkeys(map(_measured, circumstances))])
     marks = re.compile(rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
     text, found = marks.subn(lambda found: f"{found[1]}\n{told}\n\n{found[2]}", text)
     if not found:

@@ -163,6 +163,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("train --data digits --out new --objective multi", "x must be images of at least 44x44 pixels"),
         ("train --data digits --out new --start-from mnist-mutli-4", "did you mean mnist-multi-4?"),
         ("train --data digits --out new --start-from mnist-multi-4 --channels 9 9", "are of another encoder: encoder."),
+        ("train --data digits --out new --start-from run --channels 6", "are of another encoder: encoder."),
         ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
@@ -233,13 +234,23 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
 
 
 def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
-    made = to_dict(RunConfig()) | {"channels": (10, 10, 32), "objective": "multi", "policy": "conv-lstm", "layers": 2}
+    def asked(*flags, model="mnist-multi-4"):
+        values, _ = resolved("--data", "x", "--start-from", model, *flags)
+        return [values[name] for name in ("objective", "policy", "channels", "layers")]
+
+    tower, wider = (10, 10, 32), (16, 32, 48)
+    assert asked() == ["multi", "conv-lstm", tower, 2]
+    assert asked("--layers", 1) == ["multi", "conv-lstm", tower, 1]
+    assert asked("--objective", "seq") == ["seq", "conv-lstm", tower, 2]
+    assert asked("--objective", "counts") == ["counts", "auto", tower, 2]
+    assert asked("--objective", "marginal") == ["marginal", "auto", tower, 2]
+    counting = "mnist-multi-4-counts"
+    assert asked(model=counting) == ["counts", "auto", wider, 2]
+    assert asked("--objective", "multi", model=counting) == ["multi", "auto", wider, 2]
+    assert asked("--policy", "transformer", model=counting) == ["auto", "transformer", wider, 2]
     values, _ = resolved("--data", "x", "--start-from", "mnist-multi-4")
-    assert {name: values[name] for name in ("channels", "objective", "policy", "layers")} == {
-        name: made[name] for name in ("channels", "objective", "policy", "layers")
-    }
-    assert (values["start_from"], values["max_size"], values["stop"]) == ("mnist-multi-4", 0, "auto")  # by the data
-    assert resolved("--data", "x", "--start-from", "mnist-multi-4", "--layers", 1)[0]["layers"] == 1
+    assert (values["image_size"], values["grey"]) == (100, True)  # as it reads images
+    assert (values["max_size"], values["stop"]) == (0, "auto")  # by the data
 
 
 def test_yaml_files_say_the_same(resolved, tmp_path):
@@ -262,9 +273,10 @@ def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
 
 
 OTHERS = {
-    "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "fresh": True,
-    "distort": True, "encoder": "mlp", "channels": (3,), "norm": "none", "units": (5, 6), "policy": "lstm",
-    "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle", "rank": "area",
+    "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "grey": True,
+    "fresh": True, "distort": True, "encoder": "mlp", "channels": (3,), "norm": "none", "units": (5, 6),
+    "policy": "lstm", "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle",
+    "rank": "area",
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
     "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",

@@ -139,6 +139,17 @@ def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
     assert len(run("predict", "runs/dots", "new", "--json")[1]) == 1
 
 
+def test_own_images_can_begin_with_a_model_of_grey_ones(run, tmp_path):
+    draw_dots(tmp_path / "dots", size=(80, 72), number=9)
+    code, lines, err = run("train", "dots", "--start-from", "mnist-multi-1-4")
+    assert (code, "Traceback" in err) == (0, False)
+    assert any(line.startswith("Begins with the weights of mnist-multi-1-4: all but ") for line in lines)
+    assert Predictor.load(tmp_path / "runs" / "dots" / "model").record["input"]["shape"] == [1, 100, 100]
+    assert run("predict", "runs/dots", "dots/0.png", "--json")[0] == 0
+    (_, _, err) = run("train", "dots", "--grey", "--backbone", "efficientnet-lite0", "--out", "new")
+    assert "reads colours: leave out grey" in err
+
+
 def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     draw_dots(tmp_path / "photos", size=(300, 200), number=9, suffix="jpg")
@@ -333,6 +344,15 @@ def test_photographs_whose_multisets_occur_again_get_a_class_for_each(counts, mo
     objective, model, picks = pick_objective(*auto, backbone=True, counts=known)
     assert objective.objective == picks[0].value == expected
     assert model.policy == ("transformer" if expected == "multi" else "auto")
+
+
+def test_a_class_for_each_multiset_is_not_picked_if_it_would_be_refused():
+    counts = np.zeros((4, 24), np.int64)
+    counts[:, 0] = 4  # 17,550 multisets of 4 labels, 20,475 of up to 4
+    for stop, expected in (("auto", "power"), ("fixed", "power"), ("policy", "multi")):
+        model = ModelConfig(stop=stop)
+        picked, _, _ = pick_objective(ObjectiveConfig(), model, (1280, 8, 8), 4, backbone=True, counts=counts)
+        assert picked.objective == expected
 
 
 @pytest.mark.parametrize(("most", "expected"), [(4, ("multi", "transformer")), (5, ("counts", "auto"))])

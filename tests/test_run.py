@@ -318,7 +318,42 @@ def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path)
     )
     for file in ("config.toml", "run.json", "model/predictor.json", "model/README.md"):
         assert str(folder.parent) not in (tmp_path / "later" / file).read_text()
-    assert train(later, tmp_path / "later", resume=True).report is None
+    assert len(result.record["start"]["weights_sha256"]) == 64
+    with pytest.raises(ValueError, match="start_from was first and is now empty"):
+        train(replace(later, model=MODEL), tmp_path / "later", resume=True)
+
+
+def test_a_run_that_goes_on_does_not_begin_again(finished, config, tmp_path):
+    shutil.copytree(finished[1], tmp_path / "first")
+    later = replace(config, model=replace(MODEL, start_from=str(tmp_path / "first")))
+
+    def stop(progress):
+        if progress.epoch == 1:
+            raise KeyboardInterrupt
+
+    whole = train(later, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(later, tmp_path / "run", watch=lambda _: stop)
+    other = replace(config, model=replace(MODEL, start_from="mnist-multi-4"))
+    with pytest.raises(ValueError, match="start_from was first and is now mnist-multi-4"):
+        train(other, tmp_path / "run", resume=True)
+    shutil.rmtree(tmp_path / "first")  # the checkpoint has all that is needed
+    resumed = train(later, tmp_path / "run", resume=True)
+    assert resumed.report == whole.report
+    assert resumed.record["start"] == json.loads(json.dumps(whole.record["start"]))
+
+
+def test_columns_must_mean_the_same_to_begin_with_a_model(config, tmp_path):
+    table = "{},{},labels,split\n1,2,x,train\n3,4,y,train\n5,6,y,validation\n"
+    runs = {}
+    for name, columns in {"first": "ab", "same": "ab", "turned": "ba"}.items():
+        (tmp_path / f"{name}.csv").write_text(table.format(*columns))
+        runs[name] = replace(config, data=DataConfig(data=str(tmp_path / f"{name}.csv")), model=ModelConfig())
+    train(runs["first"], tmp_path / "first")
+    begun = ModelConfig(start_from=str(tmp_path / "first"))
+    train(replace(runs["same"], model=begun), tmp_path / "same")
+    with pytest.raises(ValueError, match="reads the columns a, b, but the data has b, a"):
+        train(replace(runs["turned"], model=begun), tmp_path / "turned")
 
 
 def test_of_other_classes_only_what_reads_the_input_is_taken(finished, config, tmp_path):

@@ -130,15 +130,15 @@ def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
         for name, value in given.items()
         if name in own and own[name].shape == value.shape and (same or name.startswith("encoder."))
     }
-    left = tuple(name for name in own if name not in fitting)
-    reads = [name for name in left if name.startswith("encoder.")]
+    reads = [name for name in own | given if name.startswith("encoder.") and name not in fitting]
     if reads:
+        shapes = " and ".join(str(tuple(each[reads[0]].shape)) if reads[0] in each else "none" for each in (given, own))
         raise ValueError(
-            f"the weights to begin with (start_from) are of another encoder: {reads[0]} is not there, or of another"
-            " shape. Give the settings that its model card names, or leave out start_from"
+            f"the weights to begin with (start_from) are of another encoder: {reads[0]}, there and here, has {shapes}."
+            " Choose the same inputs, channels or units and norm, or leave out start_from"
         )
     predictor.load_state_dict(fitting, strict=False)
-    return left
+    return tuple(name for name in own if name not in fitting)
 
 
 def settle_kinds(

@@ -61,6 +61,8 @@ class DataConfig:
     photographs of your own, if it is installed."""
     image_size: int = 0
     """Pixels that the larger side of an image of your own is resized to; 0: by the sizes of the images."""
+    grey: bool = False
+    """Read images of your own without colour: one channel in place of three."""
     fresh: bool = False
     """For MNIST Multi: new training images in each epoch after the first, made of the same digits."""
     distort: bool = False

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64, Shaped, UInt8
+from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
 from torchmultiset._saved import DESCRIPTION
 from torchmultiset.data import Examples, store
 from torchmultiset.data.examples import Inputs
-from torchmultiset.data.images import ImageFiles
+from torchmultiset.data.images import Grey, ImageFiles
 from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import FRACTIONS, Column, glance, read_manifest
 from torchmultiset.models import locate
@@ -30,6 +30,7 @@ __all__ = [
     "Source",
     "explain",
     "input_kind",
+    "model_folder",
     "open_examples",
     "open_inputs",
     "open_model",
@@ -76,11 +77,16 @@ class Explained(NamedTuple):
 
 def open_model(path: str | Path) -> Predictor:
     """Load a model: from its folder, from that of the run that made it, or by the name of one of the package's."""
+    return Predictor.load(model_folder(path))
+
+
+def model_folder(path: str | Path) -> Path:
+    """Where a model is that is named in one of these ways."""
     path = locate(path)
     inside = path / MODEL
     if not (path / DESCRIPTION).exists() and not (inside / DESCRIPTION).exists() and (path / "run.json").exists():
         raise FileNotFoundError(f"the run in {path} has no model yet: it is not finished. Go on with it (--resume)")
-    return Predictor.load(inside if (inside / DESCRIPTION).exists() else path)
+    return inside if (inside / DESCRIPTION).exists() else path
 
 
 def input_kind(predictor: Predictor) -> InputKind:
@@ -193,21 +199,6 @@ def explain(
             left -= len(x)
 
 
-@dataclass(frozen=True, eq=False)
-class _Grey:
-    """Colour images as grey ones, (B, 1, H, W)."""
-
-    inputs: Inputs
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> UInt8[np.ndarray, "b 1 h w"]:
-        # The weights of ITU-R 601, as Pillow's: what is grey already stays as it is.
-        grey = np.tensordot(self.inputs[indices].astype(np.float64), np.array([0.299, 0.587, 0.114]), (1, 0))
-        return np.rint(grey).astype(np.uint8)[:, None]
-
-
 def _matching(paths: Sequence[str]) -> Iterator[Path]:
     for path in paths:
         if Path(path).exists():
@@ -270,7 +261,7 @@ def _fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
     first = inputs[np.array([0])]
     if first.shape[1:] != kind.shape:
         if kind.shape[0] == 1 and first.dtype == np.uint8 and first.shape[1:] == (3, *kind.shape[1:]):
-            return _Grey(inputs)
+            return Grey(inputs)
         raise ValueError(
             f"this model reads inputs of shape {_shape(kind.shape)}, but those of {what} have {_shape(first.shape[1:])}"
         )

@@ -31,10 +31,10 @@ from torchmultiset._files import write_whole
 from torchmultiset.build import build_objective, build_predictor, take_weights
 from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.data.load import is_store
-from torchmultiset.encoders import MLPEncoder
+from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
 from torchmultiset.evaluation import Evaluation, evaluate
-from torchmultiset.inference import MODEL, InputKind, open_model
-from torchmultiset.predictor import Predictor
+from torchmultiset.inference import MODEL, InputKind, model_folder
+from torchmultiset.predictor import Predictor, read_description
 from torchmultiset.record import (
     CONFIG,
     differences,
@@ -116,7 +116,7 @@ def train(
     fabric = _launch(devices, nodes, precision)
     torch.manual_seed(task.config.seed)
     predictor = _build(task)
-    start = _start(task, predictor)
+    start = _start(task, predictor, before)
     objective = build_objective(
         task.config.objective,
         predictor,
@@ -184,15 +184,41 @@ def _build(task: Task) -> Predictor:
     return predictor
 
 
-def _start(task: Task, predictor: Predictor) -> dict[str, Any]:
+def _start(task: Task, predictor: Predictor, before: Mapping[str, Any]) -> dict[str, Any]:
     """Begin with the weights of another model, if the config names one; what the record says about it."""
     name = task.config.model.start_from
-    if not name:
-        return {}
-    model = open_model(name)
-    anew = take_weights(predictor, model)
-    about = {"model": portable(name), "git": model.record.get("git"), "data": model.record.get("data"), "anew": anew}
+    if before or not name:  # a run that goes on has its weights in its checkpoint
+        return {"start": before["start"]} if "start" in before else {}
+    folder = model_folder(name)
+    model = Predictor.load(folder)
+    _check_inputs(task, model, name)
+    about = {
+        "model": portable(name),
+        "weights_sha256": read_description(folder)["weights_sha256"],
+        "git": model.record.get("git"),
+        "data": model.record.get("data"),
+        "anew": take_weights(predictor, model),
+    }
     return {"start": about}
+
+
+def _check_inputs(task: Task, model: Predictor, name: str) -> None:
+    """Raise unless numbers mean the same to a model: columns of a table, features of a backbone."""
+
+    def told(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
+        return [(str(column["name"]), tuple(column["categories"])) for column in columns]
+
+    there = told(model.record.get("columns", []))
+    here = told([asdict(column) for column in task.splits["train"].columns])
+    if there and here and there != here:
+        raise ValueError(
+            f"{name} reads the columns {', '.join(column for column, _ in there)}, but the data has"
+            f" {', '.join(column for column, _ in here)}, or other texts in them: leave out start_from"
+        )
+    if isinstance(model.encoder, PretrainedEncoder):
+        read = (model.encoder.name, model.encoder.fingerprint)
+        if read != (task.config.data.backbone, task.fingerprint):
+            raise ValueError(f"{name} reads the features of {read[0]} with other weights: leave out start_from")
 
 
 def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,6 +238,9 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     }
     differ = differences(before, now)
     differ += differences({name: record.get(name) for name in launched}, launched)
+    began, begins = record.get("start", {}).get("model", ""), portable(task.config.model.start_from)
+    if began != begins:
+        differ.append(f"start_from was {began or 'empty'} and is now {begins or 'empty'}")
     if record["data"]["sha256"] != task.data["sha256"]:
         differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
     if differ:

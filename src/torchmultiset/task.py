@@ -31,7 +31,7 @@ from torchmultiset.data import Examples, mnist_multi, store
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
-from torchmultiset.data.images import UnreadableImageError, image_sizes
+from torchmultiset.data.images import Grey, UnreadableImageError, image_sizes
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import Column, Glance, glance
 from torchmultiset.encoders import Backbone, ConvEncoder, PretrainedEncoder, make_backbone
@@ -203,13 +203,15 @@ def pick_objective(
     if model.policy != "auto" or model.stop == "end":
         return settled("multi", "it teaches a policy no order")
     if backbone and max_size <= _FEW and objective.count_head == "auto":
-        number, again = (0, 0.0) if counts is None else (_possible(counts, max_size), _repeated(counts))
+        number, again = (0, 0.0) if counts is None else (_possible(counts, max_size, model.stop), _repeated(counts))
         if number <= MOST_MULTISETS and again >= _AGAIN:
             each = f"on photographs a class for each multiset ({number:,}) learned most"
-            return settled("power", f"{each}, and {again:.0%} of yours occur again")
+            return settled("power", f"{each}, and {again:.0%} of your examples share theirs with another")
         model = replace(model, policy="transformer")
         few = f"on photographs with up to {_FEW} objects it learns more than a count head"
-        return settled("multi", few, Pick("policy", "transformer", "with it the multiset loss learns most there"))
+        return settled(
+            "multi", few, Pick("policy", "transformer", "it learns no less than a ConvLSTM there, and faster")
+        )
     why = "it learns fast and tells how probable a multiset is"
     if len(shape) == 1 or objective.count_head not in ("auto", "cells"):
         return settled("counts", why)
@@ -226,9 +228,9 @@ def pick_objective(
     return settled("counts", why, *finer)
 
 
-def _possible(counts: Int64[np.ndarray, "n c"], max_size: int) -> int:
+def _possible(counts: Int64[np.ndarray, "n c"], max_size: int, stop: str) -> int:
     """How many multisets a model of such data can predict."""
-    fixed = bool((counts.sum(1) == max_size).all())
+    fixed = stop in ("auto", "fixed") and bool((counts.sum(1) == max_size).all())
     return how_many(counts.shape[1], max_size, min_size=max_size if fixed else 0)
 
 
@@ -317,6 +319,8 @@ def _open(config: RunConfig, progress: bool) -> tuple[DataConfig, dict[str, Exam
     settled, picks = _settle_images(config, own.images)
     if settled.image_size != (data.image_size or 224):
         pictures = load_data(data.data, image_size=settled.image_size, progress=progress)
+    if settled.grey:
+        pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
     if settled.backbone == "none":
         pictures = _in_memory(pictures, settled)
     return settled, pictures, [*_split_pick(own, pictures), *picks]
@@ -358,8 +362,10 @@ def _settle_images(config: RunConfig, images: Sequence[Path]) -> tuple[DataConfi
         with suppress(UnreadableImageError):  # told when it is read
             sides.append(int(image_sizes([image]).max()))
     side = int(np.median(sides or [_SMALL]))
-    if data.backbone == "auto" and config.model.encoder != "auto":
+    if data.backbone == "auto" and (config.model.encoder != "auto" or data.grey):
         data = replace(data, backbone="none")
+    if data.grey and data.backbone != "none":
+        raise ValueError(f"the backbone {data.backbone} reads colours: leave out grey, or use backbone none")
     if data.backbone == "auto":
         backbone, reason = _fitting_backbone(side)
         data = replace(data, backbone=backbone)

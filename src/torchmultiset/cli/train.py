@@ -15,11 +15,11 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
-from torchmultiset.build import check_together
+from torchmultiset.build import AT_ONCE, check_together
 from torchmultiset.cli.progress import TrainingProgress
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
 from torchmultiset.data.load import is_store
-from torchmultiset.inference import open_model
+from torchmultiset.inference import input_kind, open_model
 from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.record import read_config
 from torchmultiset.report.evaluation import tables
@@ -61,7 +61,8 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
                 raise ValueError(f"{argument.name} must be a whole number, but is {token.value}")
     start = _given(arguments, "--start-from")
     if start:
-        _below_flags(_make_of(start), f"model {start}", app, commands, arguments)
+        made = _make_of(start, _given(arguments, "--objective"), _given(arguments, "--policy"))
+        _below_flags(made, f"model {start}", app, commands, arguments)
     preset, recipe = _given(arguments, "--preset"), _given(arguments, "--recipe") or "fast"
     # Names that are not known are refused later, with the nearest right one.
     if preset in (None, *get_args(PresetName)) and recipe in get_args(RecipeName):
@@ -72,16 +73,29 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
 
 
 # What weights fit to.
-_MAKE = (
-    *("backbone", "image_size", "encoder", "channels", "norm", "units", "policy", "hidden", "layers"),
-    *("objective", "count_head"),
-)
+_MAKE = ("backbone", "encoder", "channels", "norm", "units", "policy", "hidden", "layers", "objective", "count_head")
 
 
-def _make_of(model: str) -> dict[str, Any]:
-    """The settings that a model was made with, as far as its weights fit no others."""
-    told: Mapping[str, Any] = open_model(model).record.get("config", {})
-    return {name: told[name] for name in _MAKE if name in told}
+def _make_of(model: str, objective: str | None, policy: str | None) -> dict[str, Any]:
+    """The settings that a model was made with, as far as its weights fit no others.
+
+    Args:
+        model: The model to begin with.
+        objective: The one that is asked for, if any: of another kind, it has no use for this model's policy.
+        policy: The one that is asked for, if any: a model without one was taught otherwise.
+    """
+    predictor = open_model(model)
+    told: Mapping[str, Any] = predictor.record.get("config", {})
+    made = {name: told[name] for name in _MAKE if name in told}
+    if "input" in predictor.record:
+        kind = input_kind(predictor)
+        made |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
+    others = {"policy", "count_head"} if objective not in (None, made.get("objective")) else set()
+    if objective is not None and objective not in AT_ONCE and objective != "marginal" and predictor.sequential:
+        others -= {"policy"}
+    if policy is not None and not predictor.sequential:
+        others |= {"objective"}
+    return {name: value for name, value in made.items() if name not in others}
 
 
 def _check_together(**given: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -13,8 +14,10 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from torchmultiset._checks import check
 from torchmultiset.data._progress import progress_bar
+from torchmultiset.data.examples import Inputs
 
 __all__ = [
+    "Grey",
     "ImageFiles",
     "Placement",
     "UnreadableImageError",
@@ -106,6 +109,21 @@ def read_image(path: str | Path, size: int = 600, *, exif: bool = False) -> UInt
     pixels = np.zeros((size, size, 3), dtype=np.uint8)
     pixels[top : top + height, left : left + width] = np.asarray(small)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Grey:
+    """Colour images as grey ones, (B, 1, H, W)."""
+
+    inputs: Inputs
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> UInt8[np.ndarray, "b 1 h w"]:
+        # The weights of ITU-R 601, as Pillow's: what is grey already stays as it is.
+        grey = np.tensordot(self.inputs[indices].astype(np.float64), np.array([0.299, 0.587, 0.114]), (1, 0))
+        return np.rint(grey).astype(np.uint8)[:, None]
 
 
 class Placement(NamedTuple):
