@@ -14,16 +14,17 @@ from command_line import Run, runner
 from PIL import Image, ImageDraw
 from tiny_runs import task as tiny_task
 
-from torchmultiset import task as picking
+from torchmultiset import picks as picking
 from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.manifest import ManifestError, glance, read_manifest
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.objectives import MultisetObjective
+from torchmultiset.picks import pick_objective
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.predictor import Predictor
 from torchmultiset.record import read_record
-from torchmultiset.task import pick_objective, prepare
+from torchmultiset.task import prepare
 from torchmultiset.training import fit
 
 

@@ -30,9 +30,9 @@ from torchmultiset.config import ModelConfig, ObjectiveConfig, ObjectiveName, Op
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.multiset import to_labels
+from torchmultiset.picks import pick_objective
 from torchmultiset.predictor import Output, Predictor
 from torchmultiset.rollout import Choose, rollout
-from torchmultiset.task import pick_objective
 from torchmultiset.training import BEST, fit, local_fabric
 
 __all__ = ["MultisetClassifier"]
