@@ -96,8 +96,16 @@ def test_frozen_weights_still_pass_gradients_on():
 
 
 def test_low_precision_stays_what_pytorch_makes_of_it():
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
-        assert conv_max_pool(maps(2, 1, 12, 12).float(), maps(4, 1, 5, 5).float()).dtype == torch.bfloat16
+    x, weight = maps(2, 1, 12, 12).detach().float(), maps(4, 1, 5, 5).detach().float().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, convolved = conv_max_pool(x, weight), conv2d(x, weight)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, max_pool2d(convolved, 2), rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(found.sum(), weight)
+    windows = convolved.unfold(2, 2, 2).unfold(3, 2, 2).flatten(4)
+    assert (windows.sort(-1).values.diff() > 0)[..., -1].all(), "two are largest: which one learns is not said"
+    (expected,) = torch.autograd.grad(windows.amax(-1).sum(), weight)
+    torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -31,8 +31,8 @@ def conv_max_pool(
     bias: Float[Tensor, " c"] | None = None,
 ) -> Float[Tensor, "b c h w"]:
     """`max_pool2d(conv2d(x, weight, bias), 2)`."""
-    if _plain(x) or torch.is_autocast_enabled("cpu"):
-        return max_pool2d(conv2d(x, weight, bias), 2)
+    if _plain(x) or torch.is_autocast_enabled("cpu"):  # which decides what `conv2d` computes in
+        return max_pool(conv2d(x, weight, bias))
     in_pairs = x.shape[2] % 2 == x.shape[3] % 2 == x.storage_offset() % 2 == 0 and x.is_contiguous()
     few = weight.shape[1] <= FEW_CHANNELS and not x.requires_grad
     if not (in_pairs and few and weight.shape[2] % 2 == 1 and x.dtype.itemsize >= 4):
