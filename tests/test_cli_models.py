@@ -274,7 +274,8 @@ def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
 
 OTHERS = {
     "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "grey": True,
-    "fresh": True, "distort": True, "encoder": "mlp", "channels": (3,), "norm": "none", "units": (5, 6),
+    "fresh": True, "distort": True, "elastic": True, "encoder": "mlp", "channels": (3,), "norm": "none",
+    "units": (5, 6),
     "policy": "lstm", "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle",
     "rank": "area",
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,

@@ -187,7 +187,11 @@ def test_a_config_from_before_can_be_resumed(config, tmp_path):
     plain = replace(config, data=replace(config.data, fresh=False), optim=OptimConfig(1, 8))
     train(plain, tmp_path)
     path = tmp_path / "config.toml"
-    lines = [line for line in path.read_text().splitlines() if not line.startswith(("fresh", "distort", "augment"))]
+    lines = [
+        line
+        for line in path.read_text().splitlines()
+        if not line.startswith(("fresh", "distort", "elastic", "augment"))
+    ]
     path.write_text("\n".join(lines))
     assert train(plain, tmp_path, resume=True).record["finished"]
 
@@ -201,6 +205,8 @@ def test_what_cannot_change_is_refused(config, tmp_path, monkeypatch):
         prepare(replace(vectors_only, data=replace(vectors_only.data, fresh=True), optim=OptimConfig()))
     with pytest.raises(ValueError, match="distort changes the digits of fresh images: say fresh, too"):
         prepare(replace(config, data=replace(config.data, fresh=False, distort=True)))
+    with pytest.raises(ValueError, match="elastic is a way to distort digits: say distort, too"):
+        prepare(replace(config, data=replace(config.data, fresh=True, elastic=True)))
     with_features = replace(config.data, backbone="efficientnet-lite0")
     for data, name in ((with_features, "fresh"), (replace(with_features, fresh=False), "augment")):
         with pytest.raises(ValueError, match=f"{name} changes images, but the features of efficientnet-lite0 are"):

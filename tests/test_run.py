@@ -255,7 +255,7 @@ def test_a_run_from_before_a_setting_was_known_goes_on(finished, tmp_path):
     config, folder, _, _ = finished
     shutil.copytree(folder, tmp_path / "old")
     lines = (folder / "config.toml").read_text().splitlines()
-    younger = ("count_head", "fresh", "distort", "augment")
+    younger = ("count_head", "fresh", "distort", "elastic", "augment")
     (tmp_path / "old" / "config.toml").write_text("\n".join(line for line in lines if not line.startswith(younger)))
     assert train(config, tmp_path / "old", resume=True).record["finished"]
 

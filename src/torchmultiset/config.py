@@ -67,6 +67,8 @@ class DataConfig:
     """For MNIST Multi: new training images in each epoch after the first, made of the same digits."""
     distort: bool = False
     """With fresh: the digits of new images are turned, scaled and moved a little, each by itself."""
+    elastic: bool = False
+    """With distort: they are bent, too, as if drawn on rubber."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
         "clip": 0.0,
         "fresh": False,
         "distort": False,
+        "elastic": False,
         "augment": "none",
         "layers": 2,
         "hidden": 32,

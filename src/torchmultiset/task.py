@@ -122,7 +122,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     _refuse_changes(config, pictures["train"])
     fresh = None
     if data.fresh:
-        fresh = fresh_epochs(data.data, seed=config.seed, mnist=data.mnist or None, distorted=data.distort)
+        fresh = fresh_epochs(
+            data.data, seed=config.seed, mnist=data.mnist or None, distorted=data.distort, elastic=data.elastic
+        )
     splits, fingerprint = pictures, None
     if data.backbone != "auto" and data.backbone != "none":
         backbone, size = make_backbone(data.backbone, progress=progress), data.image_size
@@ -164,6 +166,8 @@ def _refuse_changes(config: RunConfig, train: Examples) -> None:
     fresh, augment, backbone = config.data.fresh, config.optim.augment, config.data.backbone
     if config.data.distort and not fresh:
         raise ValueError("distort changes the digits of fresh images: say fresh, too, or leave it out")
+    if config.data.elastic and not config.data.distort:
+        raise ValueError("elastic is a way to distort digits: say distort, too, or leave it out")
     if (fresh or augment != "none") and backbone != "none":
         name = "fresh" if fresh else "augment"
         raise ValueError(

@@ -79,6 +79,19 @@ def test_an_affine_change_of_nothing_is_the_identity(shape: tuple[int, ...]) -> 
     torch.testing.assert_close(affine(batch_of(x), seeded(), degrees=0, scale=0, by=0).x, x, rtol=0, atol=1e-4)
 
 
+def test_bending_moves_points_by_as_much_as_is_said_and_smoothly() -> None:
+    """In pictures that show where each of their points was, across and down."""
+    down, across = torch.meshgrid(torch.arange(40.0), torch.arange(60.0), indexing="ij")
+    x = torch.stack([across, down]).expand(200, -1, -1, -1)
+    bent = affine(batch_of(x), seeded(), degrees=0, scale=0, by=0, bend=1 / 20).x
+    moved = (bent - x)[..., 8:-8, 12:-12]  # what comes from outside is black and tells nothing
+    for distance, side in zip(moved.unbind(1), (60, 40), strict=True):
+        assert 0.6 < distance.std() / (side / 20) < 1  # between the knots of the field it is a little less
+        assert distance.mean().abs() < 0.1
+        assert distance.mean((1, 2)).std() > 0.1 * side / 20, "each picture is bent otherwise"
+    assert moved.diff(dim=3).abs().mean() < 0.2 * moved.abs().mean()
+
+
 def bilinear(image: np.ndarray, x: float, y: float) -> float:
     """At (x, y) in pixels, the first one's middle at (0.5, 0.5); black outside."""
     left, top = math.floor(x - 0.5), math.floor(y - 0.5)

@@ -79,16 +79,30 @@ def test_distorted_digits_change_from_epoch_to_epoch_and_are_decided_by_seed_and
         assert (images(first(epoch)) != images(plain(epoch))).any()
 
 
-def test_a_distorted_digit_is_still_the_same_one() -> None:
+@pytest.mark.parametrize(("elastic", "share"), [(False, 0.95), (True, 0.9)])
+def test_a_distorted_digit_is_still_the_same_one(elastic: bool, share: float) -> None:
     """What it is nearest to, of the digits as they were, shows the same digit."""
     digits = load_digits("bundled").train
     some = Digits(digits.images[::10], digits.labels[::10])
-    before, after = (part.reshape(len(part), -1).astype(float) for part in (some.images, distort(some, seed=1).images))
+    distorted = distort(some, seed=1, elastic=elastic)
+    before, after = (part.reshape(len(part), -1).astype(float) for part in (some.images, distorted.images))
     distances = np.linalg.norm(before[:, None] - after[None], axis=-1)
-    assert (some.labels[distances.argmin(0)] == some.labels).mean() > 0.95
+    assert (some.labels[distances.argmin(0)] == some.labels).mean() > share
     assert (np.diag(distances) > 0).all()
     ink = after.sum(1) / before.sum(1)
-    assert 0.75 < ink.min() < 0.95 < 1.05 < ink.max() < 1.3  # nothing is cut off, and sizes differ
+    assert (
+        0.75 < ink.min() < 0.95 < 1.05 < ink.max() < (1.5 if elastic else 1.3)
+    )  # nothing is cut off, and sizes differ
+
+
+def test_elastic_digits_are_decided_by_seed_and_epoch_and_are_others(folder: Path) -> None:
+    straight, first, again = (
+        fresh_epochs(folder, seed=3, distorted=True, elastic=bent) for bent in (False, True, True)
+    )
+    for epoch in (1, 2):
+        np.testing.assert_array_equal(images(first(epoch)), images(again(epoch)))
+        np.testing.assert_array_equal(first(epoch).labels, straight(epoch).labels)
+        assert (images(first(epoch)) != images(straight(epoch))).any()
 
 
 @pytest.mark.parametrize("name", [*VARIANTS])

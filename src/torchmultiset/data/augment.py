@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
-from torch.nn.functional import grid_sample, pad
+from torch.nn.functional import grid_sample, interpolate, pad
 
 from torchmultiset.data.examples import Batch
 
@@ -54,10 +54,11 @@ def affine(
     degrees: int | float = 10,
     scale: int | float = 0.1,
     by: int | float = 1 / 12,
+    bend: int | float = 0,
 ) -> Batch:
     """Move, turn and scale each image about its middle, by one bilinear interpolation; what comes in is black.
 
-    A box goes with the middle of its object and is scaled, but stays upright.
+    A box goes with the middle of its object and is scaled, but stays upright; bending leaves it where it is.
 
     Args:
         batch: With images (B, channels, H, W) for inputs.
@@ -65,6 +66,8 @@ def affine(
         degrees: The largest angle, either way.
         scale: How much larger or smaller: 0.1 is from 0.9 to 1.1.
         by: The farthest, as a share of the image's height and width.
+        bend: How far each point is moved beside, as a share of the image's height and width: the standard deviation of
+            a random field that is smooth over a quarter of them.
     """
     x = _images(batch)
     count, _, height, width = x.shape
@@ -81,6 +84,10 @@ def affine(
     of_rows = back[:, None, :, 1] * rows[:, None] - (move / half)[:, None]  # (B, H, 2)
     of_columns = back[:, None, :, 0] * columns[:, None]  # (B, W, 2)
     grid = of_rows[:, :, None] + of_columns[:, None]
+    if bend:
+        knots = torch.randn(count, 2, 5, 5, generator=generator, device=x.device)
+        field = interpolate(knots, (height, width), mode="bicubic", align_corners=True)
+        grid = grid + 2 * bend * field.permute(0, 2, 3, 1)
     changed = grid_sample(x.float(), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     changed = (changed if x.is_floating_point() else changed.round()).to(x.dtype)
     boxes, areas = batch.boxes, batch.areas

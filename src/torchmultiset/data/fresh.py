@@ -21,10 +21,12 @@ __all__ = ["distort", "fresh_epochs"]
 
 _AT_A_TIME = 4096
 """Digits that are distorted together."""
+_BEND = 1 / 40
+"""How far elastic digits are bent, as a share of their side."""
 
 
 def fresh_epochs(
-    folder: str | Path, *, seed: int, mnist: str | Path | None = None, distorted: bool = False
+    folder: str | Path, *, seed: int, mnist: str | Path | None = None, distorted: bool = False, elastic: bool = False
 ) -> Callable[[int], Examples]:
     """Training examples for each epoch: first those that are stored, then as many new ones each time.
 
@@ -36,6 +38,7 @@ def fresh_epochs(
         seed: Another seed, other images.
         mnist: Where the digits are that it was made of, as for `load_digits`. Only those for training are used.
         distorted: Whether the digits of new images are distorted, each a little, and in each epoch otherwise.
+        elastic: Whether distorted digits are bent, too.
 
     Returns:
         A function of the epoch, from 0 on.
@@ -80,18 +83,20 @@ def fresh_epochs(
             return stored
         (drawn,) = np.random.SeedSequence([parameters.seed, seed, epoch]).generate_state(1, np.uint64)
         others = replace(parameters, seed=int(drawn))
-        digits = distort(pools.train, seed=int(drawn)) if distorted else pools.train
+        digits = distort(pools.train, seed=int(drawn), elastic=elastic) if distorted else pools.train
         return generate(others, digits, "train", range(len(stored)), lazy=True)
 
     return examples
 
 
-def distort(digits: Digits, *, seed: int) -> Digits:
+def distort(digits: Digits, *, seed: int, elastic: bool = False) -> Digits:
     """Each digit turned by up to 10 degrees, scaled by 0.9 to 1.1 and moved by up to a pixel.
 
     Args:
         digits: Of MNIST, which leaves room around them.
         seed: Another seed, other changes.
+        elastic: Whether they are bent, too, each point by less than a pixel as a rule (Simard et al., "Best Practices
+            for Convolutional Neural Networks Applied to Visual Document Analysis", ICDAR 2003).
 
     Example:
         >>> digits = load_digits("bundled").train
@@ -100,10 +105,11 @@ def distort(digits: Digits, *, seed: int) -> Digits:
         (True, True)
     """
     generator = torch.Generator().manual_seed(seed % 2**63)
+    bend = _BEND if elastic else 0
     nothing = torch.empty(0, 0, dtype=torch.int64)
     changed = np.empty_like(digits.images)
     for start in range(0, len(changed), _AT_A_TIME):
         some = slice(start, start + _AT_A_TIME)
         batch = Batch(torch.from_numpy(digits.images[some].copy())[:, None], target=nothing, labels=nothing)
-        changed[some] = affine(batch, generator, by=1 / changed.shape[1]).x[:, 0].numpy()
+        changed[some] = affine(batch, generator, by=1 / changed.shape[1], bend=bend).x[:, 0].numpy()
     return Digits(changed, digits.labels)
