@@ -90,9 +90,8 @@ def test_a_distorted_digit_is_still_the_same_one(elastic: bool, share: float) ->
     assert (some.labels[distances.argmin(0)] == some.labels).mean() > share
     assert (np.diag(distances) > 0).all()
     ink = after.sum(1) / before.sum(1)
-    assert (
-        0.75 < ink.min() < 0.95 < 1.05 < ink.max() < (1.5 if elastic else 1.3)
-    )  # nothing is cut off, and sizes differ
+    least, most = (0.65, 1.5) if elastic else (0.75, 1.3)
+    assert least < ink.min() < 0.95 < 1.05 < ink.max() < most  # nothing is cut off, and sizes differ
 
 
 def test_elastic_digits_are_decided_by_seed_and_epoch_and_are_others(folder: Path) -> None:
