@@ -11,9 +11,10 @@ from made_records import about, place, true_counts, write_record
 from rich.console import Console
 
 from torchmultiset.experiments.scales import SCALES
+from torchmultiset.report.blocks import at_a_glance
 from torchmultiset.report.result_tables import result_table
 from torchmultiset.report.results import read_runs
-from torchmultiset.report.summary import PARTS, at_a_glance, summarise
+from torchmultiset.report.summary import PARTS, summarise
 
 PAPER = {"em": 0.5, "f1": 0.7}
 NUMBERS = ("em", "f1", "class_f1")

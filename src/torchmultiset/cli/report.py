@@ -13,10 +13,11 @@ from torchmultiset.data.load import load_data
 from torchmultiset.experiments.cells import all_cells
 from torchmultiset.experiments.scales import SCALES, ScaleName
 from torchmultiset.experiments.work import Folders
+from torchmultiset.report.blocks import NOTES
 from torchmultiset.report.publish import publish
 from torchmultiset.report.result_tables import result_table
 from torchmultiset.report.results import Run, read_runs
-from torchmultiset.report.summary import NOTES, summarise
+from torchmultiset.report.summary import summarise
 
 __all__ = ["app"]
 

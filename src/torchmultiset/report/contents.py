@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchmultiset.report.blocks import Block, Row, scale_note
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import Block, Row, scale_note
 
 __all__ = ["Contents", "Picture", "anchor"]
 

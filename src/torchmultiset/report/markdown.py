@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torchmultiset.report.blocks import Block, Glance, Row, Score, at_a_glance, in_short
 from torchmultiset.report.contents import Contents
-from torchmultiset.report.summary import Block, Glance, Row, Score, at_a_glance, in_short
 
 __all__ = ["in_markdown"]
 

@@ -6,8 +6,8 @@ from base64 import b64encode
 from dataclasses import replace
 from html import escape
 
+from torchmultiset.report.blocks import Block, Glance, Row, Score, at_a_glance, in_short
 from torchmultiset.report.contents import Contents, Picture, anchor
-from torchmultiset.report.summary import Block, Glance, Row, Score, at_a_glance, in_short
 
 __all__ = ["in_html"]
 

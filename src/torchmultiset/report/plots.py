@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from torchmultiset.report.blocks import TITLES
 from torchmultiset.report.entropy_figure import draw_oracle, draw_policy
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import TITLES
 
 __all__ = [
     "Plot",

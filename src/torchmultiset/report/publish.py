@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 from torchmultiset._files import write_whole
 from torchmultiset.data.examples import Examples
+from torchmultiset.report.blocks import NOTES, Block
 from torchmultiset.report.contents import Contents, Picture
 from torchmultiset.report.markdown import in_markdown
 from torchmultiset.report.page import in_html
 from torchmultiset.report.results import Run
-from torchmultiset.report.summary import NOTES, Block
 
 __all__ = ["publish"]
 

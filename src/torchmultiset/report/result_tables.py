@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from torchmultiset.report.summary import Block
+from torchmultiset.report.blocks import Block
 
 __all__ = ["result_table"]
 
