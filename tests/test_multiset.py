@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reference import to_counters, to_counts
 from strategies import NUM_CLASSES, Problem, multisets, problems
 
+from torchmultiset import multiset
 from torchmultiset.multiset import (
     cardinality,
     difference,
@@ -121,6 +122,16 @@ def test_free_labels_equal_the_loop_of_definition_1(end, data):
     for row, target, labels in zip(free, problem.multisets, problem.trajectories, strict=True):
         wanted = reference.free_multisets(target, labels, problem.num_classes if end else None)
         assert to_counters(row) == wanted
+
+
+@pytest.mark.parametrize("wide", [1, 1_000])
+def test_free_labels_are_the_same_however_rows_are_added_up(wide, monkeypatch):
+    monkeypatch.setattr(multiset, "WIDE_ROWS", wide)
+    generator = torch.Generator().manual_seed(0)
+    target = torch.randint(0, 3, (20, 7), generator=generator)
+    labels = torch.randint(0, 7, (20, 12), generator=generator)
+    for row, counts, named in zip(free_labels(target, labels), to_counters(target), labels.tolist(), strict=True):
+        assert to_counters(row) == reference.free_multisets(counts, named)
 
 
 @END

@@ -8,6 +8,7 @@ loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,9 @@ __all__ = [
     "unfinished",
     "union",
 ]
+
+WIDE_ROWS = 32
+"""From so many classes on, rows are added one after another: PyTorch's running sums on CPUs go class by class."""
 
 
 def from_labels(
@@ -248,10 +252,20 @@ def free_counts(
         later.scatter_(2, earlier, -1)
     else:
         later.masked_fill_(earlier == classes[:, None], -1)
-    free.cumsum_(1).relu_()
+    _add_up(free)
+    free.relu_()
     if end:
         free[..., -1] = _end_is_free(~free.any(-1), labels == target.shape[1])
     return free
+
+
+def _add_up(steps: Tensor) -> None:
+    """Running sums over the steps (B, T, K), in place."""
+    if steps.device.type == "cpu" and steps.shape[2] >= WIDE_ROWS and not torch.compiler.is_compiling():
+        for before, after in pairwise(steps.unbind(1)):
+            after += before
+    else:
+        steps.cumsum_(1)
 
 
 def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
