@@ -85,13 +85,37 @@ def test_what_was_said_at_once_shows_how_probable_each_number_of_each_class_is()
     rows = torch.tensor([[[0.9, 0.1, 0.8], [0.7, 0.0, 0.2], [0.1, 0.0, 0.0]]])
     prediction = Prediction(torch.tensor([[2, 0, 1]]), torch.tensor([[0, 0, 2]]), torch.tensor([0.5]), rows)
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, at_once=True)
-    _, *steps = draw_predictions([panel], ["a", "b", "c"]).axes
+    figure = draw_predictions([panel], ["a", "b", "c"])
+    image, *steps = figure.axes
     assert len(steps) == 3  # one of a class, two, and that there is no third
     blue = []
     for row, axes in zip(rows[0].tolist(), steps, strict=True):
         assert [bar.get_height() for bar in axes.patches] == pytest.approx(row)
         blue.append([bar.get_facecolor()[2] > 0.8 for bar in axes.patches])
     assert blue == [[True, False, True], [True, False, False], [False, False, False]]
+    assert [axes.get_ylabel() for axes in steps] == ["≥1", "≥2", "≥3"]
+    figure.canvas.draw()
+    assert min(axes.yaxis.label.get_window_extent().x0 for axes in steps) > image.get_window_extent().x1
+    rows[0, 2] = 0.001  # a third is out of the question, and not worth a row
+    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, at_once=True)
+    assert len(panel.probabilities) == 2
+
+
+def test_a_caption_stays_under_its_image_and_bars_stay_visible():
+    """Ten labels, wrong: both captions in the same words, and rows of bars that go on below the image."""
+    counts, truth = [[3, 1, 2, 1, 1, 1, 1]], torch.tensor([[3, 1, 2, 1, 1, 0, 2]])
+    sequence = [[0, 0, 0, 1, 2, 2, 3, 4, 5, 6]]
+    shown = panels([np.zeros((20, 20), np.uint8)], predicted(counts, sequence, 7), truth)
+    figure = draw_predictions(shown, [*"0123456"])
+    figure.canvas.draw()
+    image, *steps = (axes.get_window_extent() for axes in figure.axes)
+    for text in figure.texts:
+        assert text.get_window_extent().x1 < image.x1
+        assert text.get_window_extent().y0 > 0
+    assert texts(figure) == ["✗ 0 ×3, 1, 2 ×2, 3, 4,", "5, 6", "true: 0 ×3, 1, 2 ×2, 3, 4,", "6 ×2"]  # noqa: RUF001
+    assert len(steps) == 10
+    assert min(step.height for step in steps) > 0.15 * figure.dpi
+    assert min(step.y0 for step in steps) > 0
 
 
 def test_end_has_its_bar_and_its_step():

@@ -27,6 +27,9 @@ _BARS = 1.5
 _GAP = 0.2
 _LINE = 0.15
 _TICKS = 0.14
+_STEP = 0.2  # the least for a row of bars
+_AT_LEAST = 0.12  # how many of a class a row is about
+_MARK = 0.3  # what a caption leaves for its tick or cross, and for being bold
 
 _FONT = FontProperties(family="DejaVu Sans", size=8)  # matplotlib brings it along
 _BOLD = FontProperties(family="DejaVu Sans", size=8, weight="bold")
@@ -79,7 +82,9 @@ def panels(
         distributions = prediction.probabilities[i].float().numpy()
         # With END there is one more choice to be seen: that nothing more is there.
         end = distributions.shape[1] > prediction.counts.shape[1]
-        named = int(prediction.counts[i].max()) + 1 if at_once else len(sequence) + end
+        named = int(prediction.counts[i].max()) if at_once else len(sequence) + end
+        # That there is one more of a class is shown if it is likely enough to be seen.
+        named += at_once and bool((distributions[named:] >= _ANYTHING).any())
         steps = min(max(named, 1), len(distributions))
         made.append(
             Panel(
@@ -124,15 +129,17 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
         classes: Names of the classes.
     """
     check(len(panels) >= 1, "panels", "at least one", len(panels))
-    predicted = captions(np.stack([panel.counts for panel in panels]), classes)
-    true = [None if panel.truth is None or panel.right else captions(panel.truth[None], classes)[0] for panel in panels]
+    truths = [panel.counts if panel.truth is None else panel.truth for panel in panels]
+    texts = captions(np.stack([*(panel.counts for panel in panels), *truths]), classes, width=_IMAGE - _MARK)
+    predicted = texts[: len(panels)]
+    true = [text if panel.right is False else [] for panel, text in zip(panels, texts[len(panels) :], strict=True)]
     names = [*classes, "END"]
     columns = min(len(panels), 4)
-    lines = [len(p) + len(t or ()) for p, t in zip(predicted, true, strict=True)]
-    below = max(_LINE, _room_for_names(panels, names))
-    rows = [
-        _IMAGE + max(max(lines[i : i + columns]) * _LINE, below) + _GAP for i in range(0, len(panels), columns)
-    ]  # heights
+    heights = [
+        max(_IMAGE + (len(p) + len(t)) * _LINE, len(panel.probabilities[:_STEPS]) * _high(panel) + _room(panel, names))
+        for panel, p, t in zip(panels, predicted, true, strict=True)
+    ]
+    rows = [max(heights[i : i + columns]) + _GAP for i in range(0, len(panels), columns)]
     wide = _IMAGE + 0.12 + _BARS + _GAP
     width, height = columns * wide + _GAP, sum(rows) + _GAP
     figure = Figure(figsize=(width, height), dpi=_DPI, facecolor="white")
@@ -146,9 +153,9 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
         _bars(figure, panel, names, x + _IMAGE + 0.12, y)
         mark = {True: "✓ ", False: "✗ ", None: ""}[panel.right]
         _write(figure, x, y + _IMAGE, [mark + predicted[i][0], *predicted[i][1:]], colour, _BOLD)
-        if true[i] is not None:
-            told = true[i] or []
-            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, ["true: " + told[0], *told[1:]], _PLAIN, _FONT)
+        if true[i]:
+            told = ["true: " + true[i][0], *true[i][1:]]
+            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, told, _PLAIN, _FONT)
     return figure
 
 
@@ -197,14 +204,18 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
     chosen = [{label} for label in (*panel.sequence, len(panel.counts))]  # after the last label, END if there is one
     if panel.at_once:
         chosen = [set(np.flatnonzero(panel.counts > t).tolist()) for t in range(len(steps))]
-    high = _IMAGE / max(len(steps), 4)
+    high = _high(panel)
     for t, probabilities in enumerate(steps):
-        axes = _axes(figure, x, y + t * high, _BARS, high * 0.82)
+        room = _AT_LEAST if panel.at_once else 0
+        axes = _axes(figure, x + room, y + t * high, _BARS - room, high * 0.82)
         colours = [_BLUE if t < len(chosen) and label in chosen[t] else _PALE for label in shown]
         axes.bar(range(len(shown)), probabilities[shown], color=colours, width=0.8)
         axes.set(ylim=(0, 1), xlim=(-0.6, len(shown) - 0.4))
         axes.spines[["top", "left", "right"]].set_visible(False)
         axes.spines["bottom"].set(color=_PALE, linewidth=0.6)
+        if panel.at_once:
+            axes.set_ylabel(f"≥{t + 1}", fontproperties=_SMALL, color=_PLAIN, labelpad=1)
+            axes.yaxis.label.set(rotation=0, ha="right", va="center")
         if t == len(steps) - 1:
             axes.set_xticks(range(len(shown)), [_short(names[label]) for label in shown], fontproperties=_SMALL)
             axes.tick_params(axis="x", length=0, pad=1.5, rotation=90 if _upright(names) else 0, labelcolor=_PLAIN)
@@ -217,10 +228,14 @@ def _upright(names: Sequence[str]) -> bool:
     return max(map(len, names[:-1])) > 2
 
 
-def _room_for_names(panels: Sequence[Panel], names: Sequence[str]) -> float:
-    """Inches that the names under the last step take below the image, if there are so many steps."""
-    full = any(len(panel.probabilities) >= 4 for panel in panels)
-    return 0.6 if full and _upright(names) else _TICKS
+def _high(panel: Panel) -> float:
+    """Inches of each row of bars: all of them beside the image, unless they are too many."""
+    return max(_IMAGE / max(len(panel.probabilities[:_STEPS]), 4), _STEP)
+
+
+def _room(panel: Panel, names: Sequence[str]) -> float:
+    """Inches that the names under the last row of bars take."""
+    return 0.6 if _upright(names) and len(panel.probabilities) >= 4 else _TICKS
 
 
 def _shown(steps: Float[np.ndarray, "t k"], num_classes: int) -> list[int]:

@@ -95,12 +95,13 @@ def draw(examples: Examples, *, boxes: bool = False) -> Figure:
     return figure
 
 
-def captions(counts: Int64[np.ndarray, "n c"], classes: Sequence[str]) -> list[list[str]]:
+def captions(counts: Int64[np.ndarray, "n c"], classes: Sequence[str], *, width: float = _PANEL) -> list[list[str]]:
     """Multisets in words, in lines that fit under a panel: all labels one by one, if that takes only a line.
 
     Args:
         counts: How many of each class (N, C).
         classes: Their names.
+        width: Of a line, in inches.
 
     Returns:
         The lines of each caption.
@@ -113,19 +114,19 @@ def captions(counts: Int64[np.ndarray, "n c"], classes: Sequence[str]) -> list[l
     """  # noqa: RUF002  (the sign is meant)
     items = [[(classes[i], int(row[i])) for i in np.flatnonzero(row).tolist()] for row in counts]
     listed = [", ".join(_clean(name) for name, count in row for _ in range(count)) for row in items]
-    if all(_width(line) <= _PANEL for line in listed):
+    if all(_width(line) <= width for line in listed):
         return [[line or "(nothing)"] for line in listed]
-    return [_lines(row) or ["(nothing)"] for row in items]
+    return [_lines(row, width) or ["(nothing)"] for row in items]
 
 
-def _lines(items: Sequence[tuple[str, int]]) -> list[str]:
+def _lines(items: Sequence[tuple[str, int]], width: float) -> list[str]:
     """Each class once, with its count; what takes too many lines is only counted."""
     lines: list[str] = []
     told = 0
     for i, (name, count) in enumerate(items):
         comma = "," * (i < len(items) - 1)
-        word = _fit(name, f" ×{count}" * (count > 1) + comma)  # noqa: RUF001  (the sign is meant)
-        if lines and _width(f"{lines[-1]} {word}") <= _PANEL:
+        word = _fit(name, f" ×{count}" * (count > 1) + comma, width)  # noqa: RUF001  (the sign is meant)
+        if lines and _width(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         elif len(lines) < _LINES:
             lines.append(word)
@@ -140,10 +141,10 @@ def _clean(name: str) -> str:
     return " ".join(name.split())
 
 
-def _fit(name: str, after: str) -> str:
+def _fit(name: str, after: str, width: float) -> str:
     """A name and what follows it on one line, the name cut if it must be."""
     shown = _clean(name)
-    while len(shown) > 1 and _width(shown + after) > _PANEL:
+    while len(shown) > 1 and _width(shown + after) > width:
         shown = shown.removesuffix("…")[:-1] + "…"
     return shown + after
 
