@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from torchmultiset.predictor import Prediction
@@ -94,7 +95,7 @@ def test_what_was_said_at_once_shows_how_probable_each_number_of_each_class_is()
         blue.append([bar.get_facecolor()[2] > 0.8 for bar in axes.patches])
     assert blue == [[True, False, True], [True, False, False], [False, False, False]]
     assert [axes.get_ylabel() for axes in steps] == ["≥1", "≥2", "≥3"]
-    figure.canvas.draw()
+    FigureCanvasAgg(figure).draw()
     assert min(axes.yaxis.label.get_window_extent().x0 for axes in steps) > image.get_window_extent().x1
     rows[0, 2] = 0.001  # a third is out of the question, and not worth a row
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, at_once=True)
