@@ -1,4 +1,4 @@
-"""What is skipped for want of a browser on somebody's desk fails in CI, where nobody reads what was skipped."""
+"""What `make` and CI run: the demo's commands, and tests that may be skipped on somebody's desk but not there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from torchmultiset.presets import values_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,3 +43,15 @@ def test_elsewhere_they_are_skipped_and_say_why(tmp_path):
     code, said = browser_tests(tmp_path, ci="")
     assert (code, "FAILED" in said, "ERROR" in said) == (0, False, False)
     assert "needs a browser: the Debian package chromium" in said
+
+
+def test_the_demo_learns_with_the_multiset_loss_and_shows_a_count_head_beside_it():
+    said = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commands = [line.split("/multiset ")[1].split() for line in said.splitlines() if "/multiset " in line]
+    first, beside, compared = commands
+    assert first[:3] == beside[:3] == ["train", "--preset", "demo"]
+    assert values_of("demo", "fast")["objective"] == "multi"
+    assert "--objective" not in first
+    assert beside[beside.index("--objective") + 1] == "counts"
+    folders = [command[command.index("--out") + 1] for command in (first, beside)]
+    assert compared == ["compare", "data/demo", *folders]

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from tiny_runs import images, vectors
 
 from torchmultiset.data import Examples
@@ -14,6 +15,7 @@ from torchmultiset.policies import LSTMPolicy
 from torchmultiset.predictor import Predictor
 from torchmultiset.readouts import OneStep
 from torchmultiset.report.entropy import LEVELS, curve, entropy_curves
+from torchmultiset.report.entropy_figure import draw_oracle, draw_policy
 
 
 def same_size(count: int, size: int) -> Examples:
@@ -95,3 +97,22 @@ def test_a_one_step_model_has_no_steps():
 def test_a_step_that_nobody_reaches_is_left_out():
     told = curve(torch.ones(2, 3), torch.tensor([[True, True, False], [True, False, False]]))
     assert told["examples"] == [2, 1]
+
+
+def test_the_figure_shows_the_policy_and_both_oracles_with_what_90_percent_of_the_examples_have():
+    told = entropy_curves(model(size=4, stop="fixed"), same_size(40, 4))
+    axes = Figure().subplots()
+    draw_oracle(axes, told, spread=True)
+    draw_policy(axes, told, spread=True, label="policy", color="blue")
+    curves = {
+        "oracle, instances": told["oracle"]["instances"],
+        "oracle, classes": told["oracle"]["classes"],
+        "policy": told["policy"],
+    }
+    assert {line.get_label(): line.get_ydata().tolist() for line in axes.lines} == {
+        name: of["mean"] for name, of in curves.items()
+    }
+    assert [LEVELS[0], LEVELS[-1]] == pytest.approx([0.05, 0.95])
+    for band, of in zip(axes.collections, curves.values(), strict=True):
+        corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+        assert corners >= {(t + 1, row[i]) for t, row in enumerate(of["quantiles"]) for i in (0, -1)}
