@@ -136,7 +136,7 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     names = [*classes, "END"]
     columns = min(len(panels), 4)
     heights = [
-        max(_IMAGE + (len(p) + len(t)) * _LINE, len(panel.probabilities[:_STEPS]) * _high(panel) + _room(panel, names))
+        max(_IMAGE + (len(p) + len(t)) * _LINE, len(panel.probabilities[:_STEPS]) * _high(panel) + _room(names))
         for panel, p, t in zip(panels, predicted, true, strict=True)
     ]
     rows = [max(heights[i : i + columns]) + _GAP for i in range(0, len(panels), columns)]
@@ -233,9 +233,9 @@ def _high(panel: Panel) -> float:
     return max(_IMAGE / max(len(panel.probabilities[:_STEPS]), 4), _STEP)
 
 
-def _room(panel: Panel, names: Sequence[str]) -> float:
+def _room(names: Sequence[str]) -> float:
     """Inches that the names under the last row of bars take."""
-    return 0.6 if _upright(names) and len(panel.probabilities) >= 4 else _TICKS
+    return 0.6 if _upright(names) else _TICKS
 
 
 def _shown(steps: Float[np.ndarray, "t k"], num_classes: int) -> list[int]:
