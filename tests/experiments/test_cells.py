@@ -103,6 +103,9 @@ def test_which_cells_there_are():
     assert count("small", "larger") == {"mnist-multi-larger": 8}
     assert count("small", "training") == {"mnist-multi-60": 14, "coco-easy": 8 * 3}
     assert count("small", "rare") == {"mnist-multi-rare": 9}
+    # Losses for policies, of which L_1-step has none; and two of them again.
+    assert count("small", "policy") == {"mnist-multi-4": 5, "mnist-multi-1-4": 5, "mnist-multi-10": 5}
+    assert count("small", "longer") == {"mnist-multi-1-4-longer": 2}
     assert count("small", "variations") == {"mnist-multi-4": 3, "coco-easy": 3 * 3}
 
 
@@ -166,16 +169,37 @@ def test_methods_are_what_they_are_called():
 @pytest.mark.parametrize("scale", SCALE_NAMES)
 def test_cells_of_a_data_set_differ_in_objective_and_seed_only(scale):
     rest = {}
-    for cell in all_cells(scale, [*TABLES, "beyond", "variations", "larger", "rare"]):
+    for cell in all_cells(scale, [*TABLES, "beyond", "variations", "policy", "longer", "larger", "rare"]):
         config = replace(cell.config(), objective=RunConfig().objective, seed=0)
-        if cell.method in ("marginal", "multi-transformer"):  # these need a policy of their own, and share it
+        if cell.method == "marginal" or cell.method.endswith(
+            "-transformer"
+        ):  # these need a policy of their own, and share it
             assert config.model.policy == "transformer"
             usual = rest[cell.data_set].model
             config = replace(
                 config, model=replace(config.model, policy="auto", hidden=usual.hidden, layers=usual.layers)
             )
         assert rest.setdefault(cell.data_set, config) == config
-    assert len(rest) == 7
+    assert len(rest) == 8
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_longer_is_the_same_run_with_more_epochs(scale):
+    for loss in ("multi", "seq"):
+        usual, longer = (
+            to_dict(find(scale, f"mnist-multi-1-4{end}/{loss}/seed-0").config()) for end in ("", "-longer")
+        )
+        assert longer["epochs"] > usual["epochs"]
+        assert {**longer, "epochs": usual["epochs"]} == usual
+
+
+def test_losses_with_another_policy_are_the_papers_otherwise():
+    for loss in ("multi", "rl", "dm-l1", "dm-kl", "seq"):
+        usual, other = (
+            find("small", f"mnist-multi-10/{name}/seed-0").config() for name in (loss, f"{loss}-transformer")
+        )
+        assert other.model.policy == "transformer"
+        assert replace(other, model=usual.model) == usual
 
 
 def test_the_paper_scale_is_the_papers():

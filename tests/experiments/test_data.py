@@ -29,7 +29,7 @@ def some(scale, *patterns):
 
 def test_the_plans_say_how_many_examples_there_are(tmp_path):
     cells = some("smoke", "*/multi/seed-0")
-    assert len(cells) == 8
+    assert len(cells) == 9
     make_data(cells, tmp_path)
     for cell in cells:
         task = prepare(cell.config(tmp_path))

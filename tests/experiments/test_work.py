@@ -141,13 +141,16 @@ def test_how_many_prefixes_there_are(policy, size, beam):
     assert work._widest(model, size) == beam
 
 
-def test_what_an_older_version_left_out_is_made_up_for(folders):
-    path = result(folders, RANDOM) / "worth.json"
-    before, record_before = path.read_text(), record(folders, RANDOM)
+@pytest.mark.parametrize(("name", "left_out"), [(RANDOM, "worth.json"), (TEN, "worth.json"), (TEN, "entropy.json")])
+def test_what_an_older_version_left_out_is_made_up_for(folders, name, left_out):
+    cell, path, record_before = find("smoke", name), result(folders, name) / left_out, record(folders, name)
+    before = {beside: beside.read_bytes() for beside in path.parent.iterdir() if beside.is_file()}
     path.unlink()
-    run_cell(find("smoke", RANDOM), folders, threads=1)
-    assert path.read_text() == before
-    assert record(folders, RANDOM) == record_before
+    assert not work.is_done(cell, folders)
+    run_cell(cell, folders, threads=1)
+    assert work.is_done(cell, folders)
+    assert {beside: beside.read_bytes() for beside in path.parent.iterdir() if beside.is_file()} == before
+    assert record(folders, name) == record_before
 
 
 @pytest.mark.parametrize(("name", "splits"), [(RANDOM, ("validation", "test")), (TEN, ("test",))])

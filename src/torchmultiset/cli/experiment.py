@@ -35,7 +35,18 @@ __all__ = ["app"]
 
 # Of its own, because the help lists the choices of a Literal and not those of a union of two.
 _Name: TypeAlias = Literal[
-    "table-1", "table-2", "table-3", "entropy", "beyond", "variations", "larger", "rare", "training", "all"
+    "table-1",
+    "table-2",
+    "table-3",
+    "entropy",
+    "beyond",
+    "variations",
+    "policy",
+    "longer",
+    "larger",
+    "rare",
+    "training",
+    "all",
 ]
 _AtLeastOne = Parameter(validator=Number(gte=1))
 
@@ -83,7 +94,8 @@ def experiment(
 
     Args:
         names: Which tables of the paper; "entropy" is its figure; "beyond" and "variations" are about objectives that
-            came after it; "larger" and "rare" test with more labels, and with other labels, than were learned from;
+            came after it; "policy" has its losses with a policy that learns faster, "longer" two of them with more
+            epochs; "larger" and "rare" test with more labels, and with other labels, than were learned from;
             "training" is about encoders and training, whatever the loss.
         scale: How large; see below.
         only: Only cells whose name fits this pattern, or begins with it: `mnist-multi-4`, `*/multi/*`. May be repeated.

@@ -1,7 +1,7 @@
 """Tables that the paper does not have.
 
-Later objectives beside its six; variations on its own loss; what becomes of them on test data unlike what they learned
-from; and what other encoders and training give whatever the loss.
+Later objectives beside its six; variations on its own loss; its losses with another policy, and with more epochs; what
+becomes of them on test data unlike what they learned from; and what other encoders and training give whatever the loss.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchmultiset.experiments.paper import TABLES, DataSetName, Row, Table, TableName
+from torchmultiset.experiments.paper import METHODS, TABLES, DataSetName, Row, Table, TableName
 
 __all__ = ["BEYOND", "BEYOND_METHODS"]
 
 # A policy that sees only counts. Beside the ConvLSTM of the scale small: more weights on digits, fewer on photographs.
 _COUNTS_ONLY = {"policy": "transformer", "hidden": 64, "layers": 2}
+
+# The paper's losses for policies; L_1-step has none.
+_SEQUENTIAL = ("multi", "rl", "dm-l1", "dm-kl", "seq")
 
 # What is changed for any loss, and how it is called.
 _TRAINING: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -32,7 +35,7 @@ BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     "hungarian": {"objective": "hungarian"},
     "power": {"objective": "power"},
     "marginal": {"objective": "marginal", **_COUNTS_ONLY},
-    "multi-transformer": {"objective": "multi", **_COUNTS_ONLY},
+    **{f"{loss}-transformer": {**METHODS[loss], **_COUNTS_ONLY} for loss in _SEQUENTIAL},
     "multi-js": {"objective": "multi", "divergence": "js"},
     "multi-tv": {"objective": "multi", "divergence": "tv"},
     **{
@@ -98,6 +101,12 @@ BEYOND: Mapping[TableName, Table] = {
             "multi-tv": _row("total variation", 2),
         },
     ),
+    "policy": Table(
+        "test",
+        ("mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"),
+        {f"{loss}-transformer": _row(TABLES["table-3"].rows[loss].title, 3) for loss in _SEQUENTIAL},
+    ),
+    "longer": Table("test", ("mnist-multi-1-4-longer",), {loss: _row(_TITLES[loss], 1) for loss in ("multi", "seq")}),
     "larger": Table("test", ("mnist-multi-larger",), {method: _row(_TITLES[method], 1) for method in _LARGER}),
     "training": Table("test", ("mnist-multi-60", "coco-easy"), _training_rows()),
     "rare": Table("test", ("mnist-multi-rare",), {method: _row(_TITLES[method], 1) for method in _RARE}),

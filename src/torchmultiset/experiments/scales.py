@@ -75,6 +75,11 @@ def _mnist(name: str, images_per_second: int, **values: Any) -> DataPlan:
     return DataPlan(f"mnist-multi-{name}", *sizes, images_per_second, values, digits)
 
 
+def _longer(plan: DataPlan, epochs: int) -> DataPlan:
+    """The same data, learned from for longer."""
+    return replace(plan, values={**plan.values, "epochs": epochs}, preset="mnist-multi-1-4")
+
+
 def _tiny(path: str, digits: MnistMulti) -> DataPlan:
     values = {"mnist_multi": "none", **_TINY_VALUES}
     return DataPlan(path, digits.train, digits.validation, digits.test, 250, values, digits)
@@ -125,6 +130,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _tiny("smoke/mnist-multi-10", _tiny_digits(sizes=(10, 10), digit_px=(14, 14))),
             "coco-easy": DataPlan("smoke/coco-easy.jsonl", 34, 6, 20, 150, _TINY_COCO),
             "coco-medium": DataPlan("smoke/coco-medium.jsonl", 68, 12, 40, 150, _TINY_COCO),
+            "mnist-multi-1-4-longer": _longer(_tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4))), 4),
             "mnist-multi-larger": _larger("smoke/mnist-multi-larger", 250, _TINY_SIZES, _TINY_VALUES),
             "mnist-multi-rare": _rare("smoke/mnist-multi-rare", 250, _TINY_SIZES, _TINY_VALUES),
             "mnist-multi-60": _on_60("smoke/mnist-multi-60", 250, _TINY_SIZES, _TINY_VALUES),
@@ -143,6 +149,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _mnist("10", 350, epochs=4, layers=1),
             "coco-easy": DataPlan("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}),
             "coco-medium": DataPlan("coco-subset-medium.jsonl", 1992, 351, 775, 300, {"epochs": 20, **_SMALL_COCO}),
+            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 560, layers=1), 10),
             "mnist-multi-larger": _larger("mnist-multi-larger", 600, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
             "mnist-multi-rare": _rare("mnist-multi-rare", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
             "mnist-multi-60": _on_60("mnist-multi-60", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
@@ -161,6 +168,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _mnist("10", 200),
             "coco-easy": DataPlan("coco-easy.jsonl", 8_696, 1_534, 5_107, 100),
             "coco-medium": DataPlan("coco-medium.jsonl", 37_503, 6_618, 21_944, 50),
+            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 400), 400),
             "mnist-multi-larger": _larger("mnist-multi-larger-paper", 400, {}, {}),
             "mnist-multi-rare": _rare("mnist-multi-rare-paper", 800, {}, {}),
             "mnist-multi-60": _on_60("mnist-multi-60-paper", 800, {}, {"norm": "batch"}),

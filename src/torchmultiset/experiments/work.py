@@ -6,7 +6,7 @@
       record.json                    what it is, what the paper says, how to run it again, how it went; written last
       epochs.jsonl                   a line for each epoch
       predictions.npz                predicted and true counts of each test example, for paired tests
-      entropy.json                   for cells of the entropy figure
+      entropy.json                   for cells of the entropy figures
       worth.json                     how probable it found the truth, and its predictions
       model/                         the predictor, if it is smaller than a megabyte
     RUNS/<scale>/<cell id>/          the run folder, as `multiset train` leaves it; log.txt and progress.json
@@ -39,6 +39,7 @@ from torchmultiset.predictor import Predictor, read_description
 from torchmultiset.report.calibration import calibrate, log_probabilities
 from torchmultiset.report.entropy import entropy_curves
 from torchmultiset.report.evaluation import report
+from torchmultiset.report.results import has_entropy
 from torchmultiset.run import Watch, train
 from torchmultiset.task import Task, prepare
 from torchmultiset.training import EPOCHS, Progress, local_fabric
@@ -122,7 +123,8 @@ def run_cell(cell: Cell, folders: Folders, *, threads: int, mnist: str = "") -> 
 def is_done(cell: Cell, folders: Folders) -> bool:
     """Whether there is a record, and all else that can still be made."""
     result = folders.result(cell)
-    return (result / RECORD).exists() and ((result / WORTH).exists() or _with_model(cell, folders) is None)
+    made = (result / RECORD).exists()
+    return made and (not _missing(cell, result) or _with_model(cell, folders) is None)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -185,12 +187,17 @@ def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mappin
     result.mkdir(parents=True, exist_ok=True)
     write_whole(result / EPOCHS, (run / EPOCHS).read_bytes())
     write_whole(result / PREDICTIONS, _predictions(kept, model.classes))
-    if "entropy" in cell.tables:
-        curves = {"split": "validation", **entropy_curves(model, task.splits["validation"])}
-        write_whole(result / ENTROPY, json.dumps(curves, indent=1, allow_nan=False) + "\n")
+    if has_entropy(cell.tables):
+        _measure_entropy(model, task.splits["validation"], result)
     _keep_model(run / MODEL, result / MODEL)
     _measure_worth(model, task.splits["test"], evaluations["test"], result)
     write_whole(result / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def _measure_entropy(model: Predictor, examples: Examples, result: Path) -> None:
+    """Write down how sure the policy is at each step, on validation data."""
+    curves = {"split": "validation", **entropy_curves(model, examples)}
+    write_whole(result / ENTROPY, json.dumps(curves, indent=1, allow_nan=False) + "\n")
 
 
 def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation, result: Path) -> None:
@@ -239,13 +246,22 @@ def _with_model(cell: Cell, folders: Folders) -> Path | None:
     return next((place for place in places if (place / MODEL).exists()), None)
 
 
+def _missing(cell: Cell, result: Path) -> list[str]:
+    """What belongs beside the record, can be measured with the model alone, and is not there."""
+    wanted = [WORTH, ENTROPY] if has_entropy(cell.tables) else [WORTH]
+    return [name for name in wanted if not (result / name).exists()]
+
+
 def _complete(cell: Cell, result: Path, folders: Folders, mnist: str) -> None:
-    """What can be measured with the model that was kept."""
+    """Measure what is missing, with the model that was kept."""
     with_model = _with_model(cell, folders)
     assert with_model is not None
     model = open_model(with_model).to(local_fabric().device)
-    test = prepare(cell.config(folders.data, mnist=mnist)).splits["test"]
-    _measure_worth(model, test, evaluate(model, test), result)
+    splits, missing = prepare(cell.config(folders.data, mnist=mnist)).splits, _missing(cell, result)
+    if ENTROPY in missing:
+        _measure_entropy(model, splits["validation"], result)
+    if WORTH in missing:
+        _measure_worth(model, splits["test"], evaluate(model, splits["test"]), result)
 
 
 def _keep_model(model: Path, kept: Path) -> None:

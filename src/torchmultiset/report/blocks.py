@@ -30,6 +30,8 @@ TITLES = {
     "table-3": "Table 3, losses",
     "beyond": "Beyond the paper",
     "variations": "Variations on the multiset loss",
+    "policy": "The paper's losses with a policy that sees only counts",
+    "longer": "Two losses with more epochs",
     "larger": "More labels than were learned from",
     "rare": "Digits that were rare",
     "training": "Encoders and training, whatever the loss",

@@ -14,7 +14,7 @@ from PIL import Image
 
 from torchmultiset.report.blocks import TITLES
 from torchmultiset.report.entropy_figure import draw_oracle, draw_policy
-from torchmultiset.report.results import Run
+from torchmultiset.report.results import ENTROPY_TABLES, Run
 
 __all__ = [
     "Plot",
@@ -34,7 +34,7 @@ _GREY = "#57606a"
 _PALE = "#afb8c1"
 # Okabe and Ito's colours, which most people can tell apart; methods beyond them get another line.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_LINES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 3)))
+_LINES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 3)), (0, (3, 1, 1, 1)))
 _METHODS = (
     *("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"),
     *("multi-stochastic", "multi-oracle", "seq-random-per-batch", "seq-area", "seq-spatial"),
@@ -43,6 +43,7 @@ _METHODS = (
     *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-distort", "multi-affine"),
     *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-distort", "counts-affine"),
     *("multi-faster", "counts-faster", "multi-transformer-faster", "seq-faster"),
+    *("rl-transformer", "dm-l1-transformer", "dm-kl-transformer", "seq-transformer"),
 )
 _CLASSES = 30  # columns of a heat map; more cannot be read
 
@@ -72,13 +73,17 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
                 drawn.append(Plot(f"sizes-{name}{kind}", caption, draw_sizes(some)))
         caption = f"{data_set}: labels missed and invented on test data, for 100 true labels of the class."
         drawn.append(Plot(f"errors-{name}", caption, draw_errors(done)))
-        if any("entropy" in run.tables for run in done):
+        for table in ENTROPY_TABLES:
+            some = [run for run in done if table in run.tables]
+            if not some:
+                continue
+            kind, title = ("", "") if table == "entropy" else (f"-{table}", f", {TITLES[table].lower()}")
             caption = (
-                f"{data_set}: entropy at each step on validation data; lines are means, bands hold 90% of the examples."
-                " The policy's is over classes. The oracle's falls by Remark 4 if items of one class are told apart"
-                " (instances); over classes it can rise."
+                f"{data_set}{title}: entropy at each step on validation data; lines are means, bands hold 90% of"
+                " the examples. The policy's is over classes. The oracle's falls by Remark 4 if items of one class are"
+                " told apart (instances); over classes it can rise."
             )
-            drawn.append(Plot(f"entropy-{name}", caption, draw_entropy(done)))
+            drawn.append(Plot(f"entropy-{name}{kind}", caption, draw_entropy(some)))
     return drawn
 
 
@@ -153,8 +158,7 @@ def error_rates(runs: Sequence[Run], name: str) -> tuple[float, float]:
 
 def draw_entropy(runs: Sequence[Run]) -> Figure:
     """The policies' mean entropies together, then each with its spread beside the oracle's; of the first seeds."""
-    first = {method: group[0] for method, group in _by_method(runs).items() if "entropy" in group[0].tables}
-    curves = {method: told for method, run in first.items() if (told := run.entropy()) is not None}
+    curves = {method: told for method, group in _by_method(runs).items() if (told := group[0].entropy()) is not None}
     columns = 3
     rows = -(-(len(curves) + 1) // columns)
     figure, axes = _figure(rows, columns, 2.7 * rows)

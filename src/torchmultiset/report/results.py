@@ -6,7 +6,7 @@
       record.json        what it is, its place in the paper's tables, the numbers
       epochs.jsonl       a line for each epoch
       predictions.npz    predicted and true counts of each example
-      entropy.json       for the entropy figure
+      entropy.json       for the entropy figures
       worth.json         how probable it found the truth, and its predictions
 """
 
@@ -22,9 +22,11 @@ from zipfile import BadZipFile
 import numpy as np
 from jaxtyping import UInt8
 
-__all__ = ["Place", "Run", "read_runs", "run_of"]
+__all__ = ["ENTROPY_TABLES", "Place", "Run", "has_entropy", "read_runs", "run_of"]
 
 _FORMAT = 1
+ENTROPY_TABLES = ("entropy", "policy")
+"""Those that have a figure of how sure the policies are at each step."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Run:
             raise self._damaged(path, error) from None
 
     def entropy(self) -> dict[str, Any] | None:
-        """The curves of the entropy figure, if it belongs to that."""
-        if "entropy" not in self.tables:
+        """The curves of the entropy figures, if it belongs to one."""
+        if not has_entropy(self.tables):
             return None
         path = self._beside("entropy.json")
         try:
@@ -116,6 +118,11 @@ class Run:
 
     def _damaged(self, path: Path, error: Exception) -> ValueError:
         return ValueError(f"{path} is damaged ({error}): run the cell again with: {self.command} --again")
+
+
+def has_entropy(tables: Iterable[str]) -> bool:
+    """Whether a run of these tables says how sure it is at each step."""
+    return not {*ENTROPY_TABLES}.isdisjoint(tables)
 
 
 def run_of(told: Mapping[str, Any], path: Path | None = None) -> Run:
