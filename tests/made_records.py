@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from torchmultiset.report.results import has_entropy
+
 CLASSES = ["cat", "dog", "<b>$x$|_y_"]
 
 
@@ -87,7 +89,7 @@ def write_record(
         for name, a in (("predicted", predicted), ("true", true))
     }
     np.savez_compressed(at / "predictions.npz", classes=np.array(CLASSES), **arrays)
-    if "entropy" in tables:
+    if has_entropy(tables):
         (at / "entropy.json").write_text(json.dumps(entropy()))
     (at / "record.json").write_text(json.dumps(told | different))
     return at / "record.json"

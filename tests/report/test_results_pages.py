@@ -100,6 +100,15 @@ def test_every_link_of_the_page_leads_somewhere(page, folder):
     assert len({*page.values("id")}) == len(page.values("id"))
 
 
+def test_the_page_begins_with_a_link_to_each_part(page):
+    links = [
+        attributes["href"][1:] for tag, attributes, inside in page.elements if tag == "a" and ("nav", None) in inside
+    ]
+    heads = [attributes["id"] for tag, attributes, _ in page.elements if tag in ("h2", "h3") and "id" in attributes]
+    assert links == [head for head in heads if head != "figures"]
+    assert links == ["table-0", "figures-0", "runs"]
+
+
 def test_what_is_wide_scrolls_by_itself(page):
     wide = [inside for tag, _, inside in page.elements if tag in ("table", "img")]
     assert len(wide) >= 5
@@ -179,6 +188,21 @@ def test_what_goes_beyond_the_paper_has_figures_of_its_own(tmp_path):
     assert shown["curves-d"] == shown["sizes-d"] == ["multi", "rl"]
     assert shown["curves-d-beyond"] == shown["sizes-d-beyond"] == ["multi", "counts"]
     assert drawn["curves-d-beyond"].caption == "d, beyond the paper: learning curves, on validation data."
+
+
+def test_each_table_of_entropies_has_a_figure_of_its_own(tmp_path):
+    papers = place("entropy", "L_multi", (0, 0), None) | place("table-3", "L_multi", (0, 0), PAPER)
+    write_record(tmp_path, "d/multi/seed-0", papers, RIGHT)
+    for row, method in enumerate(("multi-transformer", "rl-transformer")):
+        write_record(tmp_path, f"d/{method}/seed-0", place("policy", method, (row, 0), None), RIGHT)
+    drawn = {plot.name: plot for plot in plots(read_runs(tmp_path)) if plot.name.startswith("entropy")}
+    oracles = ["oracle, instances", "oracle, classes"]
+    shown = {name: [line.get_label() for line in plot.figure.axes[0].lines] for name, plot in drawn.items()}
+    assert shown == {
+        "entropy-d": ["multi", *oracles],
+        "entropy-d-policy": ["multi-transformer", "rl-transformer", *oracles],
+    }
+    assert drawn["entropy-d-policy"].caption.startswith("d, the paper's losses with a policy that sees only counts: ")
 
 
 def test_missed_and_invented_labels(tmp_path):

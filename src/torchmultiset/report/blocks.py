@@ -170,9 +170,14 @@ class Block:
         return self.table.startswith("table-")
 
     @property
+    def table_title(self) -> str:
+        """The table in words."""
+        return TITLES.get(self.table, self.table)
+
+    @property
     def title(self) -> str:
         """Table and data set in words."""
-        return f"{TITLES.get(self.table, self.table)}: {self.column}, {self.split} data"
+        return f"{self.table_title}: {self.column}, {self.split} data"
 
     @property
     def data(self) -> str:

@@ -18,11 +18,13 @@ class Picture:
     """A figure.
 
     Attributes:
+        data_set: What it is about.
         caption: What it shows.
         address: Where its file is, as seen from the page.
         png: The file's content.
     """
 
+    data_set: str
     caption: str
     address: str
     png: bytes
@@ -55,6 +57,15 @@ class Contents:
         """How large the experiments are, and how many of them are done."""
         done = sum(run.done for run in self.runs)
         return f"{scale_note(self.scale)} {done} of {len(self.runs)} runs are done."
+
+    @property
+    def figures(self) -> dict[str, list[Picture]]:
+        """Data set, in words -> its pictures."""
+        words = {block.data_set: block.column for block in reversed(self.blocks)}
+        found: dict[str, list[Picture]] = {}
+        for picture in self.pictures:
+            found.setdefault(words.get(picture.data_set, picture.data_set), []).append(picture)
+        return found
 
     def address(self, row: Row) -> str:
         """Where the numbers of a row are from: its record, or the list of its runs if there are several."""

@@ -57,7 +57,7 @@ def galleries(runs: Sequence[Run], data: Mapping[str, Examples]) -> list[Plot]:
             f"{data_set}: the first test images that {first} gets right, and the first that it gets wrong, with what"
             " each method says."
         )
-        drawn.append(Plot(f"examples-{data_set}", caption, draw_gallery(examples, predicted)))
+        drawn.append(Plot(f"examples-{data_set}", data_set, caption, draw_gallery(examples, predicted)))
     return drawn
 
 

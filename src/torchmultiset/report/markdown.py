@@ -26,8 +26,10 @@ def in_markdown(contents: Contents) -> str:
         if block.comparisons:
             parts.append(_comparisons(block))
     if contents.pictures:
-        figures = ((_text(picture.caption), picture.address) for picture in contents.pictures)
-        parts += ["## Figures", *(f"![{caption}]({address})\n\n{caption}" for caption, address in figures)]
+        parts.append("## Figures")
+    for data_set, pictures in contents.figures.items():
+        figures = ((_text(picture.caption), picture.address) for picture in pictures)
+        parts += [f"### {_text(data_set)}", *(f"![{caption}]({address})\n\n{caption}" for caption, address in figures)]
     return "\n\n".join([*parts, "## Runs", _runs(contents)]) + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
@@ -18,7 +19,7 @@ body { margin: 0 auto; max-width: 76rem; padding: 0 1rem 3rem; font: 1rem/1.5 sy
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 p, details > ul, figcaption { max-width: 56rem; }
 a { color: #0550ae; }
-nav ul { columns: 18rem; column-gap: 2.5rem; padding-left: 1.2rem; } nav li { break-inside: avoid; }
+nav ul { padding-left: 1.2rem; } nav li { margin: .3rem 0; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d0d7de; }
@@ -44,16 +45,9 @@ def in_html(contents: Contents) -> str:
     title = f"torchmultiset: results, scale {contents.scale}"
     items = "".join(f"<li>{escape(note)}</li>" for note in contents.notes)
     glances = at_a_glance(contents.blocks)
-    heads = [*((f"glance-{i}", f"Exact match at a glance: {glance.title}") for i, glance in enumerate(glances))]
-    heads += [
-        *((f"table-{i}", block.title) for i, block in enumerate(contents.blocks)),
-        ("figures", "Figures"),
-        ("runs", "Runs"),
-    ]
-    places = "".join(f'<li><a href="#{at}">{escape(name)}</a></li>' for at, name in heads)
     tables = "".join(_glance(i, glance) for i, glance in enumerate(glances))
     tables += "".join(_block(i, block) for i, block in enumerate(contents.blocks))
-    figures = "".join(map(_figure, contents.pictures))
+    figures = "".join(_figures(i, *each) for i, each in enumerate(contents.figures.items()))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -66,7 +60,7 @@ def in_html(contents: Contents) -> str:
 <h1>{escape(title)}</h1>
 <p>The experiments of <cite>Loss Functions for Multiset Prediction</cite> (Welleck et al., 2018), ours beside the
 paper's. {escape(contents.state)} Written by <code>{escape(contents.command)}</code>.</p>
-<nav><ul>{places}</ul></nav>
+<nav><ul>{_places(contents, glances)}</ul></nav>
 <details><summary>How to read the tables</summary><ul>{items}</ul></details>
 {tables}
 <h2 id="figures">Figures</h2>
@@ -76,6 +70,22 @@ paper's. {escape(contents.state)} Written by <code>{escape(contents.command)}</c
 </body>
 </html>
 """
+
+
+def _places(contents: Contents, glances: Sequence[Glance]) -> str:
+    """A line for each table, with links to all that there is of it."""
+    lines: dict[str, list[tuple[str, str]]] = {}
+    for i, glance in enumerate(glances):
+        lines.setdefault(glance.title, []).append((f"glance-{i}", "at a glance"))
+    for i, block in enumerate(contents.blocks):
+        lines.setdefault(block.table_title, []).append((f"table-{i}", block.column))
+    lines["Figures"] = [(f"figures-{i}", data_set) for i, data_set in enumerate(contents.figures)]
+    lines["Runs"] = [("runs", "records and commands")]
+    found = []
+    for title, places in lines.items():
+        links = " · ".join(f'<a href="#{at}">{escape(name)}</a>' for at, name in places)
+        found.append(f"<li>{escape(title)}: {links}</li>")
+    return "".join(found)
 
 
 def _glance(number: int, glance: Glance) -> str:
@@ -141,6 +151,10 @@ def _comparisons(block: Block) -> str:
     heads = "".join(f"<th>{name}</th>" for name in ("against", "seeds", "only it is right", "only the other is"))
     return f"""<details><summary>The paired tests</summary><div class="wide"><table>
 <thead><tr>{heads}<th>p</th><th>Holm</th></tr></thead><tbody>{rows}</tbody></table></div></details>"""
+
+
+def _figures(number: int, data_set: str, pictures: Sequence[Picture]) -> str:
+    return f'<h3 id="figures-{number}">{escape(data_set)}</h3>\n{"".join(map(_figure, pictures))}'
 
 
 def _figure(picture: Picture) -> str:

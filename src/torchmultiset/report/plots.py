@@ -52,6 +52,7 @@ class Plot(NamedTuple):
     """A figure with what to call it and what to say below it."""
 
     name: str
+    data_set: str
     caption: str
     figure: Figure
 
@@ -67,12 +68,12 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
         name = data_set.replace("/", "-")
         for kind, title, some in _few(done):
             caption = f"{data_set}{title}: learning curves, on validation data."
-            drawn.append(Plot(f"curves-{name}{kind}", caption, draw_curves(some)))
+            drawn.append(Plot(f"curves-{name}{kind}", data_set, caption, draw_curves(some)))
             if _sizes(some):
                 caption = f"{data_set}{title}: exact match on test data, by size of the true multiset."
-                drawn.append(Plot(f"sizes-{name}{kind}", caption, draw_sizes(some)))
+                drawn.append(Plot(f"sizes-{name}{kind}", data_set, caption, draw_sizes(some)))
         caption = f"{data_set}: labels missed and invented on test data, for 100 true labels of the class."
-        drawn.append(Plot(f"errors-{name}", caption, draw_errors(done)))
+        drawn.append(Plot(f"errors-{name}", data_set, caption, draw_errors(done)))
         for table in ENTROPY_TABLES:
             some = [run for run in done if table in run.tables]
             if not some:
@@ -83,7 +84,7 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
                 " the examples. The policy's is over classes. The oracle's falls by Remark 4 if items of one class are"
                 " told apart (instances); over classes it can rise."
             )
-            drawn.append(Plot(f"entropy-{name}{kind}", caption, draw_entropy(some)))
+            drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(some)))
     return drawn
 
 

@@ -65,7 +65,7 @@ def publish(
     notes = [*NOTES, *([] if pictured else [_NO_IMAGES])]
     files = {out / scale / f"{plot.name}.png": png(plot.figure) for plot in drawn}
     pictures = [
-        Picture(plot.caption, quote(f"{scale}/{path.name}"), content)
+        Picture(plot.data_set, plot.caption, quote(f"{scale}/{path.name}"), content)
         for plot, (path, content) in zip(drawn, files.items(), strict=True)
     ]
     contents = Contents(scale, blocks, runs, pictures, notes, link=link, command=command)
