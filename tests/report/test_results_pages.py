@@ -245,10 +245,12 @@ def test_images_with_what_each_method_says():
 def test_only_the_images_that_were_tested_on(tmp_path):
     truth = np.array([[1, 1, 0], [0, 2, 0]], dtype=np.uint8)
     write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), [True, False], true=truth)
+    write_record(tmp_path, "d/multi-js/seed-0", place("variations", "JS", (0, 0), None), [True, True], true=truth)
     runs = read_runs(tmp_path)
     (plot,) = galleries(runs, {"d": examples(truth), "other": examples(truth)})
     assert plot.name == "examples-d"
     buffer = io.BytesIO()
     plot.figure.savefig(buffer, format="png")
+    assert not [text for text in plot.figure.texts if "multi-js" in text.get_text()]
     with pytest.warns(UserWarning, match="the test images of d are not those of the experiments"):
         assert galleries(runs, {"d": examples(truth[::-1])}) == []

@@ -27,6 +27,7 @@ _COLUMNS = 4
 _NUMBER = 8
 
 _FONT = FontProperties(family="DejaVu Sans", size=7.5)
+_MAIN = {"table-3", "beyond"}  # tables of one row for each objective; with all others pictures would be lists
 _RIGHT, _WRONG, _PLAIN = "#1a7f37", "#cf222e", "#57606a"
 
 
@@ -34,14 +35,17 @@ def galleries(runs: Sequence[Run], data: Mapping[str, Examples]) -> list[Plot]:
     """A figure for each data set whose test images are there.
 
     Args:
-        runs: From `read_runs`; of each method the first seed is shown.
+        runs: From `read_runs`; of each loss or objective the first seed is shown, of a data set that has only
+            variations all of these.
         data: Data set -> its test examples. If they are not those that the runs were tested on, they are left out,
             with a warning.
     """
     drawn = []
     for data_set, examples in data.items():
         shown: dict[str, Run] = {}
-        for run in sorted((run for run in runs if run.done and run.data_set == data_set), key=lambda run: run.seed):
+        done = [run for run in runs if run.done and run.data_set == data_set]
+        main = [run for run in done if not _MAIN.isdisjoint(run.tables)]
+        for run in sorted(main or done, key=lambda run: run.seed):
             shown.setdefault(run.method, run)
         if not shown:
             continue
