@@ -15,7 +15,7 @@ from torchmultiset.policies import LSTMPolicy
 from torchmultiset.predictor import Predictor
 from torchmultiset.readouts import OneStep
 from torchmultiset.report.entropy import LEVELS, curve, entropy_curves
-from torchmultiset.report.entropy_figure import draw_oracle, draw_policy
+from torchmultiset.report.entropy_figure import draw_oracle, draw_path, draw_policy
 
 
 def same_size(count: int, size: int) -> Examples:
@@ -113,6 +113,8 @@ def test_the_figure_shows_the_policy_and_both_oracles_with_what_90_percent_of_th
         name: of["mean"] for name, of in curves.items()
     }
     assert [LEVELS[0], LEVELS[-1]] == pytest.approx([0.05, 0.95])
+    draw_path(axes, told)
+    assert axes.lines[-1].get_ydata().tolist() == told["oracle_on_policy_path"]["classes"]["mean"]
     for band, of in zip(axes.collections, curves.values(), strict=True):
         corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
         assert corners >= {(t + 1, row[i]) for t, row in enumerate(of["quantiles"]) for i in (0, -1)}

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from torchmultiset.report.preview import save_figure
 
-__all__ = ["draw_oracle", "draw_policy", "save_entropy"]
+__all__ = ["draw_oracle", "draw_path", "draw_policy", "save_entropy"]
 
 _BLUE, _GREY, _PALE = "#0072b2", "#57606a", "#afb8c1"
 
@@ -23,6 +23,7 @@ def save_entropy(told: Mapping[str, Any], path: str | Path) -> None:
     figure = Figure(figsize=(5, 3.8), dpi=150, layout="constrained", facecolor="white")
     axes = figure.subplots()
     draw_oracle(axes, told, spread=True)
+    draw_path(axes, told)
     draw_policy(axes, told, spread=True, label="policy", color=_BLUE)
     axes.set(xlabel="step", ylabel=f"entropy ({told['unit']})")
     axes.set_ylim(bottom=-0.05)
@@ -36,6 +37,12 @@ def save_entropy(told: Mapping[str, Any], path: str | Path) -> None:
 def draw_policy(axes: Axes, told: Mapping[str, Any], *, spread: bool, **style: Any) -> None:
     """The policy's curve, over classes."""
     _draw(axes, told["policy"], told["levels"] if spread else None, **style)
+
+
+def draw_path(axes: Axes, told: Mapping[str, Any]) -> None:
+    """The oracle's over classes, given what the policy named: what the multiset loss teaches it."""
+    curve = told["oracle_on_policy_path"]["classes"]
+    _draw(axes, curve, None, label="oracle, classes, after the policy's labels", color=_GREY, linestyle=":")
 
 
 def draw_oracle(axes: Axes, told: Mapping[str, Any], *, spread: bool) -> None:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from torchmultiset.report.blocks import TITLES
-from torchmultiset.report.entropy_figure import draw_oracle, draw_policy
+from torchmultiset.report.entropy_figure import draw_oracle, draw_path, draw_policy
 from torchmultiset.report.results import ENTROPY_TABLES, Run
 
 __all__ = [
@@ -83,6 +83,7 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
                 f"{data_set}{title}: entropy at each step on validation data; lines are means, bands hold 90% of"
                 " the examples. The policy's is over classes. The oracle's falls by Remark 4 if items of one class are"
                 " told apart (instances); over classes it can rise."
+                " The dotted line is the oracle's after what the policy itself has named."
             )
             drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(some)))
     return drawn
@@ -170,6 +171,7 @@ def draw_entropy(runs: Sequence[Run]) -> Figure:
     axes[0].set(title="all, means", xlabel="step", ylabel=f"entropy ({shown['unit']})")
     for panel, (method, told) in zip(axes[1:], curves.items(), strict=False):
         draw_oracle(panel, told, spread=True)
+        draw_path(panel, told)
         draw_policy(panel, told, spread=True, **style_of(method))
         panel.set(xlabel="step")
         panel.set_title(method, parse_math=False)
@@ -178,7 +180,7 @@ def draw_entropy(runs: Sequence[Run]) -> Figure:
         panel.set_visible(i <= len(curves))
         panel.set_ylim(-0.05, top)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend(figure, axes[0])
+    _legend(figure, *axes[:2])
     return figure
 
 
@@ -243,8 +245,15 @@ def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]
     return figure, [*made.flat]
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    columns = 5 if max(map(len, labels), default=0) <= 20 else 4  # else the longest names are cut off
-    for text in figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False).get_texts():
+def _legend(figure: Figure, *axes: Axes) -> None:
+    """One for all; what several axes have is in it once."""
+    shown = dict[str, Any]()
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
+    longest = max(map(len, shown), default=0)
+    columns = 5 if longest <= 20 else 4 if longest <= 30 else 3  # else the longest names are cut off
+    for text in figure.legend(
+        shown.values(), shown, loc="outside lower center", ncols=columns, frameon=False
+    ).get_texts():
         text.set_parse_math(False)
