@@ -161,18 +161,20 @@ def error_rates(runs: Sequence[Run], name: str) -> tuple[float, float]:
 def draw_entropy(runs: Sequence[Run]) -> Figure:
     """The policies' mean entropies together, then each with its spread beside the oracle's; of the first seeds."""
     curves = {method: told for method, group in _by_method(runs).items() if (told := group[0].entropy()) is not None}
+    # Only losses differ, each with a colour of its own; dashes and dots are the oracle's.
+    styles = {method: style_of(method.removesuffix("-transformer")) for method in curves}
     columns = 3
     rows = -(-(len(curves) + 1) // columns)
     figure, axes = _figure(rows, columns, 2.7 * rows)
     for method, told in curves.items():
-        draw_policy(axes[0], told, spread=False, label=method, **style_of(method))
+        draw_policy(axes[0], told, spread=False, label=method, **styles[method])
     shown = next(iter(curves.values()))
     draw_oracle(axes[0], shown, spread=False)
     axes[0].set(title="all, means", xlabel="step", ylabel=f"entropy ({shown['unit']})")
     for panel, (method, told) in zip(axes[1:], curves.items(), strict=False):
         draw_oracle(panel, told, spread=True)
         draw_path(panel, told)
-        draw_policy(panel, told, spread=True, **style_of(method))
+        draw_policy(panel, told, spread=True, **styles[method])
         panel.set(xlabel="step")
         panel.set_title(method, parse_math=False)
     top = max(panel.get_ylim()[1] for panel in axes[: len(curves) + 1])
