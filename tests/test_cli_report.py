@@ -8,7 +8,7 @@ import pytest
 from command_line import cells, runner
 from made_records import place, write_record
 
-from torchmultiset.experiments.cells import find
+from torchmultiset.experiments.cells import all_cells, find
 
 MULTI = "mnist-multi-4/multi/seed-0"
 
@@ -43,7 +43,7 @@ def test_from_records_to_pages(run, tmp_path):
     assert (out / "smoke.html").is_file()
     assert (out / "smoke" / "curves-mnist-multi-4.png").is_file()
     assert lines[-4:] == [
-        "2 of 103 runs are done. Written, with 3 figures:",
+        f"2 of {len(all_cells('smoke'))} runs are done. Written, with 3 figures:",
         "  docs/results/smoke.md",
         "  docs/results/smoke.html",
         "Without test images and their predictions: the generated data is not in data (--data).",

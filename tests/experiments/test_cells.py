@@ -171,9 +171,7 @@ def test_cells_of_a_data_set_differ_in_objective_and_seed_only(scale):
     rest = {}
     for cell in all_cells(scale, [*TABLES, "beyond", "variations", "policy", "longer", "larger", "rare"]):
         config = replace(cell.config(), objective=RunConfig().objective, seed=0)
-        if cell.method == "marginal" or cell.method.endswith(
-            "-transformer"
-        ):  # these need a policy of their own, and share it
+        if cell.method == "marginal" or cell.method.endswith("-transformer"):  # these share another policy
             assert config.model.policy == "transformer"
             usual = rest[cell.data_set].model
             config = replace(

@@ -109,6 +109,19 @@ def test_the_page_begins_with_a_link_to_each_part(page):
     assert links == ["table-0", "figures-0", "runs"]
 
 
+def test_links_are_in_a_line_for_each_table(tmp_path):
+    write_record(tmp_path / "small", "a/multi/seed-0", place("table-2", "x", (0, 0), PAPER, column="A"), RIGHT)
+    for i, data_set in enumerate("bc"):
+        tables = place("table-3", "x", (0, i), PAPER, column=data_set.upper())
+        write_record(tmp_path / "small", f"{data_set}/multi/seed-0", tables, RIGHT)
+    runs = read_runs(tmp_path / "small")
+    publish(tmp_path / "docs", "small", runs, summarise(runs), command=COMMAND)
+    nav = (tmp_path / "docs" / "small.html").read_text().partition("<nav>")[2].partition("</nav>")[0]
+    links = [re.findall(r">([^<]*)</a>", line) for line in nav.split("</li>")[:-1]]
+    assert links == [["A"], ["at a glance", "B", "C"], ["A", "B", "C"], ["records and commands"]]
+    assert "Table 2, execution strategies: <a" in nav
+
+
 def test_what_is_wide_scrolls_by_itself(page):
     wide = [inside for tag, _, inside in page.elements if tag in ("table", "img")]
     assert len(wide) >= 5
@@ -202,6 +215,9 @@ def test_each_table_of_entropies_has_a_figure_of_its_own(tmp_path):
         "entropy-d": ["multi", *oracles],
         "entropy-d-policy": ["multi-transformer", "rl-transformer", *oracles],
     }
+    for name in ("multi-transformer", "rl-transformer"):  # of a time before it was asked for
+        (tmp_path / "d" / name / "seed-0" / "entropy.json").unlink()
+    assert [plot.name for plot in plots(read_runs(tmp_path)) if "entropy" in plot.name] == ["entropy-d"]
     assert drawn["entropy-d-policy"].caption.startswith("d, the paper's losses with a policy that sees only counts: ")
 
 

@@ -33,7 +33,7 @@ COLUMNS: Mapping[DataSetName, str] = {
     "mnist-multi-rare": "rare digits learned, all tested",
     "mnist-multi-60": "MNIST Multi (1-4), 60 pixels",
 }
-"""What the paper calls its five, whose names here are those of the presets; and four that are not in it."""
+"""The paper's five, whose names here are those of the presets; one of them with more epochs; and three others."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "multi": {"objective": "multi", "strategy": "greedy"},

@@ -75,9 +75,9 @@ def _mnist(name: str, images_per_second: int, **values: Any) -> DataPlan:
     return DataPlan(f"mnist-multi-{name}", *sizes, images_per_second, values, digits)
 
 
-def _longer(plan: DataPlan, epochs: int) -> DataPlan:
+def _longer(plan: DataPlan, preset: PresetName, epochs: int) -> DataPlan:
     """The same data, learned from for longer."""
-    return replace(plan, values={**plan.values, "epochs": epochs}, preset="mnist-multi-1-4")
+    return replace(plan, values={**plan.values, "epochs": epochs}, preset=preset)
 
 
 def _tiny(path: str, digits: MnistMulti) -> DataPlan:
@@ -117,6 +117,7 @@ def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values:
 _SMALL_COCO = {"hidden": 64, "units": (64,)}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
 _TINY_VALUES = {"mnist": "bundled", "epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
+_TINY_1_4 = _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4)))
 _SMALL_SIZES = {"train": 20_000, "validation": 2_000, "test": 8_000}
 _TINY_COCO = {"epochs": 3, "batch_size": 8, "image_size": 64, "hidden": 16, "units": (16,)}
 
@@ -126,11 +127,11 @@ SCALES: Mapping[ScaleName, Scale] = {
         "fast",
         {
             "mnist-multi-4": _tiny("smoke/mnist-multi-4", _tiny_digits()),
-            "mnist-multi-1-4": _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4))),
+            "mnist-multi-1-4": _TINY_1_4,
             "mnist-multi-10": _tiny("smoke/mnist-multi-10", _tiny_digits(sizes=(10, 10), digit_px=(14, 14))),
             "coco-easy": DataPlan("smoke/coco-easy.jsonl", 34, 6, 20, 150, _TINY_COCO),
             "coco-medium": DataPlan("smoke/coco-medium.jsonl", 68, 12, 40, 150, _TINY_COCO),
-            "mnist-multi-1-4-longer": _longer(_tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4))), 4),
+            "mnist-multi-1-4-longer": _longer(_TINY_1_4, "mnist-multi-1-4", 4),
             "mnist-multi-larger": _larger("smoke/mnist-multi-larger", 250, _TINY_SIZES, _TINY_VALUES),
             "mnist-multi-rare": _rare("smoke/mnist-multi-rare", 250, _TINY_SIZES, _TINY_VALUES),
             "mnist-multi-60": _on_60("smoke/mnist-multi-60", 250, _TINY_SIZES, _TINY_VALUES),
@@ -149,7 +150,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _mnist("10", 350, epochs=4, layers=1),
             "coco-easy": DataPlan("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}),
             "coco-medium": DataPlan("coco-subset-medium.jsonl", 1992, 351, 775, 300, {"epochs": 20, **_SMALL_COCO}),
-            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 560, layers=1), 10),
+            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 560, layers=1), "mnist-multi-1-4", 10),
             "mnist-multi-larger": _larger("mnist-multi-larger", 600, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
             "mnist-multi-rare": _rare("mnist-multi-rare", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
             "mnist-multi-60": _on_60("mnist-multi-60", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
@@ -168,7 +169,7 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-10": _mnist("10", 200),
             "coco-easy": DataPlan("coco-easy.jsonl", 8_696, 1_534, 5_107, 100),
             "coco-medium": DataPlan("coco-medium.jsonl", 37_503, 6_618, 21_944, 50),
-            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 400), 400),
+            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 400), "mnist-multi-1-4", 400),
             "mnist-multi-larger": _larger("mnist-multi-larger-paper", 400, {}, {}),
             "mnist-multi-rare": _rare("mnist-multi-rare-paper", 800, {}, {}),
             "mnist-multi-60": _on_60("mnist-multi-60-paper", 800, {}, {"norm": "batch"}),

@@ -35,8 +35,8 @@ def galleries(runs: Sequence[Run], data: Mapping[str, Examples]) -> list[Plot]:
     """A figure for each data set whose test images are there.
 
     Args:
-        runs: From `read_runs`; of each loss or objective the first seed is shown, of a data set that has only
-            variations all of these.
+        runs: From `read_runs`; of each objective the first seed is shown. Where a data set has a table of one row for
+            each, what other tables add is left out.
         data: Data set -> its test examples. If they are not those that the runs were tested on, they are left out,
             with a warning.
     """

@@ -16,7 +16,7 @@ __all__ = ["in_html"]
 _STYLE = """
 body { margin: 0 auto; max-width: 76rem; padding: 0 1rem 3rem; font: 1rem/1.5 system-ui, sans-serif; color: #1f2328;
   background: #fff; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; } h3 { font-size: 1.05rem; }
 p, details > ul, figcaption { max-width: 56rem; }
 a { color: #0550ae; }
 nav ul { padding-left: 1.2rem; } nav li { margin: .3rem 0; }
@@ -74,11 +74,11 @@ paper's. {escape(contents.state)} Written by <code>{escape(contents.command)}</c
 
 def _places(contents: Contents, glances: Sequence[Glance]) -> str:
     """A line for each table, with links to all that there is of it."""
-    lines: dict[str, list[tuple[str, str]]] = {}
+    lines: dict[str, list[tuple[str, str]]] = {block.table_title: [] for block in contents.blocks}
     for i, glance in enumerate(glances):
-        lines.setdefault(glance.title, []).append((f"glance-{i}", "at a glance"))
+        lines[glance.title].append((f"glance-{i}", "at a glance"))
     for i, block in enumerate(contents.blocks):
-        lines.setdefault(block.table_title, []).append((f"table-{i}", block.column))
+        lines[block.table_title].append((f"table-{i}", block.column))
     lines["Figures"] = [(f"figures-{i}", data_set) for i, data_set in enumerate(contents.figures)]
     lines["Runs"] = [("runs", "records and commands")]
     found = []

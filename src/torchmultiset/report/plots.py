@@ -75,10 +75,10 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
         caption = f"{data_set}: labels missed and invented on test data, for 100 true labels of the class."
         drawn.append(Plot(f"errors-{name}", data_set, caption, draw_errors(done)))
         for table in ENTROPY_TABLES:
-            some = [run for run in done if table in run.tables]
+            some = [run for run in done if table in run.tables and run.entropy()]
             if not some:
                 continue
-            kind, title = ("", "") if table == "entropy" else (f"-{table}", f", {TITLES[table].lower()}")
+            kind, title = ("", "") if table == "entropy" else _ending(table)
             caption = (
                 f"{data_set}{title}: entropy at each step on validation data; lines are means, bands hold 90% of"
                 " the examples. The policy's is over classes. The oracle's falls by Remark 4 if items of one class are"
@@ -214,7 +214,12 @@ def _few(runs: Sequence[Run]) -> Iterator[tuple[str, str, list[Run]]]:
     for table in dict.fromkeys(table for run in runs if run not in papers for table in run.tables):
         own = [run for run in runs if run in papers and run.method == _METHODS[0]]
         own += [run for run in runs if run not in papers and table in run.tables]
-        yield f"-{table}", f", {TITLES.get(table, table).lower()}", own
+        yield *_ending(table), own
+
+
+def _ending(table: str) -> tuple[str, str]:
+    """What a figure's name and its title end with, if it is about a table that is not the paper's."""
+    return f"-{table}", f", {TITLES.get(table, table).lower()}"
 
 
 def _sizes(runs: Sequence[Run]) -> list[int]:

@@ -78,26 +78,12 @@ class Run:
             raise self._damaged(path, error) from None
 
     def entropy(self) -> dict[str, Any] | None:
-        """The curves of the entropy figures, if it belongs to one."""
-        if not has_entropy(self.tables):
-            return None
-        path = self._beside("entropy.json")
-        try:
-            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise self._damaged(path, error) from None
-        return told
+        """How sure the policy is at each step; None if it was not asked."""
+        return self._if_there("entropy.json")
 
     def worth(self) -> dict[str, Any] | None:
         """How probable it found the truth, and its predictions; empty if it does not know, None if it was not asked."""
-        path = None if self.path is None else self.path.with_name("worth.json")
-        if path is None or not path.is_file():
-            return None
-        try:
-            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise self._damaged(path, error) from None
-        return told
+        return self._if_there("worth.json")
 
     def predictions(self, split: str) -> tuple[UInt8[np.ndarray, "n c"], UInt8[np.ndarray, "n c"]]:
         """Predicted and true counts (N, C) of the examples of a split, in the order of the data set."""
@@ -115,6 +101,16 @@ class Run:
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there: run the cell again with: {self.command} --again")
         return path
+
+    def _if_there(self, name: str) -> dict[str, Any] | None:
+        path = None if self.path is None else self.path.with_name(name)
+        if path is None or not path.is_file():
+            return None
+        try:
+            told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise self._damaged(path, error) from None
+        return told
 
     def _damaged(self, path: Path, error: Exception) -> ValueError:
         return ValueError(f"{path} is damaged ({error}): run the cell again with: {self.command} --again")
