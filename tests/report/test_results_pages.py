@@ -221,6 +221,19 @@ def test_each_table_of_entropies_has_a_figure_of_its_own(tmp_path):
     assert drawn["entropy-d-policy"].caption.startswith("d, the paper's losses with a policy that sees only counts: ")
 
 
+def test_however_long_the_names_are_the_legend_is_within_the_figure(tmp_path):
+    for row, method in enumerate(
+        ("multi", "seq-random-per-batch", "multi-transformer-faster", "a", "b" * 42, "c" * 20)
+    ):
+        tables = place("table-3", method, (row, 0), PAPER)
+        write_record(tmp_path, f"d/{method}/seed-0", tables, RIGHT)
+    figure = draw_curves(read_runs(tmp_path))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
 def test_missed_and_invented_labels(tmp_path):
     write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), RIGHT)
     runs = read_runs(tmp_path)

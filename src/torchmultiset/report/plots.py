@@ -258,9 +258,20 @@ def _legend(figure: Figure, *axes: Axes) -> None:
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             shown.setdefault(label, handle)
-    longest = max(map(len, shown), default=0)
-    columns = 5 if longest <= 20 else 4 if longest <= 30 else 3  # else the longest names are cut off
-    for text in figure.legend(
-        shown.values(), shown, loc="outside lower center", ncols=columns, frameon=False
-    ).get_texts():
+    legend = figure.legend(shown.values(), shown, loc="outside lower center", ncols=_columns([*shown]), frameon=False)
+    for text in legend.get_texts():
         text.set_parse_math(False)
+
+
+def _columns(labels: Sequence[str]) -> int:
+    """As many as have room side by side, in inches: for each a line and a gap, and what its longest label takes.
+
+    Example:
+        >>> _columns(["multi", "rl"] * 5), _columns(["multi-transformer"] * 5), _columns(["x" * 200])
+        (5, 4, 1)
+    """
+    lengths = np.array([len(label) for label in labels])
+    for number in range(5, 1, -1):
+        if sum(0.67 + 0.07 * part.max(initial=0) for part in np.array_split(lengths, number)) <= _WIDTH:
+            return number
+    return 1
