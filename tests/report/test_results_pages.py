@@ -218,7 +218,7 @@ def test_each_table_of_entropies_has_a_figure_of_its_own(tmp_path):
     for name in ("multi-transformer", "rl-transformer"):  # of a time before it was asked for
         (tmp_path / "d" / name / "seed-0" / "entropy.json").unlink()
     assert [plot.name for plot in plots(read_runs(tmp_path)) if "entropy" in plot.name] == ["entropy-d"]
-    assert drawn["entropy-d-policy"].caption.startswith("d, the paper's losses with a policy that sees only counts: ")
+    assert drawn["entropy-d-policy"].caption.startswith("d, the paper's losses with a transformer for a policy: ")
 
 
 def test_however_long_the_names_are_the_legend_is_within_the_figure(tmp_path):

@@ -94,7 +94,7 @@ def experiment(
 
     Args:
         names: Which tables of the paper; "entropy" is its figure; "beyond" and "variations" are about objectives that
-            came after it; "policy" has its losses with a policy that sees only counts, "longer" two of them with more
+            came after it; "policy" has its losses with a transformer for a policy, "longer" two of them with more
             epochs; "larger" and "rare" test with more labels, and with other labels, than were learned from;
             "training" is about encoders and training, whatever the loss.
         scale: How large; see below.

@@ -30,7 +30,7 @@ TITLES = {
     "table-3": "Table 3, losses",
     "beyond": "Beyond the paper",
     "variations": "Variations on the multiset loss",
-    "policy": "The paper's losses with a policy that sees only counts",
+    "policy": "The paper's losses with a transformer for a policy",
     "longer": "Two losses with more epochs",
     "larger": "More labels than were learned from",
     "rare": "Digits that were rare",
