@@ -214,12 +214,12 @@ def at_a_glance(blocks: Sequence[Block]) -> list[Glance]:
     for block in blocks:
         tables.setdefault(block.table, []).append(block)
     found = []
-    for table, parts in tables.items():
+    for parts in tables.values():
         titles = dict.fromkeys(row.title for part in parts for row in part.rows)
         by_title = [{row.title: row for row in part.rows} for part in parts]
         if len(parts) > 1:
             rows = {title: tuple(of.get(title) for of in by_title) for title in titles}
             if any(part.constant for part in parts):
                 rows[CONSTANT] = tuple(part.constant for part in parts)
-            found.append(Glance(TITLES.get(table, table), tuple(part.column for part in parts), rows))
+            found.append(Glance(parts[0].table_title, tuple(part.column for part in parts), rows))
     return found

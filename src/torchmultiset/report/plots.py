@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,8 +75,9 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
         caption = f"{data_set}: labels missed and invented on test data, for 100 true labels of the class."
         drawn.append(Plot(f"errors-{name}", data_set, caption, draw_errors(done)))
         for table in ENTROPY_TABLES:
-            some = [run for run in done if table in run.tables and run.entropy()]
-            if not some:
+            groups = _by_method([run for run in done if table in run.tables])
+            curves = {method: told for method, group in groups.items() if (told := group[0].entropy()) is not None}
+            if not curves:
                 continue
             kind, title = ("", "") if table == "entropy" else _ending(table)
             caption = (
@@ -85,7 +86,7 @@ def plots(runs: Sequence[Run]) -> list[Plot]:
                 " told apart (instances); over classes it can rise."
                 " The dotted line is the oracle's after what the policy itself has named."
             )
-            drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(some)))
+            drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(curves)))
     return drawn
 
 
@@ -158,9 +159,12 @@ def error_rates(runs: Sequence[Run], name: str) -> tuple[float, float]:
     return 100 * (labels - shared) / labels, 100 * (predicted - shared) / labels
 
 
-def draw_entropy(runs: Sequence[Run]) -> Figure:
-    """The policies' mean entropies together, then each with its spread beside the oracle's; of the first seeds."""
-    curves = {method: told for method, group in _by_method(runs).items() if (told := group[0].entropy()) is not None}
+def draw_entropy(curves: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """The policies' mean entropies together, then each with its spread beside the oracle's.
+
+    Args:
+        curves: Method -> what `entropy_curves` gives; at least one.
+    """
     # Only losses differ, each with a colour of its own; dashes and dots are the oracle's.
     styles = {method: style_of(method.removesuffix("-transformer")) for method in curves}
     columns = 3
