@@ -163,7 +163,7 @@ def test_coco_becomes_a_list_that_the_other_commands_read(run):
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert re.search(r"all annotations\s+14\s+32\s+2\s+2\s+5\s+2\n", text)
-    assert re.search(r"mixed images: drop-image\s+14\s+32\s+2\s+2\s+5\s+2\n", text)
+    assert re.search(r"mixed images: drop-label\s+14\s+32\s+2\s+2\s+5\s+2\n", text)
     assert re.search(r"the paper, of train2014\s+44,121\s+23\s+21,944", text)
 
     read = read_manifest(out)
@@ -194,7 +194,7 @@ def test_every_rule_of_coco_is_a_flag_and_the_defaults_are_the_variant(run, tmp_
         "min_area": 7.5,
         "area": "box",
         "rare_below": 0.25,
-        "mixed": "drop-label",
+        "mixed": "drop-image",
         "crowds": True,
         "validation_share": 0.5,
         "seed": 4,
@@ -235,7 +235,7 @@ def test_the_coco_subset_is_built_and_read_again(run, tmp_path):
     out = tmp_path / "easy.jsonl"
     code, lines, _ = run("data", "build", "coco-easy", out, *files, f"--train-images={folder}/images")
     assert code == 0
-    assert re.search(r"mixed images: drop-image\s+918\s+1,836\s+21\s+310\s+620\s+21\n", "\n".join(lines) + "\n")
+    assert re.search(r"mixed images: drop-label\s+918\s+1,836\s+21\s+310\s+620\s+21\n", "\n".join(lines) + "\n")
     _, printed, _ = run("data", "describe", out, "--json")
     told = json.loads("\n".join(printed))
     assert {name: split["examples"] for name, split in told["splits"].items()} == {

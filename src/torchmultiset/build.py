@@ -268,7 +268,9 @@ def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn
     if kind == "conv-lstm":
         check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for inputs without space", kind)
         channels, height, width = memory
-        return ConvLSTMPolicy(num_classes, (channels, height, width), hidden=model.hidden, layers=model.layers)
+        norm: Literal["layer"] | None = None if model.policy_norm == "none" else "layer"
+        shape = (channels, height, width)
+        return ConvLSTMPolicy(num_classes, shape, hidden=model.hidden, layers=model.layers, norm=norm)
     if kind == "lstm":
         check(not spatial, "policy", "'conv-lstm', 'feed-forward' or 'transformer' for images", kind)
         return LSTMPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)

@@ -21,6 +21,7 @@ __all__ = [
     "ObjectiveName",
     "OptimConfig",
     "PolicyName",
+    "PolicyNorm",
     "Rank",
     "RunConfig",
     "Stop",
@@ -34,6 +35,7 @@ FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 
 EncoderName: TypeAlias = Literal["auto", "conv", "mlp"]
 Norm: TypeAlias = Literal["none", "batch"]
+PolicyNorm: TypeAlias = Literal["none", "layer"]
 PolicyName: TypeAlias = Literal["auto", "conv-lstm", "lstm", "feed-forward", "transformer"]
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
 ObjectiveName: TypeAlias = Literal[
@@ -90,6 +92,8 @@ class ModelConfig:
     in place of its four gates; other models that answer at once have none."""
     layers: int = 1
     """Number of the policy's layers; count heads on maps and slots have one more."""
+    policy_norm: PolicyNorm = "layer"
+    """Normalisation of the features that a ConvLSTM pools, before classifier, stop and value head; the paper has none."""
     stop: Literal["auto", Stop] = "auto"
     """How a multiset ends: at a fixed size, where a stop head says so, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""

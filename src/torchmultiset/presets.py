@@ -25,10 +25,11 @@ MNIST_MULTI: Mapping[str, MnistMulti] = {
 """What `DataConfig.mnist_multi` builds: the paper's three, and a smaller one."""
 
 RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
-    "fast": {"norm": "batch", "schedule": "one-cycle", "lr": 3e-3, "clip": 1.0},
+    "fast": {"norm": "batch", "policy_norm": "layer", "schedule": "one-cycle", "lr": 3e-3, "clip": 1.0},
     "paper": {
         "objective": "multi",
         "norm": "none",
+        "policy_norm": "none",
         "schedule": "constant",
         "lr": 1e-3,
         "clip": 0.0,
@@ -109,7 +110,7 @@ def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
         >>> values_of("mnist-multi-10", "paper")["epochs"], values_of("mnist-multi-10", "fast")["epochs"]
         (350, 12)
         >>> values_of(None, "fast")
-        {'norm': 'batch', 'schedule': 'one-cycle', 'lr': 0.003, 'clip': 1.0}
+        {'norm': 'batch', 'policy_norm': 'layer', 'schedule': 'one-cycle', 'lr': 0.003, 'clip': 1.0}
     """
     check_one_of("recipe", recipe, get_args(RecipeName))
     if preset is None:

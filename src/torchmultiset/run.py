@@ -349,6 +349,9 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
     told = report(*evaluation, best.classes, split=split, constant=constant)
     results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], split: told.to_json()}
+    if len(task.splits.get("seen", ())):  # images of training digits, as the paper's test images are
+        seen = evaluate(best, task.splits["seen"])
+        results["seen"] = report(*seen, best.classes, split="seen", constant=constant).to_json()
     dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
     about = {
         "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),

@@ -168,12 +168,13 @@ class _Notes:
 def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mapping[str, Any]) -> None:
     model = open_model(run).to(local_fabric().device)
     about, constant = model.record, torch.tensor(model.record["constant"])
-    evaluations = {split: evaluate(model, task.splits[split]) for split in ("validation", "test")}
+    tested = [split for split in ("validation", "test", "seen") if len(task.splits.get(split, ()))]
+    evaluations = {split: evaluate(model, task.splits[split]) for split in tested}
     metrics = {
         split: report(*evaluation, model.classes, split=split, constant=constant).to_json()
         for split, evaluation in evaluations.items()
     }
-    kept = evaluations if "table-1" in cell.tables else {"test": evaluations["test"]}
+    kept = {name: one for name, one in evaluations.items() if name != "validation" or "table-1" in cell.tables}
     record = {
         "format": 1,
         "scale": cell.scale,
