@@ -247,7 +247,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
     with pytest.raises(ValueError, match=r"epochs was 2 and is now 5; lr was 0\.003 and is now 0\.1; seed was 3"):
         train(other, folder, resume=True)
     with pytest.raises(ValueError, match="precision was 32-true and is now bf16-mixed"):
-        train(config, folder, resume=True, precision="bf16-mixed")
+        train(replace(config, optim=replace(OPTIM, precision="bf16-mixed")), folder, resume=True)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 

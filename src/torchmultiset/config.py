@@ -22,6 +22,7 @@ __all__ = [
     "OptimConfig",
     "PolicyName",
     "PolicyNorm",
+    "Precision",
     "Rank",
     "RunConfig",
     "Stop",
@@ -45,6 +46,7 @@ CountHead: TypeAlias = Literal["cells", "table", "poisson", "regression"]
 Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
 Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
 Divergence: TypeAlias = Literal["kl", "js", "tv"]
+Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class ModelConfig:
     layers: int = 1
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = "layer"
-    """Normalisation of the features that a ConvLSTM pools, before classifier, stop and value head; the paper has none."""
+    """Normalisation of a ConvLSTM's pooled features, before classifier, stop head and value head; the paper has none."""
     stop: Literal["auto", Stop] = "auto"
     """How a multiset ends: at a fixed size, where a stop head says so, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
@@ -149,6 +151,10 @@ class OptimConfig:
     augment: Literal["none", "shift", "affine"] = "none"
     """How training images are changed at each step: moved by up to a twelfth of their sides (shift), or also turned by
     up to 10 degrees and scaled by 0.9 to 1.1 (affine). What leaves the picture still counts."""
+
+    precision: Literal["auto", Precision] = "auto"
+    """Numerical precision of training, as Lightning Fabric names it. auto: bf16-mixed for images and their features on
+    a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""
 
     def settled(self, examples: int) -> OptimConfig:
         """The same with a batch size and epochs that suit the data, where they are 0.

@@ -41,6 +41,7 @@ RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
         "hidden": 32,
         "epochs": 200,
         "batch_size": 64,
+        "precision": "32-true",
     },
 }
 """What each sets, by the names of the config's fields."""

@@ -27,6 +27,7 @@ from torchmultiset.data.load import is_store
 
 __all__ = [
     "CONFIG",
+    "FORMER",
     "RECORD",
     "data_record",
     "differences",
@@ -43,6 +44,8 @@ CONFIG, RECORD = "config.toml", "run.json"
 _PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "torchmetrics", "safetensors", "pillow")
 # Where things are is no part of what a run is: the data has a checksum of its own.
 _PLACES = ("data", "mnist", "start_from")
+FORMER = {"policy_norm": "none", "precision": "32-true"}
+"""What settings were before there was a choice: configs of older runs do not name them."""
 # Settings that were dropped, and what they were by default: configs of older runs name them.
 _RETIRED = {"coaching": 0.0}
 

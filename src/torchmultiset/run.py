@@ -18,10 +18,10 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ import torch
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.build import build_objective, build_predictor, take_weights
-from torchmultiset.config import RunConfig, to_dict
+from torchmultiset.config import Precision, RunConfig, to_dict
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
 from torchmultiset.evaluation import Evaluation, evaluate
@@ -37,6 +37,7 @@ from torchmultiset.inference import MODEL, InputKind, model_folder
 from torchmultiset.predictor import Predictor, read_description
 from torchmultiset.record import (
     CONFIG,
+    FORMER,
     differences,
     environment,
     portable,
@@ -54,13 +55,12 @@ from torchmultiset.training import BEST, CHECKPOINT, Progress, fit, make_fabric
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["CURVE", "PREDICTIONS", "Precision", "Result", "Watch", "fitting_devices", "share_cores", "train"]
+__all__ = ["CURVE", "PREDICTIONS", "Result", "Watch", "fitting_devices", "fitting_precision", "share_cores", "train"]
 
 CURVE, PREDICTIONS = "curve.png", "predictions.png"
 EXAMPLES_EACH = 32
 """The fewest examples of a batch that are worth a process; normalisation over fewer would suffer, too."""
 
-Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 Watch: TypeAlias = Callable[[Progress], None]
 
 
@@ -80,7 +80,6 @@ def train(
     resume: bool = False,
     devices: int | None = 1,
     nodes: int = 1,
-    precision: Precision = "32-true",
     command: Sequence[str] = (),
     progress: bool = False,
     say: Callable[[str], None] = lambda _: None,
@@ -95,7 +94,6 @@ def train(
         devices: Processes on each machine; None for as many as suit it. More than one starts this program again for
             each of the others, so only a command does that.
         nodes: Machines.
-        precision: Of the arithmetic, as Lightning Fabric names it.
         command: What was typed, for the record.
         progress: Show progress bars while data is made or read.
         say: Told what was picked, and how it goes; by one process only.
@@ -109,8 +107,12 @@ def train(
     task = prepare(config, progress=progress)
     if devices is None:
         devices = fitting_devices(task.config.optim.batch_size, folder)
+    precision = task.config.optim.precision
+    if precision == "auto":
+        precision = fitting_precision(task.shape, folder)
+        task = replace(task, config=replace(task.config, optim=replace(task.config.optim, precision=precision)))
     # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
-    before = _look(folder, task, resume, {"devices": devices, "nodes": nodes, "precision": precision})
+    before = _look(folder, task, resume, {"devices": devices, "nodes": nodes})
     if before.get("finished"):
         return Result(before, None)
     fabric = _launch(devices, nodes, precision)
@@ -163,6 +165,22 @@ def fitting_devices(batch_size: int, folder: str | Path) -> int:
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     return max(1, min(torch.get_num_threads(), batch_size // EXAMPLES_EACH))
+
+
+def fitting_precision(shape: Sequence[int], folder: str | Path) -> Precision:
+    """The precision that suits data and machine: that of the run in the folder, if there is one.
+
+    bfloat16 makes convolutions faster on processors that have instructions for it; elsewhere it makes them slower.
+
+    Args:
+        shape: Of one input of the network; three numbers are a map.
+        folder: The run folder.
+    """
+    before = read_record(Path(folder)).get("precision")
+    if before is not None:
+        return cast(Precision, before)
+    on_cpu = not torch.cuda.is_available()
+    return "bf16-mixed" if on_cpu and len(shape) == 3 and torch.cpu._is_avx512_bf16_supported() else "32-true"
 
 
 def _build(task: Task) -> Predictor:
@@ -230,10 +248,12 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     if not resume:
         raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
     before, now = read_config(folder / CONFIG), to_dict(task.config)
+    if "precision" in record:
+        before.setdefault("precision", record["precision"])  # which older configs do not name
     # What it did not know yet was as it is by default, or settled by what it did know.
     before |= {
         name: now[name] if value == "auto" else value
-        for name, value in to_dict(RunConfig()).items()
+        for name, value in (to_dict(RunConfig()) | FORMER).items()
         if name not in before
     }
     differ = differences(before, now)

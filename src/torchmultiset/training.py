@@ -137,6 +137,7 @@ def fit(
     steps = math.ceil(len(examples) / optim.batch_size)
     schedule = _schedule(adam, optim, optim.epochs * steps)
     settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
+    del settings["precision"]  # the fabric's
     checkpoint = _Checkpoint(Path(folder), fabric, predictor, adam, schedule, settings)
     progress = checkpoint.load(resume=resume)
     watch(progress)

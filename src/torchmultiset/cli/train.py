@@ -23,7 +23,7 @@ from torchmultiset.inference import input_kind, open_model
 from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.record import read_config
 from torchmultiset.report.evaluation import tables
-from torchmultiset.run import CURVE, PREDICTIONS, Precision, Result, Watch
+from torchmultiset.run import CURVE, PREDICTIONS, Result, Watch
 from torchmultiset.run import train as run
 from torchmultiset.task import Task, check_config
 
@@ -170,7 +170,6 @@ def train(
     resume: Annotated[bool, Parameter(negative=())] = False,
     devices: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     nodes: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
-    precision: Precision = "32-true",
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     data: Annotated[DataConfig, _Flags, Parameter(group="Data")] = DataConfig(),  # noqa: B008  (frozen)
     model: Annotated[ModelConfig, _Flags, Parameter(group="Model")] = ModelConfig(),  # noqa: B008
@@ -190,7 +189,6 @@ def train(
         devices: Processes on each machine. If not given, one for each GPU; on a CPU one for each core, as long as each
             has 32 examples of a batch.
         nodes: Machines.
-        precision: Of the arithmetic.
         seed: Of the weights, of the order of the examples and of all sampling.
         data: Where the examples come from.
         model: The network.
@@ -217,7 +215,6 @@ def train(
             resume=resume,
             devices=devices or (None if may_start_others else 1),
             nodes=nodes,
-            precision=precision,
             command=["multiset", *sys.argv[1:]],
             progress=console.is_terminal,
             say=_say,

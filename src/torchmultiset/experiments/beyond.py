@@ -10,8 +10,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchmultiset.experiments.paper import METHODS, TABLES, DataSetName, Row, Table, TableName
+from torchmultiset.presets import RECIPES
 
-__all__ = ["BEYOND", "BEYOND_METHODS"]
+__all__ = ["BEYOND", "BEYOND_METHODS", "RATES", "rate_method"]
+
+RATES = (1e-3, 3e-3, 1e-2)
+"""Learning rates that each loss is tried with, all the same ones."""
+
+
+def rate_method(method: str, rate: float) -> str:
+    """The name of a short run of a method with one of the `RATES`.
+
+    Example:
+        >>> rate_method("multi", 3e-3)
+        'multi-lr-0.003'
+    """
+    return f"{method}-lr-{rate:g}"
+
 
 # A policy that sees only counts. Beside the ConvLSTM of the scale small: more weights on digits, fewer on photographs.
 _COUNTS_ONLY = {"policy": "transformer", "hidden": 64, "layers": 2}
@@ -45,8 +60,19 @@ BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     },
     "seq-faster": {"objective": "seq", **_TRAINING["faster"][1]},
     "multi-transformer-faster": {"objective": "multi", **_COUNTS_ONLY, **_TRAINING["faster"][1]},
+    # As many epochs as three hours of one core allow.
+    "multi-paper": {**METHODS["multi"], **RECIPES["paper"], "epochs": 40},
 }
 """What is learned from, by the names of the config's fields."""
+_TUNED = (*TABLES["table-3"].rows, "counts", "hungarian", "power", "marginal", "multi-transformer")
+BEYOND_METHODS = {
+    **BEYOND_METHODS,
+    **{
+        rate_method(method, rate): {**{**METHODS, **BEYOND_METHODS}[method], "lr": rate}
+        for method in _TUNED
+        for rate in RATES
+    },
+}
 
 _COLUMNS = TABLES["table-3"].columns
 # Ten labels have 1,024 parts, and ten of ten digits make 92,378 multisets: both objectives refuse them.
@@ -110,4 +136,16 @@ BEYOND: Mapping[TableName, Table] = {
     "larger": Table("test", ("mnist-multi-larger",), {method: _row(_TITLES[method], 1) for method in _LARGER}),
     "training": Table("test", ("mnist-multi-60", "coco-easy"), _training_rows()),
     "rare": Table("test", ("mnist-multi-rare",), {method: _row(_TITLES[method], 1) for method in _RARE}),
+    "rates": Table(
+        "validation",
+        ("mnist-multi-4", "mnist-multi-10", "coco-easy", "coco-medium"),
+        {
+            rate_method(method, rate): _row(
+                f"{title}, {rate:g}", 4, None if method in TABLES["table-3"].rows else ("coco-easy", "coco-medium")
+            )
+            for method, title in _TITLES.items()
+            for rate in RATES
+        },
+    ),
+    "recipe": Table("test", ("mnist-multi-4",), {"multi-paper": _row("L_multi, exactly as in the paper", 1)}),
 }

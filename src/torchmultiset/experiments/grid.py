@@ -16,7 +16,7 @@ from torchmultiset.experiments.engines import Submit
 from torchmultiset.experiments.scales import SCALES
 from torchmultiset.experiments.work import LOG, PROGRESS, RECORD, Folders, is_done, read_json
 from torchmultiset.experiments.worker import Job
-from torchmultiset.record import CONFIG, differences, read_config
+from torchmultiset.record import CONFIG, FORMER, differences, read_config
 from torchmultiset.training import CHECKPOINT, EPOCHS
 
 __all__ = [
@@ -211,7 +211,7 @@ def _differences(before: dict[str, Any], cell: Cell) -> list[str]:
     if now["max_size"] == 0:
         del now["max_size"]
     # A field that is newer than the record had its default.
-    then = {name: before.get(name, value) for name, value in to_dict(RunConfig()).items() if name in now}
+    then = {name: before.get(name, value) for name, value in (to_dict(RunConfig()) | FORMER).items() if name in now}
     return differences(then, now)
 
 
