@@ -44,7 +44,8 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = ConvEncoder(norm="batch")
-        self.policy = ConvLSTMPolicy(CLASSES, self.encoder.memory_shape(PICTURES.canvas, PICTURES.canvas), layers=1)
+        memory = self.encoder.memory_shape(PICTURES.canvas, PICTURES.canvas)
+        self.policy = ConvLSTMPolicy(CLASSES, memory, layers=1, norm="layer")
         self.stop = StopHead(self.policy.features)
 
     def loss(self, x: Tensor, target: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class ModelConfig:
     layers: int = 1
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = "layer"
-    """Normalisation of a ConvLSTM's pooled features, before classifier, stop head and value head; the paper has none."""
+    """Normalisation of a ConvLSTM's pooled features, before classifier, stop and value head; the paper has none."""
     stop: Literal["auto", Stop] = "auto"
     """How a multiset ends: at a fixed size, where a stop head says so, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
