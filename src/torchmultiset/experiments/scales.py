@@ -198,9 +198,9 @@ SCALES: Mapping[ScaleName, Scale] = {
         "trained until they have learned, a day on two CPU cores: all of the paper's digits, and the COCO subset",
         "fast",
         {
-            "mnist-multi-4": _full("4", 520, epochs=20),
-            "mnist-multi-1-4": _full("1-4", 480, epochs=20),
-            "mnist-multi-10": _full("10", 380, epochs=25),
+            "mnist-multi-4": _full("4", 520, epochs=12),
+            "mnist-multi-1-4": _full("1-4", 480, epochs=12),
+            "mnist-multi-10": _full("10", 380, epochs=18),
             "coco-easy": DataPlan(
                 "coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}, short={"epochs": 30}
             ),
