@@ -254,7 +254,7 @@ def _broken_arrays(records: list[Record], folder: Path, problems: Problems) -> d
     for record in records:
         try:
             array = read_array(folder / record.path)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             broken[record.line] = str(error)
             continue
         line, dtype, shape = first = first or (record.line, array.dtype, array.shape)
