@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.demo
 INSTALLED := $(VENV)/.installed
-EXTRAS := dev
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types imports pytest docs format bench clean
@@ -13,13 +14,17 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## create .venv and install everything, pinned
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt # what the demo needs, and no more
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	$(PIP) torch
+	$(PIP) --editable ".[digits,report]"
 	touch $@
 
-demo: $(INSTALLED) ## learn to read pictures of digits in a few minutes; writes runs/demo/
+$(INSTALLED): $(DEMO) # and what development needs
+	$(PIP) --editable ".[dev]"
+	touch $@
+
+demo: $(DEMO) ## learn to read pictures of digits in a few minutes; writes runs/demo/
 	$(BIN)/multiset train --preset demo --mnist bundled --out runs/demo --resume
 	@echo "Beside it: a count head, for two epochs."
 	@$(BIN)/multiset train --preset demo --mnist bundled --objective counts --epochs 2 --out runs/demo-counts --resume > /dev/null

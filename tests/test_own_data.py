@@ -27,6 +27,8 @@ from torchmultiset.record import read_record
 from torchmultiset.task import prepare
 from torchmultiset.training import fit
 
+ROOT = Path(__file__).parent.parent
+
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path) -> Run:
@@ -141,7 +143,7 @@ def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
 
 
 def test_own_images_can_begin_with_a_model_of_grey_ones(run, tmp_path):
-    draw_dots(tmp_path / "dots", size=(80, 72), number=9)
+    draw_dots(tmp_path / "dots", size=(80, 72), number=12)
     code, lines, err = run("train", "dots", "--start-from", "mnist-multi-1-4")
     assert (code, "Traceback" in err) == (0, False)
     assert any(line.startswith("Begins with the weights of mnist-multi-1-4: all but ") for line in lines)
@@ -153,7 +155,7 @@ def test_own_images_can_begin_with_a_model_of_grey_ones(run, tmp_path):
 
 def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
-    draw_dots(tmp_path / "photos", size=(300, 200), number=9, suffix="jpg")
+    draw_dots(tmp_path / "photos", size=(300, 200), number=12, suffix="jpg")
     code, lines, _ = run("train", "photos")
     assert code == 0
     told = picked(lines)
@@ -392,7 +394,7 @@ def test_who_asks_for_a_policy_or_for_end_gets_the_multiset_loss(tmp_path, polic
 
 def test_without_the_extra_photographs_are_learned_from_scratch_with_a_word_on_it(tmp_path, monkeypatch):
     monkeypatch.setattr(picking, "find_spec", lambda _: None)
-    draw_dots(tmp_path / "photos", size=(300, 200), number=9)
+    draw_dots(tmp_path / "photos", size=(300, 200), number=12)
     picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "photos")))).picks}
     assert (picks["backbone"].value, picks["image_size"].value) == ("none", "128")
     assert 'pip install "torchmultiset[coco]"' in picks["backbone"].reason
@@ -400,14 +402,14 @@ def test_without_the_extra_photographs_are_learned_from_scratch_with_a_word_on_i
 
 @pytest.mark.parametrize(("size", "image_size"), [((20, 28), "64"), ((100, 90), "100"), ((128, 128), "128")])
 def test_small_images_keep_their_size_unless_the_tower_needs_more(tmp_path, size, image_size):
-    draw_dots(tmp_path / "dots", size=size, number=6)
+    draw_dots(tmp_path / "dots", size=size, number=12)
     config = RunConfig(DataConfig(str(tmp_path / "dots")))
     assert values(config)["image_size"] == image_size
     assert prepare(config).shape == (3, int(image_size), int(image_size))
 
 
 def test_what_is_given_is_not_picked(tmp_path):
-    draw_dots(tmp_path / "dots", size=(300, 200), number=6)
+    draw_dots(tmp_path / "dots", size=(300, 200), number=12)
     data = DataConfig(str(tmp_path / "dots"), backbone="none", image_size=40)
     assert (
         values(RunConfig(data, ModelConfig(channels=(4,)), optim=OptimConfig(epochs=3)))
@@ -487,9 +489,9 @@ def test_as_long_as_nothing_is_right_f1_chooses_the_weights(tmp_path, monkeypatc
 def test_a_glance_says_what_a_file_is_like(tmp_path):
     draw_dots(tmp_path / "dots", size=(8, 8), number=2)
     (tmp_path / "dots" / "1.png").unlink()
-    assert glance(tmp_path / "dots") == ((tmp_path / "dots" / "0.png",), True, False)
+    assert glance(tmp_path / "dots") == (2, (tmp_path / "dots" / "0.png",), True, False)
     (tmp_path / "t.jsonl").write_text('{"features": [1]}\n{"features": [2], "split": "test"}\n')
-    assert glance(tmp_path / "t.jsonl") == ((), False, True)
+    assert glance(tmp_path / "t.jsonl") == (2, (), False, True)
 
 
 @pytest.mark.parametrize(("name", "text"), [("t.csv", "a,b\n1,2\n3,4\n"), ("t.jsonl", '{"features": [1, 2]}\n' * 2)])
@@ -513,3 +515,83 @@ def test_features_are_standardised():
     other = MLPEncoder(3)
     other.load_state_dict(encoder.state_dict())
     assert torch.equal(other(x), encoder(x))
+
+
+# Too little data
+
+
+def readme_pets(folder: Path) -> Path:
+    """The table of the README, with a picture for each of its lines."""
+    (table,) = re.findall(r"^```\n(image,labels\n.*?)^```$", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+    for line in table.splitlines()[1:]:
+        Image.new("RGB", (64, 48), "white").save(folder / line.split(",")[0])
+    path = folder / "pets.csv"
+    path.write_text(table)
+    return path
+
+
+def test_the_three_lines_of_the_readme_are_too_few_and_it_is_told_how_many_are_needed(run, tmp_path):
+    readme_pets(tmp_path)
+    code, out, err = run("train", "pets.csv")
+    assert (code, out) == (1, [])
+    assert err == (
+        "multiset: pets.csv has 3 examples (2 with labels), too few to split into training, validation and test data:"
+        " add examples until there are at least 10 (a few hundred make a useful model), or give each a 'split'\n"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_so_it_is_with_any_table_that_names_no_splits(run, tmp_path, rows):
+    write_table(tmp_path / "trip.csv", rows)
+    code, _, err = run("train", "trip.csv")
+    assert code == 1
+    assert f"trip.csv has {rows} example{'s' * (rows > 1)} ({rows} with labels), too few to split" in err
+
+
+def test_problems_of_the_lines_come_first(run, tmp_path):
+    readme_pets(tmp_path)
+    (tmp_path / "sofa.jpg").unlink()
+    code, _, err = run("train", "pets.csv")
+    assert (code, err) == (1, "multiset: 1 problem in pets.csv:\n  line 3: there is no file sofa.jpg\n")
+
+
+def test_as_many_as_the_message_asks_for_are_enough(run, tmp_path):
+    write_table(tmp_path / "trip.csv", 10)
+    code, out, err = run("train", "trip.csv")
+    assert code == 0, err
+    assert any(line.startswith("Picked splits 7 train, 1 validation, 2 test: ") for line in out)
+    assert read_record(tmp_path / "runs" / "trip")["finished"]
+
+
+def test_with_splits_of_their_own_a_few_lines_are_enough(run, tmp_path):
+    (tmp_path / "trip.csv").write_text("people,labels,split\n1,ticket,train\n2,ticket:2,validation\n3,ticket:3,test\n")
+    code, _, err = run("train", "trip.csv")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("labelled", range(10))
+def test_the_only_example_with_a_label_is_for_training(run, tmp_path, labelled):
+    lines = [f"{i},{'cat' if i == labelled else ''}" for i in range(10)]
+    (tmp_path / "cats.csv").write_text("\n".join(["weight,labels", *lines]))
+    code, _, err = run("train", "cats.csv")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(1, "1 training example and no label in it"), (3, "3 training examples and no label in them")]
+)
+def test_training_examples_without_a_label_are_named(run, tmp_path, number, told):
+    lines = ["weight,labels,split", *(f"{i},,train" for i in range(number)), "8,cat,validation", "9,cat,test"]
+    (tmp_path / "cats.csv").write_text("\n".join(lines))
+    for flags in ((), ("--max-size", "2")):
+        code, _, err = run("train", "cats.csv", *flags)
+        assert (code, err) == (1, f"multiset: cats.csv has {told}: add training examples with labels\n")
+
+
+def test_a_table_without_any_label_is_told_so(run, tmp_path):
+    (tmp_path / "cats.csv").write_text("weight,labels\n" + "1,\n" * 12)
+    code, _, err = run("train", "cats.csv")
+    assert code == 1
+    assert "cats.csv" in err
+    assert "no line has a label: add examples with labels" in err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 from PIL import Image
 
 from torchmultiset import presets
@@ -24,7 +26,15 @@ from torchmultiset.data.mnist_multi import MnistMulti, build
 from torchmultiset.encoders import make_backbone
 from torchmultiset.metrics import exact_match
 from torchmultiset.predictor import Predictor
-from torchmultiset.record import differences, portable, portable_command, read_config, read_record, write_record
+from torchmultiset.record import (
+    differences,
+    environment,
+    portable,
+    portable_command,
+    read_config,
+    read_record,
+    write_record,
+)
 from torchmultiset.run import fitting_devices, train
 from torchmultiset.task import check_config, prepare
 from torchmultiset.training import local_fabric
@@ -175,13 +185,27 @@ def test_the_folder_holds_a_whole_run(finished):
     assert record["finished"]
     assert record["seed"] == 3
     assert record["threads"] == torch.get_num_threads()
-    assert record["versions"]["torch"] == torch.__version__
+    assert release(record["versions"]["torch"]) == release(torch.__version__)
     assert record["machine"]["cores"] == os.cpu_count()
     assert record["examples"] == {"train": 48, "validation": 16, "test": 20}
     assert record["git"] is None or re.fullmatch(r"[0-9a-f]{40}(\+changes)?", record["git"])
     assert record["data"]["name"] == "digits"
     assert record["minutes"] > 0
     assert any(line.startswith("Picked max_size 2: ") for line in said)
+
+
+def release(version: str) -> str:
+    """A version without its build: 2.13.0 of 2.13.0+cpu."""
+    return Version(version).public
+
+
+@pytest.mark.parametrize("build", ["", "+cpu", "+cu130"])
+def test_the_record_names_the_release_of_pytorch_whatever_the_build(monkeypatch, build):
+    """PyTorch's ordinary wheel is 2.13.0 for pip, and calls itself 2.13.0+cu130."""
+    monkeypatch.setattr(torch, "__version__", release(torch.__version__) + build)
+    recorded = environment()["versions"]["torch"]
+    assert recorded == importlib.metadata.version("torch")
+    assert release(recorded) == release(torch.__version__)
 
 
 def test_nothing_in_it_names_a_place(finished, digits):

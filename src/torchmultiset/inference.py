@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchmultiset._saved import DESCRIPTION
 from torchmultiset.data import Examples, store
+from torchmultiset.data._npy import open_array
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles
 from torchmultiset.data.load import is_store
@@ -237,10 +238,9 @@ def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]
 
 
 def _from_array(path: Path, kind: InputKind) -> Source:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is damaged, or not an array of numbers ({error})") from None
+    array = open_array(path, "save it again with numpy.save")
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"{path} must hold an array of numbers, but holds {array.dtype}")
     if array.size == 0:
         raise ValueError(f"{path} holds no inputs: its shape is {array.shape}")
     # One input, or one without its single channel, or several.

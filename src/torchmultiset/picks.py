@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from torchmultiset._checks import check
 from torchmultiset.build import AT_ONCE, settle_kinds, settle_stop
 from torchmultiset.config import (
     FEWEST_EPOCHS,
@@ -225,7 +224,6 @@ def settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple[
         marginal = "marginal needs a policy that sees only counts"
         pick("policy", fitting.policy, marginal if objective.objective == "marginal" else by_shape)
     if model.max_size == 0:
-        check(most >= 1, "the training data", "one with at least one label", "without any")
         pick("max_size", most, "the largest training multiset has as many labels")
     elif model.max_size < most:
         raise ValueError(

@@ -23,7 +23,7 @@ from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.manifest import glance
+from torchmultiset.data.manifest import glance, read_manifest
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.picks import Pick, column_picks, settle, settle_images, split_pick
 from torchmultiset.predictor import Predictor
@@ -57,6 +57,8 @@ class Task:
 
 _IN_MEMORY = 2**30
 """Bytes of images that are read once and kept."""
+_FEWEST = 10
+"""Examples that a table needs if it names no splits: with fewer, next to nothing is left to choose or test by."""
 
 # What numbers must at least be.
 _LEAST = {
@@ -104,7 +106,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
 
     Raises:
         FileNotFoundError: There is no data.
-        ValueError: It has no examples to learn from or to choose the best epoch by.
+        ValueError: It has too few examples, none with a label to learn from, or none to choose the best epoch by.
     """
     check_config(config)
     if not config.data.data:
@@ -112,6 +114,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             "no data is given: name a data set (--data), or a preset that makes one (--preset mnist-multi-4)"
         )
     _build_if_missing(config, progress)
+    _refuse_too_few(config.data.data)
     data, pictures, picks = _open(config, progress)
     config = replace(config, data=data)
     for split, purpose in (("train", "learn from"), ("validation", "choose the best epoch by")):
@@ -119,6 +122,11 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             raise ValueError(
                 f"{config.data.data} has no {split} examples to {purpose}: name the split of each line, or of none"
             )
+    if not (pictures["train"].labels >= 0).any():
+        raise ValueError(
+            f"{config.data.data} has {_examples(len(pictures['train']), 'training')} and no label in"
+            f" {'it' if len(pictures['train']) == 1 else 'them'}: add training examples with labels"
+        )
     _refuse_changes(config, pictures["train"])
     fresh = None
     if data.fresh:
@@ -159,6 +167,27 @@ def features_of(
     keys = examples.ids or [f"{split} {i}" for i in range(len(examples))]
     cache = cache_features(backbone, examples.inputs, folder, keys=keys, progress=progress)
     return replace(examples, inputs=cache)
+
+
+def _refuse_too_few(data: str) -> None:
+    """Raise if a table names no splits and has too few examples to be split."""
+    try:
+        own = None if is_store(data) else glance(data)
+    except FileNotFoundError:
+        return  # told when it is opened
+    if own is None or own.split or own.examples >= _FEWEST:
+        return
+    examples = read_manifest(data, fractions=(1, 0, 0), check_inputs=False)["train"]  # problems of its lines come first
+    labelled = int((examples.labels >= 0).any(1).sum())
+    raise ValueError(
+        f"{data} has {_examples(len(examples))} ({labelled} with labels), too few to split into training, validation"
+        f" and test data: add examples until there are at least {_FEWEST} (a few hundred make a useful model), or give"
+        " each a 'split'"
+    )
+
+
+def _examples(number: int, kind: str = "") -> str:
+    return f"{number:,} {kind}{' ' * bool(kind)}example{'s' * (number != 1)}"
 
 
 def _refuse_changes(config: RunConfig, train: Examples) -> None:

@@ -21,7 +21,9 @@ def test_given_classes_keep_their_order_and_may_be_more_than_occur(tmp_path):
 
 def test_empty_multisets_only_need_classes(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels,split", "1,,train", "2,,train")
-    assert problems_of(path) == [(0, "no line has a label: give the names of the classes (classes=[...])")]
+    ((line, what),) = problems_of(path)
+    assert line == 0
+    assert what.startswith("no line has a label: add examples with labels, or give the names of the classes")
     train = read_manifest(path, classes=["a"])["train"]
     assert train.batch([0, 1]).target.tolist() == [[0], [0]]
 
@@ -106,6 +108,19 @@ def test_no_wanted_split_is_empty_and_no_other_is_filled(ids, seed, fractions):
     sizes = np.bincount(split_by_id(ids, fractions, seed), minlength=3)
     assert ((sizes > 0) == (np.array(fractions) > 0)).all()
     assert sizes.sum() == len(ids)
+
+
+@given(
+    st.lists(st.booleans(), min_size=3, max_size=12),
+    st.integers(0, 99),
+    st.sampled_from([(0.7, 0.15, 0.15), ALL_TRAIN]),
+)
+def test_training_has_a_label_if_any_example_has(labelled, seed, fractions):
+    ids, has = [f"{i}.jpg" for i in range(len(labelled))], np.array(labelled)
+    drawn, splits = split_by_id(ids, fractions, seed), split_by_id(ids, fractions, seed, labelled=has)
+    assert has[splits == 0].any() == has.any()
+    assert (np.bincount(splits, minlength=3) == np.bincount(drawn, minlength=3)).all()
+    assert (splits != drawn).sum() == (0 if has[drawn == 0].any() or not has.any() else 2)
 
 
 def test_splits_by_seed_have_the_shares_that_were_asked_for():

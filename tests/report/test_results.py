@@ -69,7 +69,7 @@ def test_bad_predictions_are_named_with_what_to_do(tmp_path, damage):
         path.write_bytes(b"PK\x03\x04 and then something else")
     else:
         np.savez(path, classes=np.array(["cat"]))
-    with pytest.raises(ValueError, match=f"is damaged .* --only {MULTI} --again"):
+    with pytest.raises(ValueError, match=f"is damaged.* --only {MULTI} --again"):
         read_runs(tmp_path)[0].predictions("test")
     path.unlink()
     with pytest.raises(FileNotFoundError, match=f"--only {MULTI} --again"):

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Shaped
 
+from torchmultiset.data._npy import open_array
+
 __all__ = ["ArrayFiles", "read_array"]
 
 
@@ -45,14 +47,11 @@ def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
     A single array of height and width is an image of one channel: (H, W) becomes (1, H, W).
 
     Raises:
-        ValueError: The file is not an .npy file, holds something else than numbers (a pickle is never
+        OSError: The file cannot be opened.
+        ValueError: The file is damaged or not an .npy file, holds something else than numbers (a pickle is never
             opened), no dimension or more than three, or a number that is not finite.
     """
-    try:
-        # Mapping checks the header against the length of the file before anything is allocated.
-        array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # a damaged header makes NumPy raise nearly anything
-        raise ValueError(f"{path}: not an .npy file of numbers ({error})") from error
+    array = open_array(path, "save it again with numpy.save")
     if array.dtype.kind not in "buif" or array.ndim == 0:
         raise ValueError(f"{path}: must hold an array of numbers, but holds {array.dtype} of shape {array.shape}")
     if array.ndim > 3:

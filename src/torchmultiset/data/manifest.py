@@ -32,6 +32,8 @@ FRACTIONS = (0.7, 0.15, 0.15)
 class Glance(NamedTuple):
     """What there is to know about a manifest before it is read."""
 
+    examples: int
+    """Number of examples, those with problems included."""
     images: tuple[Path, ...]
     """Those that it names and that are there."""
     labelled: bool
@@ -50,6 +52,7 @@ def glance(path: str | Path) -> Glance:
     lines = [fields for _, fields in read_fields(source, Problems(source), labelled=False)]
     images = [source.parent / str(fields["image"]) for fields in lines if fields.get("image")]
     return Glance(
+        examples=len(lines),
         images=tuple(image for image in images if image.is_file()),
         labelled=any(fields.get(key) is not None for fields in lines for key in ("labels", "counts")),
         split=any(fields.get("split") is not None for fields in lines),
@@ -79,7 +82,7 @@ def read_manifest(
             problem. If None, the labels that occur, sorted.
         fractions: Shares of train, validation and test, if the lines do not name their split. The split of an
             example follows from its id and the seed alone, so it stays when lines are added. Only in a file so
-            small that a split would be empty, an example is moved there.
+            small that a split would be empty, or training would have no label, an example is moved there.
         seed: Another seed gives another split.
         image_size: Side of the square that images are fitted into, in pixels.
         exif: Turn images the way their EXIF tag says, as a viewer shows them. Boxes refer to the image as
@@ -174,7 +177,9 @@ def _class_names(records: list[Record], given: Sequence[str] | None, problems: P
     lines = {label: record.line for record in reversed(records) for label in record.labels}
     if given is None:
         if records and not lines and not problems.found:
-            problems.add(0, "no line has a label: give the names of the classes (classes=[...])")
+            problems.add(
+                0, "no line has a label: add examples with labels, or give the names of the classes (classes=[...])"
+            )
         alike: dict[str, str] = {}
         for name, line in sorted(lines.items(), key=lambda item: item[1]):
             other = alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
@@ -254,7 +259,7 @@ def _broken_arrays(records: list[Record], folder: Path, problems: Problems) -> d
     for record in records:
         try:
             array = read_array(folder / record.path)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             broken[record.line] = str(error)
             continue
         line, dtype, shape = first = first or (record.line, array.dtype, array.shape)
@@ -276,7 +281,8 @@ def _splits(
         problems.add(0, f"{len(records)} examples cannot fill {wanted} splits: {fix}")
     if problems.found:
         return np.zeros(len(records), dtype=np.int64)
-    return split_by_id([record.id for record in records], fractions, seed)
+    labelled = np.array([bool(record.labels) for record in records])
+    return split_by_id([record.id for record in records], fractions, seed, labelled=labelled)
 
 
 def _columns(

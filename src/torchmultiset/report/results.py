@@ -17,10 +17,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import UInt8
+
+from torchmultiset.data._npy import readable
 
 __all__ = ["ENTROPY_TABLES", "Place", "Run", "has_entropy", "read_runs", "run_of"]
 
@@ -88,11 +89,9 @@ class Run:
     def predictions(self, split: str) -> tuple[UInt8[np.ndarray, "n c"], UInt8[np.ndarray, "n c"]]:
         """Predicted and true counts (N, C) of the examples of a split, in the order of the data set."""
         path = self._beside("predictions.npz")
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return arrays[f"{split}_predicted"], arrays[f"{split}_true"]
-        except (ValueError, KeyError, BadZipFile, EOFError) as error:
-            raise self._damaged(path, error) from None
+        again = f"run the cell again with: {self.command} --again"
+        with readable(path, again), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return arrays[f"{split}_predicted"], arrays[f"{split}_true"]
 
     def _beside(self, name: str) -> Path:
         if self.path is None:

@@ -1,0 +1,162 @@
+"""Damaged files of NumPy: whatever their header makes NumPy raise, the error names the file and what to do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_records import place, write_record
+
+from torchmultiset.data._arrays import read_array
+from torchmultiset.data._npy import open_rows, readable
+from torchmultiset.encoders import MLPEncoder
+from torchmultiset.inference import explain, open_inputs
+from torchmultiset.policies import FeedForwardPolicy
+from torchmultiset.predictor import Predictor
+from torchmultiset.report.results import read_runs
+
+ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
+LIKELY = b"()[]{}<>'\"\\,.:|0123456789eLOUVMmfiu#\n\r\t \0\xff-+*"
+HEADERS = {
+    "an open bracket": b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4",
+    "an open string": b"{'descr': '<f4",
+    "no Python": b"{'descr': 3 4}",
+    "no dictionary": b"12",
+    "a key too few": b"{'descr': '<f4'}",
+    "no text": b"\xff\xfe\xfd",
+    "a zero byte": b"\0",
+    "no type": b"{'descr': '<q9', 'fortran_order': False, 'shape': (3, 4), }",
+    "an object": b"{'descr': '|O', 'fortran_order': False, 'shape': (3, 4), }",
+    "a negative length": b"{'descr': '<f4', 'fortran_order': False, 'shape': (-3, 4), }",
+    "a length that no memory has": b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 99999999999999), }",
+    "a length beyond 64 bits": b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 99999999999999999999999), }",
+    "lengths that overflow to 12": b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4, 4611686018427387905), }",
+    "a text for a shape": b"{'descr': '<f4', 'fortran_order': False, 'shape': '34', }",
+    "many brackets": b"(" * 3000,
+    "many signs": b"-" * 9000,
+}
+
+
+@cache
+def model() -> Predictor:
+    """One that reads four numbers."""
+    predictor = Predictor(MLPEncoder(4, (4,)), FeedForwardPolicy(2, 4), ("a", "b"), max_size=1, stop="fixed").eval()
+    predictor.record = {"input": {"shape": [4], "dtype": "float32", "exif": False}}
+    return predictor
+
+
+def predict(path: Path) -> None:
+    for _ in explain(model(), open_inputs(model(), [str(path)])):
+        pass
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "predict": predict,
+    "table": read_array,
+    "store": lambda path: open_rows(path, ARRAY.dtype, ARRAY.shape, mapped=True),
+    "store in memory": lambda path: open_rows(path, ARRAY.dtype, ARRAY.shape, mapped=False),
+}
+
+
+def with_header(header: bytes, *, version: int = 1) -> bytes:
+    """The content of an .npy file with any header."""
+    length = len(header).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + header + ARRAY.tobytes()
+
+
+def damaged(content: bytes, chance: random.Random, start: int, end: int) -> bytes:
+    """The same with one to four bytes between these two places changed, left out or added."""
+    changed = bytearray(content)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(start, end)
+        byte = chance.choice(LIKELY) if chance.random() < 0.7 else chance.randrange(256)
+        changed[at : at + chance.randint(0, 1)] = bytes([byte] * chance.randint(0, 1))
+    return bytes(changed)
+
+
+def message_of(read: Callable[[Path], object], path: Path) -> str | None:
+    """What the error says, None without one; anything but a ValueError or an OSError escapes."""
+    try:
+        read(path)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.filterwarnings("ignore")  # as for a user: here a warning would be an error, and stop NumPy too early
+def test_whatever_happens_to_a_header_the_error_names_the_file(reader, tmp_path):
+    path, chance, errors = tmp_path / "numbers.npy", random.Random(0), 0
+    np.save(path, ARRAY)
+    whole = path.read_bytes()
+    assert message_of(READERS[reader], path) is None
+    for _ in range(500):
+        path.write_bytes(damaged(whole, chance, 0, len(whole) - ARRAY.nbytes))
+        told = message_of(READERS[reader], path)
+        errors += told is not None
+        assert told is None or str(path) in told, told
+    assert errors > 250
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_header_that_cannot_be_is_told_with_what_to_do(reader, header, tmp_path):
+    path = tmp_path / "numbers.npy"
+    for version in (1, 2, 3):
+        path.write_bytes(with_header(HEADERS[header], version=version))
+        told = message_of(READERS[reader], path)
+        assert told is not None
+        assert told.startswith(f"{path} is damaged, or not a NumPy file (")
+        assert ": delete the folder and build" in told if "store" in reader else ": save it again with" in told
+        assert "\n" not in told
+        assert len(told) < len(str(path)) + 300
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_archives_and_empty_files_are_no_arrays(reader, tmp_path):
+    path = tmp_path / "numbers.npy"
+    with path.open("wb") as file:
+        np.savez(file, x=ARRAY)
+    assert str(path) in (message_of(READERS[reader], path) or "")
+    path.write_bytes(b"")
+    assert str(path) in (message_of(READERS[reader], path) or "")
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "complex64", "U3"])
+def test_what_is_predicted_must_be_numbers(tmp_path, dtype):
+    path = tmp_path / "numbers.npy"
+    np.save(path, np.zeros((2, 4), dtype))
+    with pytest.raises(ValueError, match=r"numbers\.npy must hold an array of numbers, but holds"):
+        predict(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_happens_to_an_archive_of_predictions_the_error_names_the_file(tmp_path):
+    tables = place("table-3", "L_multi", (0, 0), {"em": 0.95, "f1": 0.987})
+    path = write_record(tmp_path, "digits/multi/seed-0", tables, [True, False]).with_name("predictions.npz")
+    (run,) = read_runs(tmp_path)
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays)  # not compressed, so that headers are in reach
+    whole, chance, errors = path.read_bytes(), random.Random(0), 0
+    assert run.predictions("test")[0].shape == arrays["test_predicted"].shape
+    for _ in range(500):
+        path.write_bytes(damaged(whole, chance, 0, len(whole)))
+        told = message_of(lambda _: run.predictions("test"), path)
+        errors += told is not None
+        assert told is None or (str(path) in told and "run the cell again with: " in told), told
+    assert errors > 250
+
+
+def test_an_error_of_the_disk_keeps_its_kind_if_it_names_a_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"), readable(tmp_path / "file", "mend it"):
+        (tmp_path / "nowhere").read_bytes()
+    with (
+        pytest.raises(ValueError, match=r"file is damaged, or .* \(OSError\): mend it"),
+        readable(tmp_path / "file", "mend it"),
+    ):
+        raise OSError
