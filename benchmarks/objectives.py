@@ -11,10 +11,10 @@ from rich.table import Table
 
 from benchmarks.contestant import BATCH, CLASSES, SIDE
 from benchmarks.timing import interleaved, peak_bytes
-from torchmultiset.build import build_objective, build_predictor
 from torchmultiset.cli._malloc import keep_freed_memory
 from torchmultiset.data import Batch
 from torchmultiset.experiments.cells import Cell, all_cells
+from torchmultiset.model.build import build_objective, build_predictor
 from torchmultiset.multiset import from_labels
 
 HEADER = ["objective", "T", "images/s", "to the first", "peak MB", "parameters"]

@@ -30,8 +30,7 @@ from torchmultiset.heads import StopHead
 from torchmultiset.losses import multiset_loss, stop_loss
 from torchmultiset.metrics import exact_match, f1, precision, recall
 from torchmultiset.policies import ConvLSTMPolicy
-from torchmultiset.rollout import greedy, rollout
-from torchmultiset.termination import until_stop
+from torchmultiset.rollout import greedy, rollout, until_stop
 
 PICTURES = MnistMulti(sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4)
 CLASSES, LARGEST, BATCH = 10, 4, 64

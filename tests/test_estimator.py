@@ -426,7 +426,7 @@ def test_numbers_too_large_for_the_network_are_refused():
 
 
 def test_importing_the_package_does_not_import_scikit_learn():
-    code = "import sys, torchmultiset, torchmultiset.predictor, torchmultiset.training; print('sklearn' in sys.modules)"
+    code = "import sys, torchmultiset.model.predictor, torchmultiset.training; print('sklearn' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
 

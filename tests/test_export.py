@@ -22,9 +22,9 @@ from torchmultiset.data.digits import load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
-from torchmultiset.inference import InputKind, Source
+from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
 from torchmultiset.losses import cell_count_loss, count_table_loss
-from torchmultiset.objectives import (
+from torchmultiset.model.objectives import (
     CountsObjective,
     HungarianObjective,
     MultisetObjective,
@@ -32,9 +32,9 @@ from torchmultiset.objectives import (
     OneStepObjective,
     PowerObjective,
 )
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.inputs import InputKind, Source
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
-from torchmultiset.predictor import Predictor
-from torchmultiset.readouts import CellCounts, CountTable, OneStep, PowerMultiset, Slots
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from torchmultiset import search as module
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.heads import OneStep
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import to_labels
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
-from torchmultiset.predictor import Predictor
-from torchmultiset.readouts import OneStep
 from torchmultiset.rollout import Step, forced, rollout, sample
 
 C, MOST = 3, 3

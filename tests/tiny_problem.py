@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchmultiset.build import build_objective, build_predictor
-from torchmultiset.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.data import Batch
-from torchmultiset.objectives import Objective
-from torchmultiset.predictor import Output, Predictor
+from torchmultiset.model.build import build_objective, build_predictor
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
+from torchmultiset.model.objectives import Objective
+from torchmultiset.model.predictor import Output, Predictor
 
 C, MOST = 4, 3
 VECTORS = torch.randn(C, 16, generator=torch.Generator().manual_seed(7))

@@ -25,13 +25,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch, Examples
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
-from torchmultiset.objectives import MultisetObjective, Objective, Plan, ReinforceObjective, SequenceObjective
+from torchmultiset.model.objectives import MultisetObjective, Objective, Plan, ReinforceObjective, SequenceObjective
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import ConvLSTMPolicy, LSTMPolicy
-from torchmultiset.predictor import Predictor
 from torchmultiset.training import NotFiniteError, Progress, fit
+from torchmultiset.training.config import OptimConfig
 
 CLASSES = ("a", "b", "c")
 DEADLINE = 120

@@ -25,15 +25,16 @@ except ImportError as error:
     raise ImportError('MultisetClassifier is an extra: pip install "torchmultiset[sklearn]"') from error
 
 from torchmultiset._checks import check, given
-from torchmultiset.build import build_objective, build_predictor, settle_stop
-from torchmultiset.config import ModelConfig, ObjectiveConfig, ObjectiveName, OptimConfig, PolicyName, Stop
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.model.build import build_objective, build_predictor, settle_stop
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig, ObjectiveName, PolicyName, Stop
+from torchmultiset.model.predictor import Output, Predictor
 from torchmultiset.multiset import to_labels
-from torchmultiset.picks import pick_objective
-from torchmultiset.predictor import Output, Predictor
+from torchmultiset.pipeline.resolve import pick_objective
 from torchmultiset.rollout import Choose, rollout
-from torchmultiset.training import BEST, fit, local_fabric
+from torchmultiset.training.config import OptimConfig
+from torchmultiset.training.loop import BEST, fit, local_fabric
 
 __all__ = ["MultisetClassifier"]
 

@@ -43,10 +43,10 @@ from torchmultiset import __version__
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.encoders import PretrainedEncoder
-from torchmultiset.inference import InputKind, Source, input_kind
-from torchmultiset.predictor import Predictor
-from torchmultiset.readouts import Readout
-from torchmultiset.termination import until_size
+from torchmultiset.heads import Readout
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.inputs import InputKind, Source, input_kind
+from torchmultiset.rollout import until_size
 
 __all__ = [
     "BATCH",

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.experiments.beyond import BEYOND_METHODS
 from torchmultiset.experiments.cells import all_cells, choose, find
 from torchmultiset.experiments.paper import METHODS, TABLES
 from torchmultiset.experiments.scales import SCALES
+from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.report.plots import style_of
 
 SCALE_NAMES = ("smoke", "small", "paper")

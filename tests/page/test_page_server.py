@@ -19,12 +19,12 @@ from PIL import Image
 from served_page import serving
 
 from torchmultiset.encoders import MLPEncoder
-from torchmultiset.models import NAMES, locate
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.shipped import NAMES, locate
 from torchmultiset.page import server
 from torchmultiset.page.server import Rate, create_app
 from torchmultiset.page.watching import PageModel
 from torchmultiset.policies import LSTMPolicy
-from torchmultiset.predictor import Predictor
 
 with warnings.catch_warnings():  # Starlette would rather have httpx's successor
     warnings.filterwarnings("ignore", "Using `httpx`")

@@ -29,7 +29,7 @@ from torchmultiset.experiments.grid import (
 from torchmultiset.experiments.paper import TableName
 from torchmultiset.experiments.scales import SCALES, ScaleName
 from torchmultiset.experiments.work import RECORD, Folders, read_json
-from torchmultiset.report.terminal import empty_table
+from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app"]
 

@@ -18,18 +18,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from torchmultiset.beliefs import Ranked
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
-from torchmultiset.evaluation import evaluate as evaluate_all
-from torchmultiset.inference import Explained, explain, open_examples, open_inputs, open_model
+from torchmultiset.distributions import Ranked
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import equal
-from torchmultiset.predictor import Predictor
-from torchmultiset.report.calibration import calibrate, calibration_tables, log_probabilities
-from torchmultiset.report.entropy import entropy_curves
-from torchmultiset.report.evaluation import best_constant, in_words, report, tables
-from torchmultiset.report.terminal import empty_table
-from torchmultiset.task import as_trained
+from torchmultiset.pipeline.inputs import Explained, explain, open_examples, open_inputs, open_model
+from torchmultiset.pipeline.prepare import as_trained
+from torchmultiset.training.evaluation import evaluate as evaluate_all
+from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities
+from torchmultiset.viz.entropy import entropy_curves
+from torchmultiset.viz.scores import best_constant, in_words, report, tables
+from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["evaluate", "named", "open_splits", "predict"]
 
@@ -109,11 +109,11 @@ def _evaluate(
         shown += calibration_tables(sure)
         plain["calibration"] = sure.to_json()
         if figure is not None:
-            from torchmultiset.report.calibration_figure import save_calibration
+            from torchmultiset.viz.calibration_figure import save_calibration
 
             save_calibration(sure, figure)
     if entropy is not None:
-        from torchmultiset.report.entropy_figure import save_entropy
+        from torchmultiset.viz.entropy_figure import save_entropy
 
         with progress_bar(sys.stderr.isatty(), "entropy", len(examples)) as advance:
             plain["entropy"] = entropy_curves(predictor, examples, watch=advance)
@@ -201,13 +201,13 @@ def _check_drawable(predictor: Predictor, calibration: bool) -> None:
     if not calibration:
         why = "--no-calibration leaves that out" if predictor.probabilistic else f"{_kind(predictor)} does not say"
         raise ValueError(f"--figure shows how sure the model is, but {why}")
-    import torchmultiset.report.calibration_figure  # noqa: F401  (needs matplotlib)
+    import torchmultiset.viz.calibration_figure  # noqa: F401  (needs matplotlib)
 
 
 def _check_steps(predictor: Predictor) -> None:
     if not predictor.sequential:
         raise ValueError(f"--entropy shows one step after another, but {_kind(predictor)} says everything at once")
-    import torchmultiset.report.entropy_figure  # noqa: F401  (needs matplotlib)
+    import torchmultiset.viz.entropy_figure  # noqa: F401  (needs matplotlib)
 
 
 class _Panels:
@@ -221,7 +221,7 @@ class _Panels:
     def add(self, batch: Explained) -> None:
         """Take the first ones of a batch, as long as there is room."""
         if self.path is not None and len(self.panels) < _FIGURE:
-            from torchmultiset.report.figures import panels
+            from torchmultiset.viz.figures import panels
 
             at_once = not self.predictor.sequential
             made = panels([*batch.inputs], batch.prediction, batch.truth, at_once=at_once)
@@ -230,7 +230,7 @@ class _Panels:
     def save(self) -> int:
         """Draw them; how many there are."""
         if self.path is not None:
-            from torchmultiset.report.figures import save_predictions
+            from torchmultiset.viz.figures import save_predictions
 
             save_predictions(self.panels, self.predictor.classes, self.path)
         return len(self.panels)

@@ -15,17 +15,19 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
-from torchmultiset.build import AT_ONCE, check_together
 from torchmultiset.cli.progress import TrainingProgress
-from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
 from torchmultiset.data.load import is_store
-from torchmultiset.inference import input_kind, open_model
-from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
-from torchmultiset.record import read_config
-from torchmultiset.report.evaluation import tables
-from torchmultiset.run import CURVE, PREDICTIONS, Result, Watch
-from torchmultiset.run import train as run
-from torchmultiset.task import Task, check_config
+from torchmultiset.model.build import AT_ONCE, check_together
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.inputs import input_kind, open_model
+from torchmultiset.pipeline.prepare import Task, check_config
+from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of
+from torchmultiset.pipeline.record import read_config
+from torchmultiset.pipeline.run import CURVE, PREDICTIONS, Result, Watch
+from torchmultiset.pipeline.run import train as run
+from torchmultiset.training.config import OptimConfig
+from torchmultiset.viz.scores import tables
 
 __all__ = ["app"]
 

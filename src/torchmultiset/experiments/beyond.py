@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchmultiset.experiments.paper import METHODS, TABLES, DataSetName, Row, Table, TableName
-from torchmultiset.presets import RECIPES
+from torchmultiset.pipeline.presets import RECIPES
 
 __all__ = ["BEYOND", "BEYOND_METHODS", "RATES", "rate_method"]
 

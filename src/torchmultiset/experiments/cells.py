@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from torchmultiset._checks import check_one_of
-from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig
 from torchmultiset.experiments.beyond import BEYOND, BEYOND_METHODS
 from torchmultiset.experiments.paper import COLUMNS, METHODS, TABLES, DataSetName, Numbers, TableName
 from torchmultiset.experiments.scales import SCALES, DataPlan, ScaleName
-from torchmultiset.presets import PresetName, values_of
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.pipeline.config import DataConfig, RunConfig
+from torchmultiset.pipeline.presets import PresetName, values_of
+from torchmultiset.training.config import OptimConfig
 
 _METHODS = {**METHODS, **BEYOND_METHODS}
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
 from torchmultiset.experiments.paper import DataSetName, TableName
-from torchmultiset.presets import PresetName, RecipeName
+from torchmultiset.pipeline.presets import PresetName, RecipeName
 
 __all__ = ["RATES_OF", "SCALES", "DataPlan", "Scale", "ScaleName"]
 

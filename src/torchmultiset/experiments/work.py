@@ -31,18 +31,18 @@ from filelock import FileLock
 
 from torchmultiset._files import write_whole
 from torchmultiset.data import Examples
-from torchmultiset.evaluation import Evaluation, evaluate
 from torchmultiset.experiments.cells import Cell
-from torchmultiset.inference import MODEL, open_model
+from torchmultiset.model.predictor import Predictor, read_description
 from torchmultiset.multiset import equal
-from torchmultiset.predictor import Predictor, read_description
-from torchmultiset.report.calibration import calibrate, log_probabilities
-from torchmultiset.report.entropy import entropy_curves
-from torchmultiset.report.evaluation import report
+from torchmultiset.pipeline.inputs import MODEL, open_model
+from torchmultiset.pipeline.prepare import Task, prepare
+from torchmultiset.pipeline.run import Watch, train
 from torchmultiset.report.results import has_entropy
-from torchmultiset.run import Watch, train
-from torchmultiset.task import Task, prepare
-from torchmultiset.training import EPOCHS, Progress, local_fabric
+from torchmultiset.training.evaluation import Evaluation, evaluate
+from torchmultiset.training.loop import EPOCHS, Progress, local_fabric
+from torchmultiset.viz.calibration import calibrate, log_probabilities
+from torchmultiset.viz.entropy import entropy_curves
+from torchmultiset.viz.scores import report
 
 __all__ = [
     "ENTROPY",

@@ -16,11 +16,11 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from torchmultiset.data.images import UnreadableImageError
-from torchmultiset.inference import InputKind, input_kind, open_inputs, open_model
+from torchmultiset.heads import Readout
 from torchmultiset.metrics import step_entropy
+from torchmultiset.model.predictor import Output, Predictor
 from torchmultiset.page.samples import fitting
-from torchmultiset.predictor import Output, Predictor
-from torchmultiset.readouts import Readout
+from torchmultiset.pipeline.inputs import InputKind, input_kind, open_inputs, open_model
 
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 
