@@ -34,8 +34,7 @@ def training_step(cell: Cell, labels: int) -> tuple[Callable[[], object], int]:
     adam = torch.optim.Adam(predictor.parameters(), fused=True)
 
     def act() -> None:
-        plan = objective(batch, generator)
-        loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
+        loss = objective.loss(predictor, batch, generator)
         adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()

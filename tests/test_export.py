@@ -23,7 +23,6 @@ from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
-from torchmultiset.losses import cell_count_loss, count_table_loss
 from torchmultiset.model.objectives import (
     CountsObjective,
     HungarianObjective,
@@ -55,10 +54,10 @@ CASES = [
 ]
 AT_ONCE = {
     "one-step": OneStepObjective(),
-    "cells": CountsObjective(cell_count_loss),
-    "table": CountsObjective(count_table_loss),
+    "cells": CountsObjective(),
+    "table": CountsObjective(),
     "slots": HungarianObjective(),
-    "power": PowerObjective(3),
+    "power": PowerObjective(),
 }
 ON_VECTORS = ("lstm", "feed-forward", "table")
 
@@ -94,7 +93,7 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
             "power": lambda: PowerMultiset(3, 8, max_size=3),
         }[policy]()
     predictor = Predictor(encoder, body, CLASSES, max_size=3, stop=stop)
-    objective = AT_ONCE.get(policy) or MultisetObjective(end=stop == "end")
+    objective = AT_ONCE.get(policy) or MultisetObjective()
     learn(predictor, objective, data, steps)
     predictor.record = {"input": {"shape": kind.shape, "dtype": kind.dtype, "exif": kind.exif}, "git": "abc"}
     return predictor.eval()
@@ -105,9 +104,8 @@ def learn(predictor: Predictor, objective: Objective, data: Examples, steps: int
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         batch = data.batch(torch.randint(0, len(data), (32,), generator=generator))
-        plan = objective(batch, generator)
         adam.zero_grad()
-        plan.loss(predictor(batch.x, plan.choose)).backward()
+        objective.loss(predictor, batch, generator).backward()
         adam.step()
 
 

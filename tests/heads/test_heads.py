@@ -11,7 +11,7 @@ import reference
 import torch
 from torch import Tensor, nn
 
-from torchmultiset.heads import CellCounts, CountTable, PoissonCounts, PowerMultiset, Readout, Slots
+from torchmultiset.heads import CellCounts, CountTable, OneShotHead, PoissonCounts, PowerMultiset, Slots
 from torchmultiset.losses import (
     cell_count_loss,
     count_table_loss,
@@ -98,7 +98,7 @@ def expected(name: str, scores: Sequence[Sequence[float]], least: int) -> dict[M
 def test_it_believes_what_its_scores_mean(name, stop):
     predictor, x = make(name, stop)
     least = MOST if stop == "fixed" else 0
-    scores, shape = predictor(x).logits, MADE[name][2]
+    scores, shape = predictor(x), MADE[name][2]
     assert shape is None or scores.shape == (len(x), *shape)
     belief = predictor.belief(x)
     found = {
@@ -136,7 +136,7 @@ def test_slots_predict_the_most_probable_answer_of_all_slots_of_a_size_that_can_
     predictor, x = make(name, stop, 40)
     least = MOST if stop == "fixed" else 0
     plain = []
-    for row, counts in zip(predictor(x).logits.tolist(), predictor.predict(x).tolist(), strict=True):
+    for row, counts in zip(predictor(x).tolist(), predictor.predict(x).tolist(), strict=True):
         chances = [reference.softmax(scores) for scores in row]
         said = {
             answer: math.prod(chances[slot][what] for slot, what in enumerate(answer))
@@ -160,7 +160,7 @@ def test_poisson_counts_are_the_nearest_to_what_is_expected_if_they_make_a_size_
     least, most = predictor.sizes
     fitting = []
     best = predictor.belief(x).best().tolist()
-    for row, counts, instead in zip(predictor(x).logits.tolist(), predictor.predict(x).tolist(), best, strict=True):
+    for row, counts, instead in zip(predictor(x).tolist(), predictor.predict(x).tolist(), best, strict=True):
         nearest = [round(math.exp(log_rate)) for (log_rate,) in row]
         fitting.append(least <= sum(nearest) <= most)
         assert counts == (nearest if fitting[-1] else instead)
@@ -172,24 +172,27 @@ def test_poisson_counts_are_the_nearest_to_what_is_expected_if_they_make_a_size_
 @sizes
 def test_explain_tells_how_sure_it_is_and_of_how_many(name, stop):
     predictor, x = make(name, stop)
-    counts, sequence, confidence, probabilities = predictor.explain(x)
-    assert torch.equal(counts, predictor.predict(x))
-    torch.testing.assert_close(confidence, predictor.log_probability(x, counts).exp())
-    for row, labels in zip(counts.tolist(), sequence.tolist(), strict=True):
-        assert [label for label in labels if label >= 0] == [c for c, n in enumerate(row) for _ in range(n)]
+    told = predictor.explain(x)
+    assert torch.equal(told.counts, predictor.predict(x))
+    torch.testing.assert_close(told.confidence, predictor.log_probability(x, told.counts).exp())
+    assert (told.sequence, told.rows) == (None, "at least")
     exactly = predictor.belief(x).count_probabilities()
-    assert probabilities.shape == (len(x), MOST, C)
+    assert told.probabilities.shape == (len(x), MOST, C)
     for t in range(MOST):
-        torch.testing.assert_close(probabilities[:, t], exactly[..., t + 1 :].sum(-1))
+        torch.testing.assert_close(told.probabilities[:, t], exactly[..., t + 1 :].sum(-1))
+    torch.testing.assert_close(told.entropy[:, 0], -(exactly * exactly.clamp(min=1e-300).log()).sum((1, 2)))
+    best = predictor.explain(x, best=3)
+    assert torch.equal(best.best.counts, predictor.search(x, k=3).counts)
+    assert torch.equal(best.counts, predictor.belief(x).best())
 
 
 @every
 def test_a_batch_is_what_its_examples_are(name):
     predictor, x = make(name)
-    scores = predictor(x).logits
+    scores = predictor(x)
     for i in range(len(x)):
-        torch.testing.assert_close(predictor(x[i : i + 1]).logits[0], scores[i])
-    assert predictor(x[:0]).logits.shape == (0, *scores.shape[1:])
+        torch.testing.assert_close(predictor(x[i : i + 1])[0], scores[i])
+    assert predictor(x[:0]).shape == (0, *scores.shape[1:])
     assert predictor.predict(x[:0]).shape == (0, C)
 
 
@@ -211,14 +214,14 @@ def test_it_learns_a_few_multisets(name):
     loss = LOSSES[name.split(",")[0].split()[0].replace("more", "slots")]
     adam = torch.optim.Adam(predictor.parameters(), lr=0.03)
     for _ in range(300):
-        value = loss(predictor(x).logits, target)
+        value = loss(predictor(x), target)
         adam.zero_grad()
         value.backward()
         adam.step()
     if "normalised" not in name:  # over four examples, the batch is not what the running averages are
         predictor.eval()
-    output = predictor(x)
-    assert torch.equal(predictor.counts(output), target)
+    with torch.no_grad():
+        assert torch.equal(predictor.decode(x).counts, target)
 
 
 def test_the_mean_over_places_is_all_that_the_others_see_of_a_map():
@@ -228,15 +231,12 @@ def test_the_mean_over_places_is_all_that_the_others_see_of_a_map():
         torch.testing.assert_close(head(memory), head(memory.mean((2, 3))))
 
 
-def test_a_readout_is_no_policy():
-    predictor, x = make("cells")
-    assert (predictor.sequential, predictor.probabilistic, predictor.stop_head) == (False, True, None)
-    assert predictor.sizes == (0, MOST)
+def test_the_sizes_of_a_head():
+    assert make("cells")[0].sizes == (0, MOST)
     assert make("cells", "fixed")[0].sizes == (MOST, MOST)
-    assert predictor(x).features.shape[-1] == 0
 
 
-class Coin(Readout):
+class Coin(OneShotHead):
     """One of one's own: as many of each class as the memory says."""
 
     num_classes = C
@@ -252,7 +252,7 @@ class Coin(Readout):
         return scores
 
 
-def test_a_readout_of_ones_own():
+def test_a_head_of_ones_own():
     predictor = Predictor(nn.Identity(), Coin(), ["ant", "bee"], max_size=MOST)
     x = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
     assert predictor.predict_labels(x) == [["ant", "bee", "bee"], []]

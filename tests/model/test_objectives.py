@@ -13,19 +13,18 @@ from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
 from torch import Tensor
 
 from torchmultiset.data import Batch
-from torchmultiset.losses import cell_count_loss
 from torchmultiset.model.objectives import (
     CountsObjective,
-    DistributionMatchingObjective,
     HungarianObjective,
+    KLMatchingObjective,
     MultisetObjective,
     OneStepObjective,
     PowerObjective,
     ReinforceObjective,
     SequenceObjective,
-    _one_by_one,
+    sequence,
 )
-from torchmultiset.model.predictor import Output
+from torchmultiset.model.predictor import SequentialOutput
 
 # --- what is rolled in ---
 
@@ -55,7 +54,7 @@ def test_greedy_and_stochastic_follow_the_policy():
     predictor, greedy = build("policy", strategy="greedy")
     output, _ = carry_out(greedy, predictor, batch)
     assert torch.equal(output.labels, output.logits.argmax(-1))
-    for objective in (MultisetObjective("stochastic"), ReinforceObjective(), DistributionMatchingObjective()):
+    for objective in (MultisetObjective("stochastic"), ReinforceObjective(), KLMatchingObjective()):
         output, _ = carry_out(objective, predictor, batch, seed=1)
         again, _ = carry_out(objective, predictor, batch, seed=1)
         other, _ = carry_out(objective, predictor, batch, seed=2)
@@ -67,19 +66,19 @@ def test_greedy_and_stochastic_follow_the_policy():
         assert ((drawn - expected).abs() < 4 * expected.sqrt()).all()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        OneStepObjective,
-        lambda: CountsObjective(cell_count_loss),
-        HungarianObjective,
-        lambda: PowerObjective(MOST),
-    ],
-)
-def test_an_objective_of_readouts_needs_a_readout(kind):
+@pytest.mark.parametrize("kind", [OneStepObjective, CountsObjective, HungarianObjective, PowerObjective])
+def test_an_objective_of_heads_needs_a_head(kind):
     predictor, _ = build("policy")
-    with pytest.raises(ValueError, match="Objective needs a readout, but this model names labels one after another"):
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy, and not a one-shot head: train a policy with"):
         carry_out(kind(), predictor, draw(5))
+
+
+@pytest.mark.parametrize("name", ["multi", "rl", "dm-l1", "dm-kl", "seq", "marginal"])
+def test_an_objective_of_policies_needs_a_policy(name):
+    _, objective = build("policy", name)
+    predictor, _ = build("policy", "counts")
+    with pytest.raises(ValueError, match="CountTable is a one-shot head, which emits no labels one after another"):
+        carry_out(objective, predictor, draw(5))
 
 
 # --- the orders of the sequence loss ---
@@ -119,16 +118,16 @@ def test_the_random_rank_is_drawn_once_from_the_seed_or_once_for_each_batch():
     generator = torch.Generator().manual_seed(0)
 
     def orders(objective: SequenceObjective, batches: int = 20) -> set[tuple[int, ...]]:
-        return {tuple(objective.order(batch, generator)[0].tolist()) for _ in range(batches)}
+        return {tuple(objective.order(batch, generator, num_classes=C)[0].tolist()) for _ in range(batches)}
 
-    assert len(orders(SequenceObjective(C, seed=0))) == 1
-    assert orders(SequenceObjective(C, seed=0)) == orders(SequenceObjective(C, seed=0))
-    assert len(set.union(*[orders(SequenceObjective(C, seed=seed)) for seed in range(20)])) > 5
+    assert len(orders(SequenceObjective(seed=0))) == 1
+    assert orders(SequenceObjective(seed=0)) == orders(SequenceObjective(seed=0))
+    assert len(set.union(*[orders(SequenceObjective(seed=seed)) for seed in range(20)])) > 5
     assert torch.equal(generator.get_state(), torch.Generator().manual_seed(0).get_state()), "it was not asked"
-    assert len(orders(SequenceObjective(C, rank="random-per-batch"))) > 5
+    assert len(orders(SequenceObjective(rank="random-per-batch"))) > 5
 
 
-def test_area_and_place_are_those_of_each_object_and_not_of_its_class():
+def test_area_and_place_are_those_of_each_object_and_not_of_its_class(monkeypatch):
     labels = torch.tensor([[1, 0, 1], [2, 2, 0]])
     areas = torch.tensor([[5.0, 7.0, 9.0], [1.0, 3.0, 2.0]])
     # Four bands of 25 pixels: the first picture has 1 alone, then 0 and 1 side by side though 1 is higher.
@@ -137,27 +136,26 @@ def test_area_and_place_are_those_of_each_object_and_not_of_its_class():
     target = torch.tensor([[1, 2, 0, 0], [1, 0, 2, 0]])
     batch = Batch(torch.zeros(2, 1, 100, 50), target, labels, torch.tensor([first, second]), areas)
     generator = torch.Generator()
-    assert SequenceObjective(C, rank="area").order(batch, generator).tolist() == [[1, 0, 1], [2, 0, 2]]
+    assert SequenceObjective(rank="area").order(batch, generator, num_classes=C).tolist() == [[1, 0, 1], [2, 0, 2]]
     reading = [[1, 0, 1], [0, 2, 2]]
-    assert SequenceObjective(C, rank="spatial").order(batch, generator).tolist() == reading
+    assert SequenceObjective(rank="spatial").order(batch, generator, num_classes=C).tolist() == reading
     # With a backbone's features as inputs, the boxes are still those of pictures 100 pixels high.
     features = batch._replace(x=torch.zeros(2, 512, 4, 2))
-    assert SequenceObjective(C, rank="spatial", height=100).order(features, generator).tolist() == reading
-    assert SequenceObjective(C, rank="spatial", height=100, bands=1).order(batch, generator).tolist() == [
-        [0, 1, 1],
-        [2, 0, 2],
-    ]
+    assert SequenceObjective(rank="spatial", height=100).order(features, generator, num_classes=C).tolist() == reading
+    monkeypatch.setattr(sequence, "_BANDS", 1)
+    one_band = SequenceObjective(rank="spatial", height=100).order(batch, generator, num_classes=C)
+    assert one_band.tolist() == [[0, 1, 1], [2, 0, 2]]
 
 
 @pytest.mark.parametrize(("rank", "needs"), [("area", "areas"), ("spatial", "boxes")])
 def test_a_rank_that_the_data_cannot_give_is_refused(rank, needs):
     with pytest.raises(ValueError, match=rf"rank '{rank}' needs {needs}, which this data has not; use 'random'"):
-        SequenceObjective(C, rank=rank)(draw(5), torch.Generator())
+        SequenceObjective(rank=rank).order(draw(5), torch.Generator(), num_classes=C)
 
 
 def test_the_spatial_rank_of_vectors_needs_a_height():
     with pytest.raises(ValueError, match="rank 'spatial' needs the height of the pictures"):
-        SequenceObjective(C, rank="spatial")(draw(5, found=True), torch.Generator())
+        SequenceObjective(rank="spatial").order(draw(5, found=True), torch.Generator(), num_classes=C)
 
 
 @pytest.mark.parametrize("rank", ["random", "random-per-batch"])
@@ -166,10 +164,10 @@ def test_ranks_follow_the_batch_to_its_device(monkeypatch, rank):
         assert permutation.device == labels.device
         return labels
 
-    monkeypatch.setattr(_one_by_one, "random_rank", look)
+    monkeypatch.setattr(sequence, "random_rank", look)
     batch = draw(5)
     away = batch._replace(labels=batch.labels.to("meta"))  # the one other device that every machine has
-    SequenceObjective(C, rank=rank).order(away, torch.Generator())
+    SequenceObjective(rank=rank).order(away, torch.Generator(), num_classes=C)
 
 
 @pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
@@ -201,7 +199,7 @@ def test_empty_multisets_only():
 WEIGHTS = {"stop_weight": 0.7, "entropy_weight": 0.2, "value_weight": 0.3, "size_weight": 0.4}
 
 
-def plain_loss(name: str, stop: str, output: Output, row: int, target: reference.Multiset) -> float:
+def plain_loss(name: str, stop: str, output: SequentialOutput, row: int, target: reference.Multiset) -> float:
     """One example's loss, that of stopping included, with the weights above."""
     logits, labels = output.logits[row].tolist(), output.labels[row].tolist()
     end = C if stop == "end" else None
@@ -238,12 +236,6 @@ def test_the_loss_is_the_papers_and_that_of_stopping(name, stop):
     targets = reference.to_counters(batch.target)
     expected = [plain_loss(name, stop, output, row, target) for row, target in enumerate(targets)]
     assert loss.item() == pytest.approx(math.fsum(expected) / len(expected), rel=1e-9)
-
-
-def test_an_objective_without_end_refuses_a_policy_that_has_it():
-    predictor, _ = build("end")
-    with pytest.raises(ValueError, match="logits must be"):
-        carry_out(MultisetObjective(end=False), predictor, draw(5))
 
 
 @pytest.mark.usefixtures("without_shape_hook")

@@ -11,9 +11,10 @@ import torch
 from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
 
 from torchmultiset.data import Batch
-from torchmultiset.heads import CountTable
+from torchmultiset.heads import CountTable, Slots
 from torchmultiset.losses import count_table_loss
 from torchmultiset.model.objectives import CountsObjective, MarginalObjective
+from torchmultiset.model.predictor import Predictor
 
 STOPS = ("fixed", "policy", "end")
 
@@ -38,8 +39,8 @@ def test_marginal_is_the_likelihood_that_the_predictor_tells(stop, policy):
 def test_marginal_refuses_a_multiset_beyond_its_bound():
     predictor, _ = build("policy", "marginal")
     message = (
-        r"objective 'marginal' goes through all 8 parts of a multiset of 3 labels, and the most are 2 labels"
-        r" \(marginal_bound\): raise the bound, or take objective 'multi'"
+        r"objective 'marginal' goes through all 8 parts of a multiset of 3 labels, and the largest size allowed is 2"
+        r" \(marginal_bound\): raise the bound, or use objective 'multi'"
     )
     with pytest.raises(ValueError, match=message):
         carry_out(MarginalObjective(2), predictor, draw(50))
@@ -123,8 +124,11 @@ def test_every_count_head_has_a_loss_and_others_have_none():
     class MyTable(CountTable):
         pass
 
+    x, target = torch.rand(2, 4), torch.tensor([[1, 0, 2], [0, 0, 0]])
+    batch = Batch(x, target, torch.tensor([[0, 2, 2], [-1, -1, -1]]))
     head = MyTable(num_classes=3, memory=4, most=3)  # whose scores look like those of three cells
-    scores, target = head(torch.rand(2, 4)), torch.tensor([[1, 0, 2], [0, 0, 0]])
-    assert CountsObjective.for_head(head).of(scores, target) == count_table_loss(scores, target)
+    predictor = Predictor(torch.nn.Identity(), head, list("abc"), max_size=3)
+    assert carry_out(CountsObjective(), predictor, batch)[1] == count_table_loss(head(x), target)
+    slots = Predictor(torch.nn.Identity(), Slots(3, 4, slots=3), list("abc"), max_size=3)
     with pytest.raises(ValueError, match=r"must be a count head \(CellCounts, CountTable, .*\) for objective 'counts'"):
-        CountsObjective.for_head(torch.nn.Linear(1, 1))
+        carry_out(CountsObjective(), slots, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import Counter
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
 from torchmultiset.heads import OneStep
-from torchmultiset.model.predictor import Output, Predictor
+from torchmultiset.model.one_shot import OneShotPredictor
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.sequential import SequentialPredictor
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import Step, follow_oracle, forced, greedy, sample
 
@@ -26,6 +29,7 @@ class Scripted(nn.Module):
     """Reads its scores from the input: (B, T, K + 1), K scores of labels and one of stopping for each slot."""
 
     features = 1
+    counts_only = False
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -41,6 +45,9 @@ class Scripted(nn.Module):
         memory, t = state
         self.steps += 1
         return Step(memory[:, t, :-1], memory[:, t, -1:]), (memory, t + 1)
+
+    def select(self, state: tuple[Tensor, int], index: Tensor) -> tuple[Tensor, int]:
+        return state[0][index], state[1]
 
 
 def scripted(stop: str, max_size: int = MOST) -> Predictor:
@@ -64,23 +71,30 @@ def random_scripts(stop: str, n: int = 300) -> Tensor:
     return 2 * torch.randn(n, MOST + (stop != "fixed"), C + (stop == "end") + 1, generator=generator)
 
 
-def read_plainly(logits: list[list[float]], stops: list[float], stop: str, max_size: int) -> tuple[list[int], float]:
-    """The greedy sequence, and how probable each of its choices was, multiplied."""
+def read_plainly(logits: list[list[float]], stops: list[float], stop: str, max_size: int) -> list[int]:
+    """The greedy sequence."""
     sequence: list[int] = []
-    confidence = 1.0
     for t in range(max_size):
-        pi = reference.softmax(logits[t])
-        label = max(range(len(pi)), key=pi.__getitem__)
-        if stop == "policy":
-            enough = 1 / (1 + math.exp(-stops[t]))
-            if enough > 0.5:
-                return sequence, confidence * enough
-            confidence *= 1 - enough
-        confidence *= pi[label]
-        if stop == "end" and label == C:
-            return sequence, confidence
+        label = max(range(len(logits[t])), key=logits[t].__getitem__)
+        if (stop == "policy" and stops[t] > 0) or (stop == "end" and label == C):
+            return sequence
         sequence.append(label)
-    return sequence, confidence
+    return sequence
+
+
+def probability(rows: Tensor, sequence: list[int], stop: str, max_size: int) -> float:
+    """How probable a multiset is by a script, whose scores do not depend on what was emitted: a sum over orders."""
+    pi = [reference.softmax(row) for row in rows[:, :-1].tolist()]
+    enough = [1 / (1 + math.exp(-score)) for score in rows[:, -1].tolist()]
+    total = 0.0
+    for order in set(itertools.permutations(sequence)):
+        product = 1.0
+        for t, label in enumerate(order):
+            product *= pi[t][label] * (1 - enough[t] if stop == "policy" else 1.0)
+        if stop != "fixed" and len(order) < max_size:
+            product *= enough[len(order)] if stop == "policy" else pi[len(order)][C]
+        total += product
+    return total
 
 
 def networks(stop: str, *, baseline: bool = False) -> dict[str, tuple[Predictor, Tensor]]:
@@ -120,19 +134,24 @@ def networks(stop: str, *, baseline: bool = False) -> dict[str, tuple[Predictor,
 @pytest.mark.parametrize("stop", STOPS)
 def test_predictions_are_what_a_plain_reading_of_the_scores_gives(stop):
     predictor, x = scripted(stop), random_scripts(stop)
-    counts, sequences, confidences, probabilities = predictor.explain(x)
+    told = predictor.explain(x)
+    counts, sequences = told.counts, told.sequence
     expected = [read_plainly(rows[:, :-1].tolist(), rows[:, -1].tolist(), stop, MOST) for rows in x]
-    sizes = Counter(len(sequence) for sequence, _ in expected)
+    sizes = Counter(map(len, expected))
     assert set(sizes) == ({MOST} if stop == "fixed" else set(range(MOST + 1))), "the examples show too little"
-    for row, (sequence, _) in enumerate(expected):
+    for row, sequence in enumerate(expected):
         padding = [-1] * (sequences.shape[1] - len(sequence))
         assert sequences[row].tolist() == sequence + padding
         assert counts[row].tolist() == [sequence.count(label) for label in range(C)]
-    torch.testing.assert_close(confidences.double(), torch.tensor([c for _, c in expected], dtype=torch.float64))
-    torch.testing.assert_close(probabilities, x[..., :-1].softmax(-1))
+    sums = [probability(rows, sequence, stop, MOST) for rows, sequence in zip(x, expected, strict=True)]
+    torch.testing.assert_close(told.confidence, torch.tensor(sums, dtype=torch.float64), rtol=1e-5, atol=0)
+    torch.testing.assert_close(told.probabilities, x[..., :-1].softmax(-1))
+    assert told.rows == "steps"
+    plain = [[reference.entropy(reference.softmax(row)) for row in rows[:, :-1].tolist()] for rows in x]
+    torch.testing.assert_close(told.entropy, torch.tensor(plain), rtol=1e-4, atol=1e-6)
+    assert (told.stop is not None) == (stop == "policy")
     torch.testing.assert_close(predictor.predict(x), counts, rtol=0, atol=0)
-    names = [[CLASSES[label] for label in sorted(sequence)] for sequence, _ in expected]
-    assert predictor.predict_labels(x) == names
+    assert predictor.predict_labels(x) == [[CLASSES[label] for label in sorted(sequence)] for sequence in expected]
 
 
 @pytest.mark.parametrize("stop", STOPS)
@@ -142,13 +161,14 @@ def test_networks_predict_what_a_plain_reading_of_their_whole_rollout_gives(stop
     with torch.no_grad():
         whole = predictor(x)
     assert whole.logits.shape[1] == predictor.steps
-    counts, sequences, confidences, _ = predictor.explain(x)
+    told = predictor.explain(x)
+    counts = told.counts
     for row in range(len(x)):
         stops = [] if whole.stop is None else whole.stop[row].tolist()
-        sequence, confidence = read_plainly(whole.logits[row].tolist(), stops, stop, MOST)
-        assert [label for label in sequences[row].tolist() if label >= 0] == sequence
+        sequence = read_plainly(whole.logits[row].tolist(), stops, stop, MOST)
+        assert [label for label in told.sequence[row].tolist() if label >= 0] == sequence
         assert counts[row].tolist() == [sequence.count(label) for label in range(C)]
-        assert confidences[row].item() == pytest.approx(confidence, rel=1e-4)
+    torch.testing.assert_close(told.confidence, predictor.log_probability(x, counts, beam=100).exp())
     assert counts.sum(-1).max() <= MOST
     assert len(counts.sum(-1).unique()) > (stop != "fixed"), "the examples show too little"
 
@@ -163,12 +183,12 @@ def test_a_fixed_size_is_always_met():
 def test_the_empty_multiset_can_be_predicted(stop):
     x = script(stop, [C] * 4) if stop == "end" else script(stop, [1, 1, 1, 1], [0.5, -9.0, -9.0, -9.0])
     predictor = scripted(stop)
-    counts, sequence, confidence, _ = predictor.explain(x)
-    assert counts.tolist() == [[0, 0, 0]]
-    assert sequence.tolist() == [[-1]]
+    told = predictor.explain(x)
+    assert told.counts.tolist() == [[0, 0, 0]]
+    assert told.sequence.tolist() == [[-1]]
     assert predictor.predict_labels(x) == [[]]
     expected = math.exp(2) / (math.exp(2) + 3) if stop == "end" else 1 / (1 + math.exp(-0.5))
-    assert confidence.item() == pytest.approx(expected)
+    assert told.confidence.item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("stop", ["policy", "end"])
@@ -177,9 +197,8 @@ def test_the_last_slot_ends_whatever_the_policy_says(stop):
     prediction = scripted(stop).explain(x)
     assert prediction.sequence.tolist() == [[2, 0, 2, -1]]
     assert prediction.counts.tolist() == [[1, 0, 2]]
-    named = math.exp(2) / (math.exp(2) + C - 1 + (stop == "end"))
-    goes_on = 1 / (1 + math.exp(-1)) if stop == "policy" else 1.0
-    assert prediction.confidence.item() == pytest.approx((named * goes_on) ** MOST)  # the fourth slot is certain
+    expected = probability(x[0], [2, 0, 2], stop, MOST)  # in which the fourth slot is certain
+    assert prediction.confidence.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_labels_after_a_stop_do_not_count_even_if_the_policy_would_go_on():
@@ -253,7 +272,7 @@ def test_a_stop_on_the_edge_that_rounds_the_other_way_when_read_again_does_no_ha
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("max_size", [1, 2])
-def test_the_confidences_of_all_sequences_sum_to_one(stop, max_size):
+def test_confidence_is_the_sum_over_all_orders_of_the_multiset(stop, max_size):
     torch.manual_seed(1)
     k = C + (stop == "end")
     predictor = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(k, 16, hidden=8), CLASSES, max_size=max_size, stop=stop)
@@ -281,8 +300,87 @@ def test_the_confidences_of_all_sequences_sum_to_one(stop, max_size):
     scores = {sequence: confidence(sequence) for sequence in sequences}
     assert math.fsum(scores.values()) == pytest.approx(1, abs=1e-12)
     prediction = predictor.explain(x)
-    predicted = tuple(label for label in prediction.sequence[0].tolist() if label >= 0)
-    assert prediction.confidence.item() == pytest.approx(scores[predicted], abs=1e-12)
+    predicted = Counter(label for label in prediction.sequence[0].tolist() if label >= 0)
+    orders = [score for sequence, score in scores.items() if Counter(sequence) == predicted]
+    assert prediction.confidence.item() == pytest.approx(math.fsum(orders), abs=1e-12)
+
+
+def test_the_best_of_a_search_is_predicted_if_it_is_asked_for():
+    predictor, x = networks("policy")["feed-forward"]
+    greedy, best = predictor.explain(x, beam=50), predictor.explain(x, best=4, beam=50)
+    ranked = predictor.search(x, k=4, beam=50)
+    assert torch.equal(best.best.counts, ranked.counts)
+    assert torch.equal(best.counts, ranked.counts[:, 0])
+    torch.testing.assert_close(best.confidence, ranked.log_probability[:, 0].exp())
+    assert (best.confidence >= greedy.confidence - 1e-9).all()
+    assert torch.equal(best.sequence, greedy.sequence)
+    assert greedy.best is None
+
+
+def test_a_prediction_is_accepted_if_it_is_probable_enough():
+    predictor, x = networks("policy")["lstm"]
+    prediction = predictor.explain(x)
+    threshold = prediction.confidence.median().item()
+    accepted = prediction.accepted(threshold)
+    assert accepted.tolist() == [c >= threshold for c in prediction.confidence.tolist()]
+    assert 0 < accepted.sum() < len(x)
+    assert prediction.accepted(0.0).all()
+
+
+def test_an_explanation_encodes_its_inputs_once():
+    predictor, x = networks("policy")["lstm"]
+    calls = []
+    predictor.encoder.register_forward_hook(lambda *_: calls.append(1))
+    predictor.explain(x)
+    predictor.explain(x, best=3)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_sampled_counts_are_as_probable_as_the_model_says(stop):
+    predictor, x = networks(stop)["feed-forward"]
+    sampled = predictor.count_probabilities(x[:5], samples=4000, generator=torch.Generator().manual_seed(0))
+    assert sampled.shape == (5, C, MOST + 1)
+    torch.testing.assert_close(sampled.sum(-1), torch.ones(5, C, dtype=torch.float64))
+    counts, log_probability = predictor.search(x[:5], k=50, beam=500)
+    exact = torch.zeros_like(sampled)
+    for row in range(5):
+        for multiset, log in zip(counts[row].tolist(), log_probability[row].tolist(), strict=True):
+            for c, n in enumerate(multiset):
+                exact[row, c, n] += math.exp(log)
+    assert (sampled - exact).abs().max() < 4 * 0.5 / math.sqrt(4000)
+    alone = predictor.count_probabilities(x[2:3], samples=4000, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(alone[0], sampled[2], rtol=0, atol=2 / 4000)
+
+
+# --- two kinds ---
+
+
+def test_the_kind_of_a_predictor_follows_from_its_module():
+    policy = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(C, 16), CLASSES, max_size=MOST)
+    head = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST)
+    assert type(policy) is SequentialPredictor
+    assert type(head) is OneShotPredictor
+    assert (policy.kind, policy.steps, head.kind, head.steps) == ("LSTMPolicy", MOST + 1, "OneStep", 0)
+    again = copy.deepcopy(head)
+    assert type(again) is OneShotPredictor
+    assert torch.equal(again.predict(torch.ones(1, 7)), head.predict(torch.ones(1, 7)))
+
+
+def test_a_predictor_says_what_it_cannot_do():
+    policy = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(C, 16), CLASSES, max_size=MOST)
+    head = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST)
+    x = torch.rand(2, 7)
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy and gives no distribution in closed form"):
+        policy.belief(x)
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy, and not a one-shot head"):
+        policy.scores(x)
+    with pytest.raises(ValueError, match="OneStep is a one-shot head, which emits no labels one after another"):
+        head.rollout(x, greedy)
+    with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets"):
+        head.search(x)
+    with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets"):
+        head.explain(x, best=2)
 
 
 # --- forward ---
@@ -357,7 +455,7 @@ def test_the_mode_is_restored_after_a_failure_too():
 def test_predictions_carry_no_gradient_and_can_be_worked_with():
     predictor, x = networks("policy")["lstm"]
     prediction = predictor.explain(x)
-    assert not any(field.requires_grad for field in prediction)
+    assert not any(field.requires_grad for field in prediction if isinstance(field, Tensor))
     prediction.counts.add_(1)
     weight = torch.ones(C, requires_grad=True)
     (prediction.probabilities * weight).sum().backward()  # as targets of another model
@@ -378,20 +476,16 @@ def test_no_examples_no_predictions(stop):
 def one_step() -> tuple[Predictor, Tensor]:
     torch.manual_seed(0)
     predictor = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST, stop="policy")
-    nn.init.normal_(predictor.policy.classifier.weight, std=2)
-    nn.init.normal_(predictor.policy.size.linear.weight, std=2)
+    nn.init.normal_(predictor.head.classifier.weight, std=2)
+    nn.init.normal_(predictor.head.size.linear.weight, std=2)
     return predictor, torch.randn(60, 7)
 
 
 def test_a_one_step_model_rounds_shares_times_size():
     predictor, x = one_step()
-    output = predictor(x)
-    assert output.logits.shape == (60, 1, C + 1)
-    assert output.stop is None
-    assert predictor.stop_head is None
-    expected = [
-        [round(share * size) for share in reference.softmax(row)] for *row, size in output.logits[:, 0].tolist()
-    ]
+    scores = predictor(x)
+    assert scores.shape == (60, 1, C + 1)
+    expected = [[round(share * size) for share in reference.softmax(row)] for *row, size in scores[:, 0].tolist()]
     assert predictor.predict(x).tolist() == expected
     assert len({tuple(row) for row in expected}) > 5
     names = [[name for name, n in zip(CLASSES, row, strict=True) for _ in range(n)] for row in expected]
@@ -403,17 +497,15 @@ def test_a_one_step_model_may_come_to_more_than_the_largest_multiset():
     predictor, _ = one_step()
     # Shares of a third and a size of 5: 1.67 of each.
     scores = torch.tensor([[[0.0, 0.0, 0.0, 5.0]]])
-    output = Output(scores, torch.zeros(1, 1, 0), torch.zeros(1, 1, dtype=torch.int64))
-    assert predictor.counts(output).tolist() == [[2, 2, 2]]
+    assert predictor.head.counts(scores, *predictor.sizes).tolist() == [[2, 2, 2]]
 
 
 def test_a_one_step_model_has_no_order_and_no_confidence():
     predictor, x = one_step()
-    counts, sequence, confidence, probabilities = predictor.explain(x)
-    assert confidence.isnan().all()
-    for row, labels in zip(counts.tolist(), sequence.tolist(), strict=True):
-        assert [label for label in labels if label >= 0] == [c for c, n in enumerate(row) for _ in range(n)]
-    torch.testing.assert_close(probabilities.sum(-1), torch.ones(60, 1))
+    told = predictor.explain(x)
+    assert told.confidence.isnan().all()
+    assert (told.sequence, told.stop, told.rows) == (None, None, "shares")
+    torch.testing.assert_close(told.probabilities.sum(-1), torch.ones(60, 1))
 
 
 # --- what is refused ---
@@ -440,11 +532,11 @@ def test_what_does_not_fit_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("classes", "changes", "message"),
     [
-        (C, {"baseline": True}, "baseline must be False for a readout, which REINFORCE cannot teach"),
+        (C, {"baseline": True}, "baseline must be False for a one-shot head, which REINFORCE cannot train"),
         (
             C + 1,
             {"stop": "end"},
-            "stop must be 'fixed' or 'policy' for a readout, which names no END, but is 'end'",
+            "stop must be 'fixed' or 'policy' for a one-shot head, which emits no END, but is 'end'",
         ),
     ],
 )
@@ -465,6 +557,6 @@ def test_a_policy_that_does_not_tell_its_numbers_is_refused():
 def test_where_counts_are_given_no_label_is_named():
     predictor = Predictor(MLPEncoder(5, (4,)), FeedForwardPolicy(C, 4), CLASSES, max_size=MOST)
     at = torch.tensor([[[0, 0, 0], [1, 0, 1]], [[0, 2, 0], [1, 1, 1]]])
-    output = predictor(torch.rand(2, 5), greedy, at=at)
+    output = predictor.at(torch.rand(2, 5), at)
     assert output.logits.shape == (2, 2, C)
     assert output.labels.shape == (2, 0)

@@ -15,8 +15,9 @@ from tiny_runs import Task, outcome, task, vectors, weights
 from torch import Tensor
 
 from torchmultiset.data import Batch, Examples
-from torchmultiset.model.objectives import MultisetObjective, Plan
+from torchmultiset.model.objectives import MultisetObjective
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.rollout import greedy
 from torchmultiset.training import NotFiniteError, fit, local_fabric
 from torchmultiset.training.evaluation import evaluate
 
@@ -33,11 +34,12 @@ def seen(ours: Task) -> tuple[Task, list[Batch]]:
     """The same task, and the batches that it will be given."""
     batches: list[Batch] = []
 
-    def objective(batch, generator):
-        batches.append(batch)
-        return ours.objective(batch, generator)
+    class Noted(MultisetObjective):
+        def loss(self, predictor, batch, generator):
+            batches.append(batch)
+            return ours.objective.loss(predictor, batch, generator)
 
-    return ours._replace(objective=objective), batches
+    return ours._replace(objective=Noted()), batches
 
 
 def with_optim(ours: Task, **values) -> Task:
@@ -64,9 +66,8 @@ def test_fit_is_the_plain_loop(schedule, clip, tmp_path):
     for step, batch in enumerate(batches):
         for group in adam.param_groups:
             group["lr"] = one_cycle(step, len(batches), 0.01) if schedule == "one-cycle" else 0.01
-        plan = MultisetObjective()(batch, torch.Generator())
         adam.zero_grad()
-        plan.loss(plain(batch.x, plan.choose)).backward()
+        MultisetObjective().loss(plain, batch, torch.Generator()).backward()
         norm = torch.stack([p.grad.norm() for p in plain.parameters()]).norm()
         norms.append(float(norm))
         if clip and norm > clip:
@@ -103,12 +104,13 @@ def test_the_seed_decides_order_and_sampling(tmp_path):
 def test_steps_sample_independently(tmp_path):
     drawn = []
 
-    def objective(batch, generator):
-        drawn.append((torch.rand(3).tolist(), torch.rand(3, generator=generator).tolist()))
-        return ours.objective(batch, generator)
+    class Drawing(MultisetObjective):
+        def loss(self, predictor, batch, generator):
+            drawn.append((torch.rand(3).tolist(), torch.rand(3, generator=generator).tolist()))
+            return super().loss(predictor, batch, generator)
 
     ours = task("plain", epochs=2)
-    fit(*ours._replace(objective=objective), tmp_path, fabric=cpu())
+    fit(*ours._replace(objective=Drawing()), tmp_path, fabric=cpu())
     # Neither two steps, nor dropout and sampling in the same step, have a number in common.
     numbers = [number for step in drawn for stream in step for number in stream]
     assert len(set(numbers)) == len(numbers) == 24 * 6
@@ -228,14 +230,15 @@ def test_a_run_goes_on_once_the_data_is_mended(tmp_path):
 def test_a_gradient_that_is_not_finite_stops_it_too(clip, tmp_path):
     ours = with_optim(task("plain"), clip=clip)
 
-    def objective(batch, generator):
-        plan = ours.objective(batch, generator)
-        # The square root's slope at 0 is infinite, its value is not.
-        return Plan(plan.choose, lambda output: plan.loss(output) + (output.logits * 0).square().sum().sqrt())
+    class Steep(MultisetObjective):
+        def loss(self, predictor, batch, generator):
+            # The square root's slope at 0 is infinite, its value is not.
+            steep = (predictor.rollout(batch.x, greedy).logits * 0).square().sum().sqrt()
+            return super().loss(predictor, batch, generator) + steep
 
     before = weights(ours.predictor)
     with pytest.raises(NotFiniteError, match=r"the gradient became .* in epoch 1 at step 1"):
-        fit(*ours._replace(objective=objective), tmp_path, fabric=cpu())
+        fit(*ours._replace(objective=Steep()), tmp_path, fabric=cpu())
     torch.testing.assert_close(weights(ours.predictor), before, rtol=0, atol=0)
     assert (tmp_path / "bad-batch.pt").exists()
     assert not (tmp_path / "checkpoint.pt").exists()

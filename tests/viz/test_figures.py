@@ -28,7 +28,8 @@ HISTORY = [
 def predicted(counts, sequence, classes: int) -> Prediction:
     steps = len(sequence[0])
     probabilities = torch.rand(len(counts), steps, classes, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    return Prediction(torch.tensor(counts), torch.tensor(sequence), torch.full((len(counts),), 0.5), probabilities)
+    entropy = torch.zeros(len(counts), steps)
+    return Prediction(torch.tensor(counts), probabilities, "steps", entropy, sequence=torch.tensor(sequence))
 
 
 def pixels(path) -> np.ndarray:
@@ -84,8 +85,8 @@ def test_each_step_shows_its_distribution_with_the_named_label_apart():
 
 def test_what_was_said_at_once_shows_how_probable_each_number_of_each_class_is():
     rows = torch.tensor([[[0.9, 0.1, 0.8], [0.7, 0.0, 0.2], [0.1, 0.0, 0.0]]])
-    prediction = Prediction(torch.tensor([[2, 0, 1]]), torch.tensor([[0, 0, 2]]), torch.tensor([0.5]), rows)
-    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, at_once=True)
+    prediction = Prediction(torch.tensor([[2, 0, 1]]), rows, "at least", torch.zeros(1, 3))
+    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)
     figure = draw_predictions([panel], ["a", "b", "c"])
     image, *steps = figure.axes
     assert len(steps) == 3  # one of a class, two, and that there is no third
@@ -98,7 +99,7 @@ def test_what_was_said_at_once_shows_how_probable_each_number_of_each_class_is()
     FigureCanvasAgg(figure).draw()
     assert min(axes.yaxis.label.get_window_extent().x0 for axes in steps) > image.get_window_extent().x1
     rows[0, 2] = 0.001  # a third is out of the question, and not worth a row
-    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, at_once=True)
+    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)
     assert len(panel.probabilities) == 2
 
 

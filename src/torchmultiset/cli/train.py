@@ -17,8 +17,9 @@ from rich.console import Console
 
 from torchmultiset.cli.progress import TrainingProgress
 from torchmultiset.data.load import is_store
-from torchmultiset.model.build import AT_ONCE, check_together
+from torchmultiset.model.build import check_together
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.inputs import input_kind, open_model
 from torchmultiset.pipeline.prepare import Task, check_config
@@ -93,9 +94,10 @@ def _make_of(model: str, objective: str | None, policy: str | None) -> dict[str,
         kind = input_kind(predictor)
         made |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
     others = {"policy", "count_head"} if objective not in (None, made.get("objective")) else set()
-    if objective is not None and objective not in AT_ONCE and objective != "marginal" and predictor.sequential:
+    other = None if objective is None else OBJECTIVES.get(objective)  # "auto", or a name that is refused later
+    if other is not None and not other.one_shot and not other.counts_only and predictor.steps:
         others -= {"policy"}
-    if policy is not None and not predictor.sequential:
+    if policy is not None and not predictor.steps:
         others |= {"objective"}
     return {name: value for name, value in made.items() if name not in others}
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import shutil
 import time
@@ -215,7 +214,7 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
     """
     some = examples.subset(np.arange(min(len(examples), _WORTH_EXAMPLES)))
     counts, target = (part[: len(some)] for part in evaluation)
-    beam = _widest(model, int(torch.cat([counts, target]).sum(-1).max()))
+    beam = model.exact_beam(int(torch.cat([counts, target]).sum(-1).max()))
     if not model.probabilistic or beam > _BEAM:
         write_whole(result / WORTH, "{}\n")
         return
@@ -230,15 +229,6 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
         "calibration": sure.to_json(),
     }
     write_whole(result / WORTH, json.dumps(told, indent=1, allow_nan=False) + "\n")
-
-
-def _widest(model: Predictor, size: int) -> int:
-    """How many prefixes of one size there are, at most, of multisets of up to so many labels."""
-    if not model.sequential:
-        return 1
-    if getattr(model.policy, "counts_only", False):
-        return math.comb(size, size // 2)
-    return math.factorial(size)
 
 
 def _with_model(cell: Cell, folders: Folders) -> Path | None:

@@ -11,7 +11,7 @@
 | `OneStep`         | what share each class has, and how many in all   | ``one-step``           |
 """
 
-from torchmultiset.heads._base import Readout
+from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads._scalar import SizeHead, StopHead, ValueHead
 from torchmultiset.heads.counts import CellCounts, CountTable, PoissonCounts, RegressedCounts
 from torchmultiset.heads.one_step import OneStep, round_counts
@@ -21,10 +21,10 @@ from torchmultiset.heads.slots import Slots
 __all__ = [
     "CellCounts",
     "CountTable",
+    "OneShotHead",
     "OneStep",
     "PoissonCounts",
     "PowerMultiset",
-    "Readout",
     "RegressedCounts",
     "SizeHead",
     "Slots",

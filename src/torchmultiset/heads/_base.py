@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from torchmultiset.distributions import Belief
 
-__all__ = ["Readout"]
+__all__ = ["OneShotHead"]
 
 
-class Readout(nn.Module, ABC):
+class OneShotHead(nn.Module, ABC):
     """Reads a memory and says the whole multiset at once: no rollout, no order.
 
     Subclass it for one of your own: `forward` gives scores in whatever shape (B, N, K) its loss reads, and `believe`

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
+from torchmultiset._memory import places
 from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
-from torchmultiset.heads._base import Readout
+from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads.one_step import round_counts
 from torchmultiset.multiset import cardinality
-from torchmultiset._memory import places
 
 __all__ = ["CellCounts", "CountTable", "PoissonCounts", "RegressedCounts"]
 
@@ -33,7 +33,7 @@ _NOTHING = 20
 
 
 @recorded
-class CellCounts(Readout):
+class CellCounts(OneShotHead):
     r"""Each place of a map says "class c" or "nothing"; the count of a class is how many places say it.
 
     .. math::
@@ -98,7 +98,7 @@ class CellCounts(Readout):
 
 
 @recorded
-class CountTable(Readout):
+class CountTable(OneShotHead):
     """For each class a softmax over the counts 0 to M, from the memory's mean over its places.
 
     For `losses.count_table_loss`.
@@ -133,7 +133,7 @@ class CountTable(Readout):
         return IndependentCounts(scores.double().log_softmax(-1), least, most)
 
 
-class _NumberForEach(Readout):
+class _NumberForEach(OneShotHead):
     """One number for each class, from the memory's mean over its places."""
 
     def __init__(self, num_classes: int, memory: int) -> None:

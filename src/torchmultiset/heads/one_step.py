@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
-from torchmultiset.heads._scalar import SizeHead
-from torchmultiset.heads._base import Readout
 from torchmultiset._memory import places
+from torchmultiset.heads._base import OneShotHead
+from torchmultiset.heads._scalar import SizeHead
 
 __all__ = ["OneStep", "round_counts"]
 
 
 @recorded
-class OneStep(Readout):
+class OneStep(OneShotHead):
     r"""What share each class has and how many labels there are, from the memory's mean over its places.
 
     Scores (B, 1, C + 1): those of the classes, and the size :math:`\hat l_\theta`. The prediction is

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset.distributions import ListedMultisets
-from torchmultiset.heads._base import Readout
-from torchmultiset.multiset import how_many
 from torchmultiset._memory import places
+from torchmultiset.distributions import ListedMultisets
+from torchmultiset.heads._base import OneShotHead
+from torchmultiset.multiset import how_many
 
 __all__ = ["MOST_MULTISETS", "PowerMultiset"]
 
@@ -19,7 +19,7 @@ MOST_MULTISETS = 20_000
 
 
 @recorded
-class PowerMultiset(Readout):
+class PowerMultiset(OneShotHead):
     """One class for each multiset (section 3.2, the power multiset), from the memory's mean over its places.
 
     It learns nothing about one multiset from another, so it is for a few hundred of them: four of ten digits make 715.

@@ -8,16 +8,16 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
-from torchmultiset.heads._base import Readout
-from torchmultiset.multiset import from_labels
 from torchmultiset._memory import places
+from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
+from torchmultiset.heads._base import OneShotHead
+from torchmultiset.multiset import from_labels
 
 __all__ = ["Slots"]
 
 
 @recorded
-class Slots(Readout):
+class Slots(OneShotHead):
     """A transformer decoder with a learned query for each slot, all at once; each slot names a class, or "nothing".
 
     Slots look at each other and at the memory. The prediction is what each slot says most, as in DETR; where that is a

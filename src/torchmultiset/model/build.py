@@ -1,52 +1,24 @@
-"""From a config to modules: the one place where names become things."""
+"""From settings to modules: what `multiset train` builds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.pretrained import BackboneName
-from torchmultiset.heads import (
-    CellCounts,
-    CountTable,
-    OneStep,
-    PoissonCounts,
-    PowerMultiset,
-    RegressedCounts,
-    Slots,
-)
-from torchmultiset.model.config import (
-    CountHead,
-    EncoderName,
-    ModelConfig,
-    Norm,
-    ObjectiveConfig,
-    ObjectiveName,
-    PolicyName,
-    Stop,
-)
-from torchmultiset.model.objectives import (
-    CountsObjective,
-    DistributionMatchingObjective,
-    HungarianObjective,
-    MarginalObjective,
-    MultisetObjective,
-    Objective,
-    OneStepObjective,
-    PowerObjective,
-    ReinforceObjective,
-    SequenceObjective,
-)
+from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
+from torchmultiset.model.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName, Stop
+from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.registry import COUNT_HEADS, OBJECTIVES
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 
 __all__ = [
-    "AT_ONCE",
     "build_objective",
     "build_predictor",
     "check_together",
@@ -54,9 +26,6 @@ __all__ = [
     "settle_stop",
     "take_weights",
 ]
-
-AT_ONCE: tuple[ObjectiveName, ...] = ("one-step", "counts", "hungarian", "power")
-"""Objectives of readouts, which name no labels one after another."""
 
 
 def build_predictor(
@@ -92,19 +61,17 @@ def build_predictor(
     model, objective = settle_kinds(model, objective, shape, backbone=backbone is not None)
     num_classes = len(classes) + (stop == "end")
     encoder, memory = _encoder(model, shape, backbone, fingerprint)
-    if objective.objective in AT_ONCE:
-        what = f"'auto' with objective {objective.objective!r}, which names no labels one after another"
+    kind = OBJECTIVES[objective.objective]
+    if kind.one_shot:
+        what = f"'auto' with objective {objective.objective!r}, which trains a one-shot head"
         check(model.policy == "auto", "policy", what, model.policy)
-        policy = _readout(model, objective, num_classes, memory, max_size, stop)
+        module = _head(model, objective, num_classes, memory, max_size, stop)
     else:
-        if objective.objective == "marginal":
-            one = (
-                "'feed-forward' or 'transformer' with objective 'marginal', which needs a policy that sees only counts"
-            )
-            check(model.policy in ("feed-forward", "transformer"), "policy", one, model.policy)
-        policy = _policy(model, num_classes, memory)
-    baseline = objective.objective == "rl"
-    return Predictor(encoder, policy, classes, max_size=max_size, stop=stop, baseline=baseline)
+        if kind.counts_only:
+            one = f"'feed-forward' or 'transformer' with objective {objective.objective!r}, which needs a policy that"
+            check(model.policy in ("feed-forward", "transformer"), "policy", f"{one} sees only counts", model.policy)
+        module = _policy(model, num_classes, memory)
+    return Predictor(encoder, module, classes, max_size=max_size, stop=stop, baseline=kind.baseline)
 
 
 def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
@@ -155,9 +122,10 @@ def settle_kinds(
     spatial = len(shape) == 3
     if model.encoder == "auto" and not backbone:
         model = replace(model, encoder="conv" if spatial else "mlp")
-    if model.policy == "auto" and objective.objective not in AT_ONCE:
+    kind = OBJECTIVES[objective.objective]
+    if model.policy == "auto" and not kind.one_shot:
         recurrent: PolicyName = "conv-lstm" if spatial else "lstm"
-        model = replace(model, policy="transformer" if objective.objective == "marginal" else recurrent)
+        model = replace(model, policy="transformer" if kind.counts_only else recurrent)
     if objective.count_head == "auto":
         objective = replace(objective, count_head="cells" if spatial else "table")
     return model, objective
@@ -194,45 +162,25 @@ def build_objective(
         seed: For the random rank function.
         height: Of the pictures in pixels, for the spatial rank function; needed if the inputs are their features.
     """
-    name, weight, end = objective.objective, objective.stop_weight, predictor.stop == "end"
     check_together(objective, predictor.stop)
-    if name == "multi":
-        return MultisetObjective(objective.strategy, objective.divergence, end=end, stop_weight=weight)
-    if name == "rl":
-        return ReinforceObjective(objective.entropy_weight, objective.value_weight, end=end, stop_weight=weight)
-    if name == "seq":
-        classes = len(predictor.classes)
-        return SequenceObjective(classes, rank=objective.rank, seed=seed, height=height, end=end, stop_weight=weight)
-    if name == "marginal":
-        marginal = MarginalObjective(objective.marginal_bound, end=end, max_size=predictor.max_size)
-        marginal.check_size(predictor.max_size)
-        return marginal
-    if name == "one-step":
-        return OneStepObjective(objective.size_weight)
-    if name == "counts":
-        return CountsObjective.for_head(predictor.policy)
-    if name == "hungarian":
-        return HungarianObjective(objective.nothing_weight)
-    if name == "power":
-        least, most = predictor.sizes
-        return PowerObjective(max_size=most, min_size=least)
-    return DistributionMatchingObjective("l1" if name == "dm-l1" else "kl", stop_weight=weight)
+    made: Objective = OBJECTIVES[objective.objective].from_settings(vars(objective), seed=seed, height=height)
+    made.check_size(predictor.max_size)
+    return made
 
 
 def check_together(objective: ObjectiveConfig, stop: str) -> None:
     """Raise a ValueError if this objective does not go with this way to stop."""
-    check_one_of("objective", objective.objective, get_args(ObjectiveName))
+    kind = OBJECTIVES[objective.objective]
     if stop != "end":
         return
-    if objective.objective in AT_ONCE:
+    if kind.one_shot:
         raise ValueError(
-            f"stop 'end' does not go with objective {objective.objective!r}, which names no labels one after another"
-            " and no END: use stop 'policy'"
+            f"stop 'end' does not go with objective {objective.objective!r}: it trains a one-shot head, which emits no"
+            " END. Use stop 'policy'"
         )
-    if objective.objective in ("dm-l1", "dm-kl"):
+    if kind.no_end:
         raise ValueError(
-            f"stop 'end' does not go with objective {objective.objective!r}: distribution matching compares class"
-            " shares, and it is unclear what share END should have (section 5.2 of the paper). Use stop 'policy'"
+            f"stop 'end' does not go with objective {objective.objective!r}: {kind.no_end}. Use stop 'policy'"
         )
 
 
@@ -280,7 +228,7 @@ def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn
     return TransformerPolicy(num_classes, memory[0], places=places, width=model.hidden, layers=model.layers)
 
 
-def _readout(
+def _head(
     model: ModelConfig,
     objective: ObjectiveConfig,
     num_classes: int,
@@ -299,9 +247,9 @@ def _readout(
     if name == "power":
         min_size = max_size if stop == "fixed" else 0
         return PowerMultiset(num_classes, features, max_size=max_size, min_size=min_size, hidden=2 * width)
-    check_one_of("count_head", objective.count_head, ("auto", *get_args(CountHead)))
     head = objective.count_head
-    if head == "cells":
+    kind: Any = COUNT_HEADS[head]
+    if kind is CellCounts:
         others = "'table', 'poisson' or 'regression'"
         check(spatial, "count_head", f"{others} for inputs without space", head)
         number = memory[1] * memory[2]
@@ -310,6 +258,5 @@ def _readout(
         return CellCounts(
             num_classes, features, hidden=width, layers=layers, norm=None if model.norm == "none" else "batch"
         )
-    if head == "table":
-        return CountTable(num_classes, features, most=max_size)
-    return (PoissonCounts if head == "poisson" else RegressedCounts)(num_classes, features)
+    made: nn.Module = kind(num_classes, features, most=max_size) if kind is CountTable else kind(num_classes, features)
+    return made

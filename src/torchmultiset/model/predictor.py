@@ -1,80 +1,95 @@
-"""The whole model: encoder, policy, heads and the way to stop, in one module that predicts, saves and loads."""
+"""The interface of all models: `Predictor`, and what it says about its predictions.
+
+There are two kinds. `SequentialPredictor` has a policy, which emits one label after another; `OneShotPredictor` has a
+head, which gives a distribution over whole multisets. ``Predictor(encoder, policy_or_head, ...)`` and `Predictor.load`
+make the right one, and everything else uses the methods below.
+"""
 
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
-from jaxtyping import Float, Float64, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
 from torchmultiset import __version__
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.distributions import Belief, Ranked
-from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
-from torchmultiset.heads import (
-    CellCounts,
-    CountTable,
-    OneStep,
-    PoissonCounts,
-    PowerMultiset,
-    Readout,
-    RegressedCounts,
-    Slots,
-    StopHead,
-    ValueHead,
-)
+from torchmultiset.heads import OneShotHead
 from torchmultiset.model.config import Stop
+from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
 from torchmultiset.model.serialization import DESCRIPTION, describe, make, read_description, read_saved, write_saved
 from torchmultiset.model.shipped import locate
-from torchmultiset.multiset import from_labels, to_labels
-from torchmultiset.policies import ConvLSTMPolicy, CountState, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
-from torchmultiset.rollout import Choose, Step, greedy, rollout, until_end, until_size, until_stop
-from torchmultiset.search import Search
+from torchmultiset.multiset import to_labels
+from torchmultiset.rollout import Choose
 
-__all__ = ["Output", "Prediction", "Predictor", "read_description"]
+__all__ = ["Prediction", "Predictor", "Rows", "SequentialOutput", "read_description"]
 
-ENCODERS: Mapping[str, type[nn.Module]] = {c.__name__: c for c in (ConvEncoder, MLPEncoder, PretrainedEncoder)}
-POLICIES: Mapping[str, type[nn.Module]] = {
-    c.__name__: c
-    for c in (
-        *(ConvLSTMPolicy, LSTMPolicy, FeedForwardPolicy, TransformerPolicy),
-        *(CellCounts, CountTable, PoissonCounts, RegressedCounts, Slots, PowerMultiset, OneStep),
-    )
-}
+BEAM = 8
+"""Prefixes that a search follows by default: the orders of up to three labels are all followed. More take long on a CPU
+where multisets have ten labels."""
+
+_PAIRS = "train a policy with an objective such as 'multi', and a head with its own, such as 'counts' for a count head"
+
+Rows: TypeAlias = Literal["steps", "at least", "shares"]
+"""What a row of `Prediction.probabilities` is: the distribution over labels at a step; how probable at least 1, 2, ...
+of each class are; or, for a model without probabilities, the share of each class among the labels."""
 
 
-class Output(NamedTuple):
-    """Everything that a loss may need; B examples, T steps, C classes (C + 1 with END), D features."""
+class SequentialOutput(NamedTuple):
+    """A rollout with what the heads make of it; B examples, T steps, C classes (C + 1 with END), D features."""
 
     logits: Float[Tensor, "b t c"]
-    """Scores, each before its label was named; of a readout, what it says, in a shape of its own."""
+    """Scores, each before its label was chosen."""
     features: Float[Tensor, "b t d"]
-    """What they were read from; nothing for a readout."""
+    """What the scores were computed from."""
     labels: Int64[Tensor, "b t"]
-    """Labels that were named; none for a readout."""
+    """Labels that were emitted."""
     stop: Float[Tensor, "b t"] | None = None
-    """Scores of stopping, with ``stop="policy"``."""
+    """Scores of stopping before each label, with ``stop="policy"``."""
     value: Float[Tensor, "b t"] | None = None
     """Expected reward-to-go, if the predictor has a baseline."""
 
 
 class Prediction(NamedTuple):
-    """Predicted multisets, and how they came about."""
+    """Predicted multisets of B inputs, and how they came about; C classes, T steps."""
 
     counts: Int64[Tensor, "b c"]
-    sequence: Int64[Tensor, "b t"]
-    """Labels in the order in which they were named, -1 after the last; of a readout, in ascending order."""
-    confidence: Float[Tensor, " b"]
-    """Product of the probabilities of all choices made, stopping included: how sure the policy was of this sequence. Of
-    a readout, the probability of the multiset; NaN if it does not know."""
-    probabilities: Float[Tensor, "b t c"]
-    """Distribution over the labels at each step. Of a readout, how probable at least 1, 2, ... of each class are; or,
-    if it gives no probabilities, the share of each class among the labels."""
+    probabilities: Float[Tensor, "b t k"]
+    """A distribution for each step of a policy, over C classes or, with END, C + 1; for heads, see `rows`."""
+    rows: Rows
+    entropy: Float[Tensor, "b t"]
+    """Entropy in nats of each row of `probabilities`; of rows "at least", that of the counts of all classes."""
+    sequence: Int64[Tensor, "b t"] | None = None
+    """Labels in the order in which greedy decoding emitted them, -1 after the last; None for a head, which has none."""
+    stop: Float[Tensor, "b t"] | None = None
+    """Probability of stopping before each label, if there is a stop head."""
+    confidence: Float64[Tensor, " b"] | None = None
+    """Probability of the predicted multiset, over all orders of its labels; NaN for a model without probabilities, and
+    for a policy of one's own without `select`. None if it was not asked for."""
+    best: Ranked | None = None
+    """The most probable multisets, if they were asked for; `counts` are then the first of them."""
+
+    def accepted(self, min_confidence: float) -> Bool[Tensor, " b"]:
+        """Which predictions to answer with: those that are at least so probable. The model abstains from the others."""
+        assert self.confidence is not None
+        return self.confidence >= min_confidence
+
+    def to(self, device: torch.device | str) -> Prediction:
+        """The same on another device."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Ranked):
+                return Ranked(*(part.to(device) for part in value))
+            return value.to(device) if isinstance(value, Tensor) else value
+
+        return Prediction(*map(moved, self))
 
 
 class Predictor(nn.Module):
@@ -82,12 +97,13 @@ class Predictor(nn.Module):
 
     Args:
         encoder: Maps inputs to a memory; any module.
-        policy: A policy for that memory, or a `Readout`. With ``stop="end"`` it has one class more than `classes`.
+        module: A policy or a `OneShotHead` for that memory. With ``stop="end"`` a policy has one class more than
+            `classes`.
         classes: Names of the classes, C of them.
-        max_size: Size of the largest multiset. No prediction is larger, but those of a `OneStep` and of
-            `RegressedCounts`: each class is rounded by itself, as in the paper, which may come to more.
-        stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head says when to stop.
-            ``"end"``: the policy names END. A readout has neither: ``"policy"`` leaves the size to it.
+        max_size: Size of the largest multiset. No prediction is larger, except those of `OneStep` and
+            `RegressedCounts`, which round each class by itself, as in the paper.
+        stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head decides when to stop.
+            ``"end"``: the policy emits END. A head has neither: ``"policy"`` leaves the size to it.
         baseline: Whether there is a value head, for REINFORCE.
 
     Example:
@@ -99,10 +115,22 @@ class Predictor(nn.Module):
         torch.Size([4, 2])
     """
 
+    probabilistic: bool
+    """Whether it knows how probable a multiset is."""
+
+    def __new__(cls, _encoder: Any = None, module: Any = None, *_: Any, **__: Any) -> Predictor:
+        """Choose the kind of predictor by the module that is given."""
+        if cls is Predictor:
+            from torchmultiset.model.one_shot import OneShotPredictor
+            from torchmultiset.model.sequential import SequentialPredictor
+
+            cls = OneShotPredictor if isinstance(module, OneShotHead) else SequentialPredictor
+        return super().__new__(cls)
+
     def __init__(
         self,
         encoder: nn.Module,
-        policy: nn.Module,
+        module: nn.Module,
         classes: Sequence[str],
         *,
         max_size: int,
@@ -115,138 +143,72 @@ class Predictor(nn.Module):
         check(len(set(classes)) == len(classes) >= 1, "classes", "different names, at least one", list(classes))
         wanted = len(classes) + (stop == "end")
         what = f"one of {wanted} classes{', END included' if stop == 'end' else ''}"
-        check(_declared(policy, "num_classes") == wanted, "policy", what, policy.num_classes)
-        self.sequential = not isinstance(policy, Readout)
-        """Whether labels are named one after another."""
-        self.probabilistic = not isinstance(policy, Readout) or policy.probabilistic
-        """Whether it knows how probable a multiset is."""
-        if not self.sequential:
-            check(stop != "end", "stop", "'fixed' or 'policy' for a readout, which names no END", stop)
-            check(not baseline, "baseline", "False for a readout, which REINFORCE cannot teach", baseline)
+        check(declared(module, "num_classes") == wanted, "policy", what, module.num_classes)
         self.encoder = encoder
-        self.policy = policy
         self.classes = tuple(classes)
         self.max_size = operator.index(max_size)
         self.stop = stop
-        self.stop_head = StopHead(_declared(policy, "features")) if stop == "policy" and self.sequential else None
-        self.value_head = ValueHead(_declared(policy, "features")) if baseline else None
         self.record: dict[str, Any] = {}
         """What was saved with it."""
+        self._add(module, baseline)
+
+    def _add(self, module: nn.Module, baseline: bool) -> None:
+        """Take the policy or the head, and make what goes with it."""
+        raise NotImplementedError
+
+    @property
+    def module(self) -> nn.Module:
+        """Its policy or head."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        """Name of the class of its policy or head."""
+        return type(self.module).__name__
 
     @property
     def steps(self) -> int:
-        """How many labels a rollout names: one more than the largest multiset has, unless all have as many."""
-        return self.max_size if self.stop == "fixed" else self.max_size + 1
+        """Length of a rollout of the policy; 0 for a head, which takes no steps."""
+        return 0
+
+    @property
+    def end(self) -> bool:
+        """Whether a policy has an END class, with label C."""
+        return self.stop == "end"
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Sizes of the smallest and of the largest multiset that can be predicted."""
         return self.max_size if self.stop == "fixed" else 0, self.max_size
 
-    def forward(
-        self,
-        x: Shaped[Tensor, "b ..."],
-        choose: Choose = greedy,
-        *,
-        early: bool = False,
-        at: Int64[Tensor, "b s c"] | None = None,
-    ) -> Output:
-        """Encode, roll out, and read the heads; or let a readout say what it has to say.
+    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose) -> SequentialOutput:  # noqa: ARG002
+        """Execute the policy, for training; see `SequentialPredictor.forward`.
 
-        Args:
-            x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
-            choose: How to name a label from the scores.
-            early: Whether the rollout may end as soon as all examples have stopped.
-            at: No rollout: what the policy says where these labels have been named, S multisets (B, S, C) for each
-                input. For a policy that sees only counts.
+        Raises:
+            ValueError: The model has a head.
         """
-        return self._decode(self.encoder(x), choose, early=early, at=at)
+        raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
-    def _decode(self, memory: Tensor, choose: Choose, *, early: bool, at: Tensor | None = None) -> Output:
-        if not self.sequential:
-            scores: Tensor = self.policy(memory)
-            return Output(scores, scores[..., :0], _no_labels(scores))
-        if at is None:
-            until = self._finished if early and self.stop != "fixed" else None
-            logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
-        else:
-            logits, features = _where_named(self.policy, memory, at)
-            labels = _no_labels(logits)
-        return Output(
-            logits,
-            features,
-            labels,
-            stop=None if self.stop_head is None else self.stop_head(features),
-            value=None if self.value_head is None else self.value_head(features),
-        )
+    def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:  # noqa: ARG002
+        """Scores of a policy where these labels have been emitted; see `SequentialPredictor.at`."""
+        raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
-    @torch.no_grad()
-    def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
-        """Predicted counts (B, C), decoded greedily."""
-        with self.evaluating():
-            return self.counts(self.forward(x, early=True))
+    def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:  # noqa: ARG002
+        """Scores of the head, for training; see `OneShotPredictor.forward`.
 
-    @torch.no_grad()
-    def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
-        """Predicted multisets as lists of class names, in the order of the classes."""
-        rows = to_labels(self.predict(x)).tolist()
-        return [[self.classes[label] for label in row if label >= 0] for row in rows]
-
-    @torch.no_grad()
-    def explain(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
-        """Predicted multisets with the sequence in which labels were named, confidence and distributions."""
-        with self.evaluating():
-            output = self.forward(x, early=True)
-        counts = self.counts(output)
-        if isinstance(self.policy, Readout):
-            probabilities = self.policy.probabilities(output.logits, *self.sizes)
-            confidence = torch.full_like(probabilities[:, 0, 0], torch.nan)
-            if self.probabilistic:
-                confidence = self.policy.believe(output.logits, *self.sizes).log_probability(counts).exp()
-            return Prediction(counts, to_labels(counts), confidence.to(probabilities.dtype), probabilities)
-        probabilities = output.logits.softmax(-1)
-        kept = self._kept(output)
-        chosen = probabilities.gather(2, output.labels[..., None]).squeeze(-1)
-        confidence = torch.where(kept, chosen, 1.0).prod(-1)
-        if output.stop is not None:
-            ends = output.stop.sigmoid()
-            confidence = confidence * torch.where(kept, 1 - ends, 1.0).prod(-1)
-        else:
-            ends = probabilities[..., -1]  # of END, where there is one
-        if self.stop != "fixed":
-            slot = kept.sum(-1, keepdim=True)
-            # The last slot always ends, whatever anyone thinks of it.
-            confidence = confidence * torch.where(slot < self.max_size, ends.gather(1, slot), 1.0).squeeze(-1)
-        return Prediction(counts, output.labels.masked_fill(~kept, -1), confidence, probabilities)
-
-    @torch.no_grad()
-    def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:
-        """The k most probable multisets: of a readout exactly; of a policy those that a beam search finds.
-
-        The greedy answer of a policy is among those that the search looks at. What a readout predicts need not be its
-        most probable multiset: `Slots` lets each slot say what it says most.
-
-        Args:
-            x: Inputs.
-            k: How many multisets.
-            beam: The most prefixes of one size to go on with. What is exact and what is estimated: see `search.Search`.
-
-        Example:
-            >>> from torchmultiset.encoders import MLPEncoder
-            >>> from torchmultiset.policies import FeedForwardPolicy
-            >>> policy = FeedForwardPolicy(2, memory=128)
-            >>> predictor = Predictor(MLPEncoder(7), policy, classes=["cat", "dog"], max_size=3)
-            >>> counts, log_probability = predictor.search(torch.rand(4, 7), k=10)  # there are no others
-            >>> counts.shape, log_probability.exp().sum(1)
-            (torch.Size([4, 10, 2]), tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64))
+        Raises:
+            ValueError: The model has a policy.
         """
-        with self.evaluating():
-            if not self.sequential:
-                return self.belief(x).ranked(k)
-            search, memory = self._search(beam), self.encoder(x)
-            return search.ranked(memory, k, among=self.counts(self._decode(memory, greedy, early=True)))
+        raise ValueError(f"{self.kind} is a policy, and not a one-shot head: {_PAIRS}")
 
-    @torch.no_grad()
+    def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
+        """Predict, and say how: everything that one pass gives, but no confidence. Gradients flow."""
+        raise NotImplementedError
+
+    def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:
+        """`decode`, with confidence, and the k most probable multisets if k > 0; the input is encoded once."""
+        raise NotImplementedError
+
     def log_probability(
         self, x: Shaped[Tensor, "b ..."], counts: Int64[Tensor, "b c"], *, beam: int = 32
     ) -> Float64[Tensor, " b"]:
@@ -257,33 +219,92 @@ class Predictor(nn.Module):
             counts: The multisets, such as those that `predict` gives.
             beam: As for `search`.
         """
-        with self.evaluating():
-            if not self.sequential:
-                return self.belief(x).log_probability(counts)
-            return self._search(beam).log_probability(self.encoder(x), counts)
+        raise NotImplementedError
 
-    @torch.no_grad()
-    def belief(self, x: Shaped[Tensor, "b ..."]) -> Belief:
-        """What a readout believes about each input: a distribution over multisets, with those of counts and sizes.
+    def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:
+        """The k most probable multisets: of a head exactly; of a policy those that a beam search finds.
+
+        The greedy answer of a policy is among those that the search looks at. What a head predicts need not be its most
+        probable multiset: `Slots` takes the most probable class of each slot.
+
+        Args:
+            x: Inputs.
+            k: How many multisets.
+            beam: Largest number of prefixes of one size to extend. What is exact and what is estimated: see
+                `search.Search`.
+
+        Example:
+            >>> from torchmultiset.encoders import MLPEncoder
+            >>> from torchmultiset.policies import FeedForwardPolicy
+            >>> policy = FeedForwardPolicy(2, memory=128)
+            >>> predictor = Predictor(MLPEncoder(7), policy, classes=["cat", "dog"], max_size=3)
+            >>> counts, log_probability = predictor.search(torch.rand(4, 7), k=10)  # there are no others
+            >>> counts.shape, log_probability.exp().sum(1)
+            (torch.Size([4, 10, 2]), tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64))
+        """
+        raise NotImplementedError
+
+    def exact_beam(self, size: int) -> int:
+        """The beam with which multisets of up to `size` labels are scored exactly."""
+        raise NotImplementedError
+
+    def count_probabilities(
+        self, x: Shaped[Tensor, "b ..."], *, samples: int, generator: torch.Generator
+    ) -> Float64[Tensor, "b c m"]:
+        """How probable each count 0, 1, ..., `max_size` of each class is.
+
+        Exact for a head. For a policy, shares of rollouts in which labels, and the place to stop, are sampled; all
+        inputs are given the same random numbers, so that the result for one does not depend on the others.
+
+        Args:
+            x: Inputs.
+            samples: How many rollouts.
+            generator: Where their randomness comes from.
+        """
+        raise NotImplementedError
+
+    def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
+        """What an exported graph computes, by name: ``counts`` and ``probabilities`` at least."""
+        raise NotImplementedError
+
+    def belief(self, x: Shaped[Tensor, "b ..."]) -> Belief:  # noqa: ARG002
+        """The distribution over multisets that a head gives for each input, with those of counts and sizes.
 
         Where it is known how many labels there are, say 3, ``belief(x).given_size(3).best()`` is the most probable
-        multiset of as many.
-        """
-        check(not self.sequential, "policy", "a readout; of a policy see `search`", type(self.policy).__name__)
-        if not self.probabilistic:
-            raise ValueError(
-                f"{type(self.policy).__name__} gives no probabilities of multisets: train with an objective that does,"
-                " such as 'multi' or 'counts'"
-            )
-        with self.evaluating():
-            assert isinstance(self.policy, Readout)
-            return self.policy.believe(self.forward(x).logits, *self.sizes)
+        multiset of that size.
 
-    def counts(self, output: Output) -> Int64[Tensor, "b c"]:
-        """The counts (B, C) that an output of `forward` comes to."""
-        if isinstance(self.policy, Readout):
-            return self.policy.counts(output.logits, *self.sizes)
-        return from_labels(output.labels, len(self.classes), where=self._kept(output))
+        Raises:
+            ValueError: The model has a policy, or a head without probabilities.
+        """
+        raise ValueError(f"{self.kind} is a policy and gives no distribution in closed form: use `search`")
+
+    @torch.no_grad()
+    def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
+        """Predicted counts (B, C), decoded greedily."""
+        with self.evaluating():
+            return self.decode(x).counts
+
+    @torch.no_grad()
+    def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
+        """Predicted multisets as lists of class names, in the order of the classes."""
+        rows = to_labels(self.predict(x)).tolist()
+        return [[self.classes[label] for label in row if label >= 0] for row in rows]
+
+    @torch.no_grad()
+    def explain(self, x: Shaped[Tensor, "b ..."], *, best: int = 0, beam: int = BEAM) -> Prediction:
+        """Predicted multisets with confidence, distributions and, for a policy, the sequence of labels.
+
+        Args:
+            x: Inputs.
+            best: Search for so many most probable multisets, and predict the first of them; 0: decode greedily.
+            beam: As for `search`, which also gives the confidence. Wider is more exact and takes longer.
+        """
+        with self.evaluating():
+            prediction, ranked = self._decode_and_rank(x, best, beam)
+        if ranked is None:
+            return prediction
+        confidence = ranked.log_probability[:, 0].exp()
+        return prediction._replace(counts=ranked.counts[:, 0], confidence=confidence, best=ranked)
 
     def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
         """Write the predictor to a folder: weights as safetensors, and ``predictor.json`` with all the rest.
@@ -301,11 +322,14 @@ class Predictor(nn.Module):
             "classes": self.classes,
             "max_size": self.max_size,
             "stop": self.stop,
-            "baseline": self.value_head is not None,
-            "encoder": describe(self.encoder, ENCODERS),
-            "policy": describe(self.policy, POLICIES),
+            "encoder": describe(self.encoder, ENCODERS.classes),
+            **self._description(),
         }
         write_saved(Path(folder), self.weights(), description, self.record if record is None else record)
+
+    def _description(self) -> dict[str, Any]:
+        """What `save` writes about the policy or the head."""
+        raise NotImplementedError
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of the state dict as it is saved: tensors of their own, which safetensors wants, tied or not."""
@@ -313,29 +337,44 @@ class Predictor(nn.Module):
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, encoder: nn.Module | None = None, policy: nn.Module | None = None
+        cls,
+        folder: str | Path,
+        *,
+        encoder: nn.Module | None = None,
+        policy: nn.Module | None = None,
+        head: nn.Module | None = None,
     ) -> Predictor:
         """Read a predictor that `save` wrote; nothing in it is executed.
 
         Args:
-            folder: Where it is; or the name of one that comes with the package, see `models`.
+            folder: Where it is; or the name of one that comes with the package, see `shipped`.
             encoder: Needed if the predictor was saved with an encoder of one's own: one of the same make, whose
                 weights are then loaded.
             policy: The same for a policy of one's own.
+            head: The same for a head of one's own.
         """
         folder = locate(folder)
         description, state = read_saved(folder)
         try:
             with torch.random.fork_rng(devices=[]):  # the random weights that modules are made with
-                predictor = cls(
-                    make(description["encoder"], ENCODERS, "encoder", folder) if encoder is None else encoder,
-                    make(description["policy"], POLICIES, "policy", folder) if policy is None else policy,
+                if encoder is None:
+                    encoder = make(description["encoder"], ENCODERS.classes, "encoder", folder)
+                module = policy if head is None else head
+                if module is None and "head" in description:
+                    module = make(description["head"], HEADS.classes, "head", folder)
+                elif module is None:  # format 1 called a head a policy, too
+                    module = make(description["policy"], POLICIES.classes | HEADS.classes, "policy", folder)
+                predictor = Predictor(
+                    encoder,
+                    module,
                     description["classes"],
                     max_size=description["max_size"],
                     stop=description["stop"],
-                    baseline=description["baseline"],
+                    baseline="head" not in description and description["baseline"],
                 )
             predictor.record = description["record"]
+            if description["format"] == 1 and isinstance(module, OneShotHead):
+                state = {re.sub(r"^policy\.", "head.", name): value for name, value in state.items()}
         except (KeyError, TypeError) as error:
             raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
         types = {value.dtype for value in state.values() if value.is_floating_point()}
@@ -346,20 +385,6 @@ class Predictor(nn.Module):
         except RuntimeError as error:
             raise ValueError(f"the weights in {folder} do not fit this encoder and policy: {error}") from error
         return predictor.eval()
-
-    def _kept(self, output: Output) -> Shaped[Tensor, "b t"]:
-        """Mask (B, T) of the labels that belong to the prediction."""
-        # The last slot ends; in a rollout that ended early it does so because all examples had stopped by then.
-        if output.stop is not None:
-            return until_stop(output.stop)
-        if self.stop == "end":
-            return until_end(output.labels, len(self.classes))
-        size = torch.full(output.labels.shape[:1], self.max_size, device=output.labels.device)
-        return until_size(size, output.labels.shape[1])
-
-    def _search(self, beam: int) -> Search:
-        end = self.stop == "end"
-        return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, end)  # type: ignore[arg-type]
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -373,32 +398,11 @@ class Predictor(nn.Module):
             for module in training:
                 module.training = True
 
-    def _finished(self, step: Step, labels: Tensor) -> Tensor:
-        if self.stop_head is None:
-            return labels == len(self.classes)
-        done: Tensor = self.stop_head(step.features) > 0
-        return done
 
-
-def _no_labels(scores: Tensor) -> Int64[Tensor, "b 0"]:
-    return torch.zeros(scores.shape[0], 0, dtype=torch.int64, device=scores.device)
-
-
-def _declared(policy: nn.Module, name: str) -> int:
-    """A number that a policy, maybe one of the user's own, has to tell of itself."""
+def declared(module: nn.Module, name: str) -> int:
+    """A number that a policy or a head, maybe one of the user's own, has to have as an attribute."""
     try:
-        return operator.index(getattr(policy, name))
+        return operator.index(getattr(module, name))
     except (AttributeError, TypeError):
-        what = type(policy).__name__
+        what = type(module).__name__
         raise TypeError(f"policy must have a whole number `{name}`, see Policy, but {what} has none") from None
-
-
-def _where_named(policy: nn.Module, memory: Tensor, at: Int64[Tensor, "b s c"]) -> tuple[Tensor, Tensor]:
-    """Scores and features (B, S, ...) of a policy where these labels have been named."""
-    state = policy.start(memory)  # type: ignore[operator]
-    what = "one that sees only counts: feed-forward or transformer"
-    check(isinstance(state, CountState), "policy", what, type(policy).__name__)
-    rows = torch.arange(len(at), device=at.device).repeat_interleave(at.shape[1])
-    state = policy.select(state, rows)._replace(named=at.flatten(0, 1))  # type: ignore[operator]
-    step, _ = policy.step(state, None)  # type: ignore[operator]
-    return step.logits.unflatten(0, at.shape[:2]), step.features.unflatten(0, at.shape[:2])

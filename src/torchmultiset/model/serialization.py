@@ -17,7 +17,8 @@ from torchmultiset._files import write_whole
 
 __all__ = ["DESCRIPTION", "describe", "make", "read_description", "read_saved", "write_saved"]
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 called a head a policy; it is still read."""
 DESCRIPTION = "predictor.json"
 
 
@@ -57,8 +58,8 @@ def read_description(folder: Path) -> dict[str, Any]:
         found = description["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged, or not the description of a predictor") from error
-    if found != FORMAT:
-        raise ValueError(f"{path} has format {found}, but this version of torchmultiset reads format {FORMAT}")
+    if found not in (1, FORMAT):
+        raise ValueError(f"{path} has format {found}, but this version of torchmultiset reads formats 1 and {FORMAT}")
     described: dict[str, Any] = description
     return described
 

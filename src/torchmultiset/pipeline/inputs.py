@@ -20,7 +20,7 @@ from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles
 from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import FRACTIONS, Column, glance, read_manifest
-from torchmultiset.model.predictor import Prediction, Predictor
+from torchmultiset.model.predictor import BEAM, Prediction, Predictor
 from torchmultiset.model.serialization import DESCRIPTION
 from torchmultiset.model.shipped import locate
 
@@ -179,7 +179,13 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
 
 
 def explain(
-    predictor: Predictor, sources: Iterable[Source], *, number: int | None = None, batch_size: int = 64
+    predictor: Predictor,
+    sources: Iterable[Source],
+    *,
+    number: int | None = None,
+    batch_size: int = 64,
+    best: int = 0,
+    beam: int = BEAM,
 ) -> Iterator[Explained]:
     """Predict all inputs, batch by batch.
 
@@ -188,6 +194,8 @@ def explain(
         sources: Inputs, from `open_inputs`.
         number: Only so many, the first ones.
         batch_size: Inputs at a time.
+        best: As for `Predictor.explain`.
+        beam: As for `Predictor.explain`.
     """
     device = next(predictor.parameters()).device
     left = sys.maxsize if number is None else number
@@ -195,7 +203,7 @@ def explain(
         for start in range(0, min(len(names), left), batch_size):
             some = slice(start, min(start + batch_size, len(names), start + left))
             x = np.ascontiguousarray(inputs[np.arange(some.start, some.stop)])
-            prediction = Prediction(*(part.cpu() for part in predictor.explain(torch.from_numpy(x).to(device))))
+            prediction = predictor.explain(torch.from_numpy(x).to(device), best=best, beam=beam).to("cpu")
             yield Explained(names[some], x, prediction, None if truth is None else truth[some])
             left -= len(x)
 

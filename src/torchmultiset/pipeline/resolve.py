@@ -17,8 +17,9 @@ from torchmultiset.data.images import UnreadableImageError, image_sizes
 from torchmultiset.data.manifest import Column, Glance
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.heads.power import MOST_MULTISETS
-from torchmultiset.model.build import AT_ONCE, settle_kinds, settle_stop
+from torchmultiset.model.build import settle_kinds, settle_stop
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, ObjectiveName
+from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.multiset import how_many
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS
@@ -226,7 +227,7 @@ def settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple[
     stop = settle_stop(model.stop, least, model.max_size)
     if model.stop == "auto":
         one = f"all {have}" if stop == "fixed" else f"{have}, and max_size is {model.max_size}"
-        at_once = objective.objective in AT_ONCE
+        at_once = OBJECTIVES[objective.objective].one_shot
         rounded = objective.objective == "one-step" or objective.count_head == "regression"
         if not at_once or (stop == "fixed" and not rounded):
             picks.append(Pick("stop", stop, have if least < most else one))

@@ -407,7 +407,7 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     pictures = task.pictures[split].inputs[np.array(chosen)]
     if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
         explained = best.explain(task.splits[split].batch(chosen).x)
-        shown = panels([*pictures], explained, target[chosen], at_once=not best.sequential)
+        shown = panels([*pictures], explained, target[chosen])
         save_predictions(shown, best.classes, folder / PREDICTIONS)
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
 from torchmultiset._checks import check, check_one_of
@@ -133,7 +133,7 @@ def fit(
     fabric = fabric or local_fabric()
     fused = not _has_scaler(fabric)
     adam = torch.optim.Adam(predictor.parameters(), lr=optim.lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
-    model, optimiser = fabric.setup(predictor, adam)
+    model, optimiser = fabric.setup(_Training(predictor, objective), adam)
     steps = math.ceil(len(examples) / optim.batch_size)
     schedule = _schedule(adam, optim, optim.epochs * steps)
     settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
@@ -150,8 +150,7 @@ def fit(
             for batch, share in _batches(examples, optim.batch_size, seed, progress, fabric):
                 generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
                 batch = augment(batch, generator)
-                plan = objective(batch, generator)
-                loss = plan.loss(model(batch.x, plan.choose, at=plan.at)) * share
+                loss = model(batch, generator) * share
                 optimiser.zero_grad()
                 fabric.backward(loss)
                 norm = _clip(fabric, model, optimiser, optim.clip)
@@ -175,6 +174,17 @@ def fit(
                 raise _stop(fabric)
     fabric.barrier()
     return progress
+
+
+class _Training(nn.Module):
+    """A predictor and its objective as one module whose forward pass is the loss: several processes see one forward."""
+
+    def __init__(self, predictor: Predictor, objective: Objective) -> None:
+        super().__init__()
+        self.predictor, self.objective = predictor, objective
+
+    def forward(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        return self.objective.loss(self.predictor, batch, generator)
 
 
 def _examples(train: Examples | Callable[[int], Examples], epoch: int, predictor: Predictor) -> Examples:

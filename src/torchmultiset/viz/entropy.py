@@ -13,7 +13,6 @@ from torch.nn.functional import pad
 
 from torchmultiset._checks import check
 from torchmultiset.data import Examples
-from torchmultiset.metrics import step_entropy
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import free_labels
 from torchmultiset.oracle import oracle_entropy
@@ -45,15 +44,17 @@ def entropy_curves(
         the ``oracle_on_policy_path``, given what the policy named, which is what the multiset loss teaches. The
         oracle has two: of ``instances``, which Remark 4 is about, and of ``classes``, as the policy's is.
     """
-    check(predictor.sequential, "predictor", "one that names labels one at a time", type(predictor.policy).__name__)
     device, rng = next(predictor.parameters()).device, np.random.default_rng(seed)
     steps = predictor.max_size
     # (values, mask) of each batch.
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for start in range(0, len(examples), batch_size):
         batch = examples.batch(np.arange(start, min(start + batch_size, len(examples))))
-        prediction = predictor.explain(batch.x.to(device))
-        entropies = step_entropy(prediction.probabilities.log()).cpu()
+        with torch.inference_mode(), predictor.evaluating():
+            prediction = predictor.decode(batch.x.to(device))
+        check(prediction.sequence is not None, "predictor", "one with a policy, which has steps", predictor.kind)
+        assert prediction.sequence is not None
+        entropies = prediction.entropy.cpu()
         named, drawn = _fit(prediction.sequence.cpu(), steps), _fit(_shuffle(batch.labels, rng), steps)
         parts.setdefault("policy", []).append((_fit(entropies, steps), named >= 0))
         for path, labels in (("oracle", drawn), ("oracle_on_policy_path", named)):

@@ -64,8 +64,6 @@ def panels(
     images: Sequence[Shaped[np.ndarray, "*input"]],
     prediction: Prediction,
     truth: Int64[Tensor, "b c"] | None = None,
-    *,
-    at_once: bool = False,
 ) -> list[Panel]:
     """A panel for each image of a batch.
 
@@ -73,12 +71,14 @@ def panels(
         images: The B inputs, (H, W), (1, H, W) or (3, H, W) each.
         prediction: What `Predictor.explain` says of them.
         truth: Their true counts (B, C), if known.
-        at_once: Whether it is a readout's, which names no labels one after another.
     """
     check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
     made = []
+    at_once = prediction.sequence is None
     for i, image in enumerate(images):
-        sequence = [label for label in prediction.sequence[i].tolist() if label >= 0]
+        sequence = []
+        if prediction.sequence is not None:
+            sequence = [label for label in prediction.sequence[i].tolist() if label >= 0]
         distributions = prediction.probabilities[i].float().numpy()
         # With END there is one more choice to be seen: that nothing more is there.
         end = distributions.shape[1] > prediction.counts.shape[1]

@@ -1,48 +1,43 @@
-"""Objectives: how to roll in, and which loss; one row of the paper's Table 3 each, and what came after it.
+"""Objectives: what a model is trained with; the rows of the paper's Table 3, and what came after it.
 
-An objective takes a batch and a generator, and gives a `Plan`: how labels are named in the rollout, and what is made of
-its output.
+An objective has one method, ``loss(predictor, batch, generator)``, which rolls out the policy or reads the head as it
+needs. Its fields are its settings. Names are those of the registry.
 
-    plan = objective(batch, generator)
-    loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
-
-| objective                       | for       | name                      |
-| ------------------------------- | --------- | ------------------------- |
-| `MultisetObjective`             | policies  | ``multi``                 |
-| `ReinforceObjective`            | policies  | ``rl``                    |
-| `DistributionMatchingObjective` | policies  | ``dm-l1``, ``dm-kl``      |
-| `SequenceObjective`             | policies  | ``seq``                   |
-| `MarginalObjective`             | policies that see only counts | ``marginal`` |
-| `OneStepObjective`              | `readouts.OneStep` | ``one-step``     |
-| `CountsObjective`               | count heads        | ``counts``       |
-| `HungarianObjective`            | `readouts.Slots`   | ``hungarian``    |
-| `PowerObjective`                | `readouts.PowerMultiset` | ``power``  |
+| objective             | name            | trains                              |
+| --------------------- | --------------- | ----------------------------------- |
+| `MultisetObjective`   | ``multi``       | a policy                            |
+| `ReinforceObjective`  | ``rl``          | a policy with a value head          |
+| `L1MatchingObjective` | ``dm-l1``       | a policy                            |
+| `KLMatchingObjective` | ``dm-kl``       | a policy                            |
+| `SequenceObjective`   | ``seq``         | a policy                            |
+| `MarginalObjective`   | ``marginal``    | a policy that sees only counts      |
+| `OneStepObjective`    | ``one-step``    | the head `OneStep`                  |
+| `CountsObjective`     | ``counts``      | a count head                        |
+| `HungarianObjective`  | ``hungarian``   | the head `Slots`                    |
+| `PowerObjective`      | ``power``       | the head `PowerMultiset`            |
 """
 
-from torchmultiset.model.objectives._at_once import (
-    CountsObjective,
-    HungarianObjective,
-    OneStepObjective,
-    PowerObjective,
-)
-from torchmultiset.model.objectives._one_by_one import (
-    DistributionMatchingObjective,
-    MarginalObjective,
-    MultisetObjective,
-    ReinforceObjective,
-    SequenceObjective,
-)
-from torchmultiset.model.objectives._plan import Objective, Plan
+from torchmultiset.model.objectives._base import CONTEXT, Objective
+from torchmultiset.model.objectives.counts import CountsObjective
+from torchmultiset.model.objectives.hungarian import HungarianObjective
+from torchmultiset.model.objectives.marginal import MarginalObjective
+from torchmultiset.model.objectives.matching import KLMatchingObjective, L1MatchingObjective
+from torchmultiset.model.objectives.multiset import MultisetObjective
+from torchmultiset.model.objectives.one_step import OneStepObjective
+from torchmultiset.model.objectives.power import PowerObjective
+from torchmultiset.model.objectives.reinforce import ReinforceObjective
+from torchmultiset.model.objectives.sequence import SequenceObjective
 
 __all__ = [
+    "CONTEXT",
     "CountsObjective",
-    "DistributionMatchingObjective",
     "HungarianObjective",
+    "KLMatchingObjective",
+    "L1MatchingObjective",
     "MarginalObjective",
     "MultisetObjective",
     "Objective",
     "OneStepObjective",
-    "Plan",
     "PowerObjective",
     "ReinforceObjective",
     "SequenceObjective",
