@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types imports pytest docs format bench clean
+.PHONY: help setup demo test lint types imports pytest docs format bench oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,5 +55,8 @@ bench: $(INSTALLED) ## measure speed and memory; writes results/bench/
 docs: $(INSTALLED) ## build the documentation; writes site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+oldest: ## check the lower bounds of pyproject.toml, some gigabytes; writes results/oldest.json
+	$(PYTHON) tools/oldest.py
+
 clean: ## remove what was installed and cached
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -106,6 +106,13 @@ def test_what_needs_everything_installs_everything_and_then_the_demo_nothing(env
     assert environment.make("demo") == environment.make(target) == []
 
 
+def test_the_oldest_versions_are_checked_apart(environment):
+    assert environment.make("oldest") == []
+    said = subprocess.run(["make", "--dry-run", "oldest"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.split()[1:] == ["tools/oldest.py"]
+    assert "oldest" not in (ROOT / ".ci" / "run").read_text()
+
+
 def test_what_comes_with_the_demo_is_nothing_that_only_development_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {name: [*map(Requirement, lines)] for name, lines in project["optional-dependencies"].items()}

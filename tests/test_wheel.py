@@ -136,6 +136,15 @@ def test_nothing_is_there_that_the_wheel_does_not_ask_for(environment, required,
     assert not {"pytest", "fastapi", "onnx"} & there
 
 
+def test_the_readme_leaves_the_objective_to_the_data_and_tells_what_that_reached():
+    (train,) = [command for command in readme_commands() if command[0] == "train"]
+    assert "--objective" not in train
+    record = json.loads((ROOT / "results" / "digits" / "run.json").read_text())
+    assert shlex.split(record["command"]) == ["multiset", *train]
+    reached = record["test"]["overall"]["exact_match"]
+    assert f"predicts {reached:.2f} of the test multisets exactly" in (ROOT / "README.md").read_text()
+
+
 def test_the_first_commands_of_the_readme_run_from_anywhere(environment, tmp_path):
     commands = [smaller(command) for command in readme_commands()]
     assert len(commands) >= 3

@@ -116,8 +116,8 @@ def _multiply(a: Tensor, b: Tensor, most: int) -> Tensor:
     """Products of polynomials (coefficients, ...) up to degree `most`, all coefficients as logarithms."""
     terms, longest = a.shape[0], min(a.shape[0] + b.shape[0] - 1, most + 1)
     # Coefficient k is the sum of a[j] b[k - j] over j: a backwards, against each window of b.
-    around = (0, 0) * (b.ndim - 1) + (terms - 1, terms - 1)
-    windows = pad(b, around, value=-math.inf).unfold(0, terms, 1)[:longest].movedim(-1, 1)
+    around = b.new_full((terms - 1, *b.shape[1:]), -math.inf)  # `pad` of PyTorch 2.8 refuses an empty batch
+    windows = torch.cat([around, b, around]).unfold(0, terms, 1)[:longest].movedim(-1, 1)
     return _log_sum(windows + a.flip(0), 1).squeeze(1)
 
 

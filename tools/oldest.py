@@ -1,0 +1,101 @@
+"""Check the lower bounds of pyproject.toml: ``make oldest``, or ``python tools/oldest.py``.
+
+Makes an environment, `.venv-oldest`, with the oldest version that each bound allows and that pip offers, runs
+`check_oldest.py` in it, and writes results/oldest.json. PyTorch comes as pip finds it: its ordinary wheel of that age
+brings some gigabytes for GPUs, and cannot be imported without them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+VENV = ROOT / ".venv-oldest"
+PYTHON = VENV / "bin" / "python"
+EXTRAS = ("digits", "report", "sklearn", "hungarian")
+"""Extras that the checks use."""
+
+
+def main() -> int:
+    """Install, check, write the record; 0 if all checks passed."""
+    claimed = lower_bounds(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"], EXTRAS)
+    call(sys.executable, "-m", "venv", "--clear", VENV)
+    used = {name: oldest(lower, offered(name)) for name, lower in claimed.items()}
+    for name, lower in claimed.items():
+        if release(used[name]) != release(lower):
+            print(f"{name} {lower} is not offered here: {used[name]} instead")
+    call(PYTHON, "-m", "pip", "install", "--quiet", *(f"{name}=={version}" for name, version in used.items()))
+    call(PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", ROOT)
+    ran = subprocess.run([PYTHON, ROOT / "tools" / "check_oldest.py"], cwd=VENV, stdout=subprocess.PIPE, text=True)
+    told: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    record = {"outcome": told.pop("outcome"), "claimed": claimed, "installed": used, **told}
+    (ROOT / "results" / "oldest.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for name, result in record["checks"].items():
+        print(f"{name}: {result}")
+    return 0 if record["outcome"] == "passed" else 1
+
+
+def lower_bounds(project: dict[str, Any], extras: tuple[str, ...]) -> dict[str, str]:
+    """The lower bound of each dependency, and of those of some extras.
+
+    Example:
+        >>> lower_bounds({"dependencies": ["torch>=2.7", "rich>=14,<15"], "optional-dependencies": {}}, ())
+        {'torch': '2.7', 'rich': '14'}
+    """
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    found = {}
+    for line in lines:
+        match = re.fullmatch(r"([\w.-]+)>=([\d.]+)(,<[\d.]+)?", line)
+        if match is None:
+            raise ValueError(f"{line!r} in pyproject.toml has no lower bound: write it as name>=version")
+        found[match[1]] = match[2]
+    return found
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without zeros at the end: 2.7 and 2.7.0 are the same.
+
+    Example:
+        >>> release("2.7.0") == release("2.7") < release("2.10")
+        True
+    """
+    numbers = [*map(int, version.split("."))]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def oldest(lower: str, versions: list[str]) -> str:
+    """The oldest of some versions that a lower bound allows.
+
+    Example:
+        >>> oldest("1.11", ["1.12.0", "1.11.2", "1.11.1", "1.10.0"])
+        '1.11.1'
+    """
+    fitting = [version for version in versions if release(version) >= release(lower)]
+    if not fitting:
+        raise ValueError(f"pip offers no version from {lower} on, only {', '.join(versions) or 'none'}")
+    return min(fitting, key=release)
+
+
+def offered(name: str) -> list[str]:
+    """The versions of a package that pip would install here: final releases that were not withdrawn."""
+    command = [PYTHON, "-m", "pip", "index", "versions", name]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = re.findall(r"^Available versions: (.*)$", said, flags=re.MULTILINE)
+    return [version for version in line.split(", ") if re.fullmatch(r"[\d.]+", version)]
+
+
+def call(*command: object) -> None:
+    """Run a command; an error ends the program."""
+    subprocess.run([*map(str, command)], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
