@@ -165,7 +165,7 @@ def test_small_images_are_counted_on_a_finer_map():
     for side in (40, 28):  # three poolings would leave one place, or none
         x, y = generator.random((8, 1, side, side)), [["a", "a", "b"], ["b"]] * 4
         model = MultisetClassifier(epochs=1, random_state=0).fit(x, y)
-        assert type(model.predictor_.policy).__name__ == "CellCounts"
+        assert model.predictor_.kind == "CellCounts"
         assert len(model.predictor_.encoder.convs) == 2
 
 

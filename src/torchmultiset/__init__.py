@@ -10,7 +10,7 @@ The parts, from the ground up:
 - `encoders`, `policies`, `heads`: networks
 - `metrics`: exact match, precision, recall, F1, entropy
 - `data`: data sets
-- `Predictor`: the whole model in one module; `model.objectives` and `training` teach it
+- `Predictor`: the whole model in one module; objectives of `model` and `training` train it
 - `MultisetClassifier`: all of it as a scikit-learn estimator
 """
 

@@ -62,6 +62,7 @@ OTHERS = {
     "train": 5,
     "validation": 4,
     "test": 3,
+    "seen": 2,
     "seed": 9,
 }
 

@@ -17,17 +17,18 @@ import pytest
 from command_line import Run, cells, flags_of, process, runner
 from PIL import Image
 
-from torchmultiset import config as parts
 from torchmultiset.cli import app, main
 from torchmultiset.cli import train as train_command
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.load import load_data
 from torchmultiset.data.mnist_multi import MnistMulti, build
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.presets import PRESETS
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.run import Result
+from torchmultiset.training.config import OptimConfig
 
 TINY = MnistMulti(
     sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
@@ -97,7 +98,7 @@ def test_every_command_has_help_with_examples_in_80_columns(run, command, named)
 def test_the_help_explains_every_field_of_the_configuration(run):
     _, lines, _ = run("train", "--help")
     flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
-    for part in (parts.DataConfig, parts.ModelConfig, parts.ObjectiveConfig, parts.OptimConfig):
+    for part in (DataConfig, ModelConfig, ObjectiveConfig, OptimConfig):
         assert {f"--{field.name.replace('_', '-')}" for field in fields(part)} <= {*flags}
     assert "--seed" in flags
 

@@ -252,7 +252,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
             {"shape": IMAGE, "objective": "counts", "max_size": 60},
             "count_head must be 'table'.* for multisets of up to 60 labels: a map of \\d+ cells cannot count as many",
         ),
-        ({"objective": "counts", "count_head": "abacus"}, "count_head must be one of 'auto', 'cells', 'table'"),
+        ({"objective": "counts", "count_head": "abacus"}, "count_head must be one of 'cells', 'table'"),
         (
             {"objective": "power", "max_size": 90},
             "0 to 90 labels of 3 classes make 129,766 multisets, too many .*the most is 20,000.*another objective",

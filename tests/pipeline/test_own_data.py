@@ -14,13 +14,13 @@ from command_line import Run, runner
 from PIL import Image, ImageDraw
 from tiny_runs import task as tiny_task
 
-from torchmultiset import picks as picking
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.manifest import ManifestError, glance, read_manifest
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.objectives import MultisetObjective
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline import resolve as picking
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.record import read_record

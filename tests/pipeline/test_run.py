@@ -18,7 +18,6 @@ import torch
 from packaging.version import Version
 from PIL import Image
 
-from torchmultiset import presets
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.load import load_data
 from torchmultiset.data.mnist_multi import MnistMulti, build
@@ -26,6 +25,7 @@ from torchmultiset.encoders import make_backbone
 from torchmultiset.metrics import exact_match
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline import presets
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.prepare import check_config, prepare
 from torchmultiset.pipeline.record import (

@@ -103,11 +103,11 @@ class MnistMulti:
 
 
 VARIANTS: Mapping[str, MnistMulti] = {
-    "4": MnistMulti(seen=10_000),
-    "1-4": MnistMulti(sizes=(1, 4), seen=10_000),
-    "10": MnistMulti(sizes=(10, 10), digit_px=(20, 20), seen=10_000),
+    "4": MnistMulti(),
+    "1-4": MnistMulti(sizes=(1, 4)),
+    "10": MnistMulti(sizes=(10, 10), digit_px=(20, 20)),
 }
-"""The three of the paper, each with a second test set of seen digits."""
+"""The three of the paper."""
 
 
 def generate(

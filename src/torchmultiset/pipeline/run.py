@@ -181,7 +181,12 @@ def fitting_precision(shape: Sequence[int], folder: str | Path) -> Precision:
     if before is not None:
         return cast(Precision, before)
     on_cpu = not torch.cuda.is_available()
-    return "bf16-mixed" if on_cpu and len(shape) == 3 and torch.cpu._is_avx512_bf16_supported() else "32-true"
+    return "bf16-mixed" if on_cpu and len(shape) == 3 and _has_bfloat16() else "32-true"
+
+
+def _has_bfloat16() -> bool:
+    """Whether the processor has instructions for bfloat16; PyTorch has no public name for it."""
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
 def _build(task: Task) -> Predictor:
