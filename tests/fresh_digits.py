@@ -36,11 +36,12 @@ def seen(ours: Task) -> tuple[Task, list[Batch]]:
     """The same task, and the batches that it will be given."""
     batches: list[Batch] = []
 
-    def objective(batch, generator):
-        batches.append(batch)
-        return ours.objective(batch, generator)
+    class Noted(MultisetObjective):
+        def loss(self, predictor, batch, generator):
+            batches.append(batch)
+            return ours.objective.loss(predictor, batch, generator)
 
-    return ours._replace(objective=objective), batches
+    return ours._replace(objective=Noted()), batches
 
 
 def one_of_two(rank: int, port: int, digits: Path, folder: Path) -> None:

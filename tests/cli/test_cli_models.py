@@ -276,7 +276,8 @@ OTHERS = {
     "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "grey": True,
     "fresh": True, "distort": True, "elastic": True, "encoder": "mlp", "channels": (3,), "norm": "none",
     "units": (5, 6),
-    "policy": "lstm", "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle",
+    "policy": "lstm", "hidden": 7, "layers": 3, "policy_norm": "none", "precision": "16-mixed",
+    "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle",
     "rank": "area",
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
@@ -302,10 +303,10 @@ def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path):
     assert max(len(line) for line in lines if "my run" not in line) <= 80
     text = " ".join(" ".join(lines).split())
     assert (
-        "Unlike the paper (--recipe paper): objective counts (multi), norm batch (none), schedule one-cycle (constant),"
-        " lr 0.003 (0.001)" in text
+        "Unlike the paper (--recipe paper): objective counts (multi), norm batch (none), policy_norm layer (none),"
+        " schedule one-cycle (constant), lr 0.003 (0.001)" in text
     )
-    assert "layers 1 (2), hidden 8 (32), epochs 1 (200), batch_size 16 (64)." in text
+    assert "layers 1 (2), hidden 8 (32), epochs 1 (200), batch_size 16 (64)" in text
     em = read_record(out)["test"]["overall"]["exact_match"]
     (row,) = (line for line in lines if line.startswith("this model"))
     assert row.split()[2] == f"{em:.3f}"
@@ -379,7 +380,7 @@ def test_a_loss_that_is_not_finite_ends_in_1_with_its_message(run, there, tmp_pa
 
 
 def test_two_processes_learn_what_one_does(run, there, tmp_path):
-    flags = ["--data", "digits", *TOWER, "--norm", "none", "--epochs", "2"]
+    flags = ["--data", "digits", *TOWER, "--norm", "none", "--precision", "32-true", "--epochs", "2"]
     two = process("train", *flags, "--devices", "2", "--out", tmp_path / "two", OMP_NUM_THREADS="1")
     assert two.returncode == 0, two.stderr
     assert two.stdout.count("this model") == 1

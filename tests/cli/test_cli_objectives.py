@@ -118,7 +118,7 @@ def test_pictures_are_learned_and_drawn(run, there, objective, tmp_path):
     told = json_lines(run("predict", out, "pictures", "--number", 3, "--json"))
     assert [row["sequence"] is not None for row in told] == [one_by_one] * 3
     policies = {"counts": "CellCounts", "hungarian": "Slots", "power": "PowerMultiset", "marginal": "TransformerPolicy"}
-    assert type(open_model(str(out)).policy).__name__ == policies[objective]
+    assert open_model(str(out)).kind == policies[objective]
     if objective == "marginal":
         assert any("transformer" in line and "sees only counts" in line for line in lines)
 
@@ -144,7 +144,10 @@ def test_a_model_of_counts_is_exported(run, there, tmp_path):
     ("flags", "message"),
     [
         ("--objective power --max-size 90", "0 to 90 labels of 3 classes make 129,766 multisets, too many"),
-        ("--objective marginal --marginal-bound 2", "all 8 parts of a multiset of 3 labels, and the largest size allowed is 2"),
+        (
+            "--objective marginal --marginal-bound 2",
+            "all 8 parts of a multiset of 3 labels, and the largest size allowed is 2",
+        ),
         ("--objective marginal --policy lstm", "policy must be 'feed-forward' or 'transformer' with objective"),
         ("--objective counts --policy lstm", "policy must be 'auto' with objective 'counts'"),
         ("--objective counts --count-head cells", "count_head must be 'table', 'poisson' or 'regression' for inputs"),

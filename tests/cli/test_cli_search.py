@@ -30,7 +30,7 @@ def model(policy) -> Predictor:
     predictor = Predictor(MLPEncoder(4, (8,)), policy, CLASSES, max_size=3)
     with torch.no_grad():
         policy.classifier.weight *= 6
-        if predictor.stop_head is not None:
+        if getattr(predictor, "stop_head", None) is not None:
             predictor.stop_head.linear.bias -= 1
     return predictor.eval()
 

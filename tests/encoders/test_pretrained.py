@@ -129,7 +129,7 @@ def test_what_is_neither_image_nor_feature_is_refused_before_a_backbone_is_made(
 def test_an_unknown_backbone_is_refused_at_once():
     with pytest.raises(ValueError, match="backbone must be one of 'resnet34', 'efficientnet-lite0', but is 'vgg'"):
         PretrainedEncoder("vgg")
-    with pytest.raises(ValueError, match="name must be one of"):
+    with pytest.raises(ValueError, match="backbone must be one of"):
         make_backbone("vgg")
 
 

@@ -138,7 +138,7 @@ def test_what_the_predictions_are_worth(folders):
 def test_how_many_prefixes_there_are(policy, size, beam):
     kinds = {"transformer": TransformerPolicy(3, 5, places=1, width=4), "lstm": LSTMPolicy(3, 5, hidden=4)}
     model = Predictor(MLPEncoder(2, (5,)), kinds[policy], ("a", "b", "c"), max_size=size, stop="fixed")
-    assert work._widest(model, size) == beam
+    assert model.exact_beam(size) == beam
 
 
 @pytest.mark.parametrize(("name", "left_out"), [(RANDOM, "worth.json"), (TEN, "worth.json"), (TEN, "entropy.json")])

@@ -281,7 +281,7 @@ def test_what_does_not_go_together_is_refused(arguments, message):
         (
             "marginal",
             {"marginal_bound": 2},
-            r"all 8 parts of a multiset of 3 labels, and the largest size allowed is 2 \(marginal_bound\): raise the bound",
+            r"all 8 parts of a multiset of 3 labels, and the largest size allowed is 2 \(marginal_bound\)",
         ),
     ],
 )

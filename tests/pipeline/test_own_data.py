@@ -475,7 +475,7 @@ def test_targets_larger_than_the_predictor_can_name_are_refused(tmp_path):
 
 def test_as_long_as_nothing_is_right_f1_chooses_the_weights(tmp_path, monkeypatch):
     validations = iter([(0.0, 0.2), (0.0, 0.5), (0.0, 0.4), (0.1, 0.3), (0.1, 0.9)])
-    monkeypatch.setattr("torchmultiset.training._validate", lambda *_: next(validations))
+    monkeypatch.setattr("torchmultiset.training.loop._validate", lambda *_: next(validations))
     ours = tiny_task("plain", epochs=5)
     best = []
     fit(*ours, tmp_path, watch=lambda progress: best.append((progress.epoch, progress.best_em, progress.best_f1)))

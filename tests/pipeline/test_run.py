@@ -45,7 +45,7 @@ TINY = MnistMulti(
     sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
 )
 MODEL = ModelConfig(channels=(6, 6), hidden=8)
-OPTIM = OptimConfig(epochs=2, batch_size=16)
+OPTIM = OptimConfig(epochs=2, batch_size=16, precision="32-true")
 
 
 @pytest.fixture(scope="module")
@@ -389,7 +389,7 @@ def test_of_other_classes_only_what_reads_the_input_is_taken(finished, config, t
     result = train(replace(other, model=replace(MODEL, start_from=str(finished[1]))), tmp_path / "r", say=said.append)
     anew = result.record["start"]["anew"]
     assert anew
-    assert all(name.startswith("policy.") for name in anew)
+    assert all(name.startswith("head.") for name in anew)
     assert any(f"all but {len(anew)}, which begin anew" in line for line in said)
 
     wider = replace(config, model=replace(MODEL, channels=(7, 6), start_from=str(finished[1])))

@@ -67,7 +67,6 @@ def convolutions(policy, batch, steps, monkeypatch):
         return original(x, *args, **kwargs)
 
     monkeypatch.setattr("torchmultiset.policies.conv_lstm.conv2d", spy)
-    monkeypatch.setattr("torchmultiset.policies._convolution.conv2d", spy)
     with torch.no_grad():
         rollout(policy, torch.rand(batch, *policy.memory), greedy, steps)
     return seen

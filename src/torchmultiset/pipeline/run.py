@@ -18,10 +18,10 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -47,7 +47,6 @@ from torchmultiset.pipeline.record import (
     write_config,
     write_record,
 )
-from torchmultiset.training.config import Precision
 from torchmultiset.training.evaluation import Evaluation, evaluate
 from torchmultiset.training.loop import BEST, CHECKPOINT, Progress, fit, make_fabric
 from torchmultiset.viz.card import CARD, model_card
@@ -56,7 +55,7 @@ from torchmultiset.viz.scores import Report, best_constant, report
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["CURVE", "PREDICTIONS", "Result", "Watch", "fitting_devices", "fitting_precision", "share_cores", "train"]
+__all__ = ["CURVE", "PREDICTIONS", "Result", "Watch", "fitting_devices", "share_cores", "train"]
 
 CURVE, PREDICTIONS = "curve.png", "predictions.png"
 EXAMPLES_EACH = 32
@@ -108,15 +107,11 @@ def train(
     task = prepare(config, progress=progress)
     if devices is None:
         devices = fitting_devices(task.config.optim.batch_size, folder)
-    precision = task.config.optim.precision
-    if precision == "auto":
-        precision = fitting_precision(task.shape, folder)
-        task = replace(task, config=replace(task.config, optim=replace(task.config.optim, precision=precision)))
     # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
     before = _look(folder, task, resume, {"devices": devices, "nodes": nodes})
     if before.get("finished"):
         return Result(before, None)
-    fabric = _launch(devices, nodes, precision)
+    fabric = _launch(devices, nodes, task.config.optim.precision)
     torch.manual_seed(task.config.seed)
     predictor = _build(task)
     start = _start(task, predictor, before)
@@ -126,7 +121,7 @@ def train(
         seed=task.config.seed,
         height=task.picture[-2] if len(task.picture) == 3 else None,
     )
-    record = _begin(task, predictor, fabric, command, precision, before, (devices, nodes)) | start
+    record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
     if fabric.is_global_zero:
         _tell(task, record, say)
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,27 +161,6 @@ def fitting_devices(batch_size: int, folder: str | Path) -> int:
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     return max(1, min(torch.get_num_threads(), batch_size // EXAMPLES_EACH))
-
-
-def fitting_precision(shape: Sequence[int], folder: str | Path) -> Precision:
-    """The precision that suits data and machine: that of the run in the folder, if there is one.
-
-    bfloat16 makes convolutions faster on processors that have instructions for it; elsewhere it makes them slower.
-
-    Args:
-        shape: Of one input of the network; three numbers are a map.
-        folder: The run folder.
-    """
-    before = read_record(Path(folder)).get("precision")
-    if before is not None:
-        return cast(Precision, before)
-    on_cpu = not torch.cuda.is_available()
-    return "bf16-mixed" if on_cpu and len(shape) == 3 and _has_bfloat16() else "32-true"
-
-
-def _has_bfloat16() -> bool:
-    """Whether the processor has instructions for bfloat16; PyTorch has no public name for it."""
-    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
 def _build(task: Task) -> Predictor:
@@ -274,7 +248,7 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     return record
 
 
-def _launch(devices: int, nodes: int, precision: Precision) -> Fabric:
+def _launch(devices: int, nodes: int, precision: str) -> Fabric:
     check(devices >= 1, "devices", "at least 1", devices)
     check(nodes >= 1, "nodes", "at least 1", nodes)
     several = devices * nodes > 1
@@ -300,7 +274,6 @@ def _begin(
     predictor: Predictor,
     fabric: Fabric,
     command: Sequence[str],
-    precision: Precision,
     before: Mapping[str, Any],
     launched: tuple[int, int],
 ) -> dict[str, Any]:
@@ -313,7 +286,7 @@ def _begin(
         "nodes": launched[1],
         "processes": fabric.world_size,
         "device": fabric.device.type,
-        "precision": precision,
+        "precision": task.config.optim.precision,
         **environment(),
         "data": task.data,
         "examples": {name: len(examples) for name, examples in task.splits.items()},
