@@ -205,8 +205,8 @@ def test_a_label_never_seen_in_training_cannot_be_predicted(learned):
     ("y", "message"),
     [
         (None, "the target y is None"),
-        (["cat", "dog", "cat"], r"y\[0\] is 'cat' \(str\)"),
-        ([1, 2, 3], r"y\[0\] is 1 \(int\)"),
+        (["cat", "dog", "cat"], r"y\[0\] is 'cat'$"),
+        ([1, 2, 3], r"y\[0\] is 1$"),
         ([["cat"], [1], []], "all strings or all numbers"),
         ([[], [], []], "no example in y has a label"),
         ([Counter(cat=1), Counter(cat=-1), Counter()], r"the counts in y\[1\] must be whole numbers"),

@@ -355,5 +355,5 @@ def test_bad_input_is_named(without_shape_hook):
         with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets: train with"):
             ask(x.float())
     predictor.policy.select = None
-    with pytest.raises(ValueError, match=r"policy must be one with a method select\(state, index\)"):
+    with pytest.raises(ValueError, match=r"policy must be an object with a method select\(state, index\)"):
         predictor.search(x)

@@ -1,17 +1,17 @@
-"""Multiset prediction in PyTorch: from an input to an unordered collection of labels in which labels repeat.
+"""Multiset prediction in PyTorch: map an input to an unordered collection of labels in which labels repeat.
 
-The parts, from the ground up:
+The parts, from the bottom up:
 
 - `multiset`: multisets of labels as rows of counts, and their algebra
-- `oracle`: the policy that is always right, which the multiset loss imitates
-- `rollout`: executing a policy, greedily, by sampling, along the oracle or along given labels; where a multiset ends
-- `distributions`, `search`: how probable a multiset is, and the most probable ones
-- `losses`: the paper's loss functions, and those that came after
+- `oracle`: the optimal policy, which the multiset loss imitates
+- `rollout`: execution of a policy (greedy, sampled, along the oracle or given labels), and where a multiset ends
+- `distributions`, `search`: the probability of a multiset, and the most probable multisets
+- `losses`: the paper's loss functions and later ones
 - `encoders`, `policies`, `heads`: networks
 - `metrics`: exact match, precision, recall, F1, entropy
 - `data`: data sets
-- `Predictor`: the whole model in one module; objectives of `model` and `training` train it
-- `MultisetClassifier`: all of it as a scikit-learn estimator
+- `Predictor`: the whole model in one module, trained by `training` with an objective of `model`
+- `MultisetClassifier`: a scikit-learn estimator
 """
 
 from importlib import import_module
@@ -60,7 +60,7 @@ _CLASSES = {"MultisetClassifier": "estimator", "Predictor": "model.predictor"}
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: `multiset --help` need not wait for PyTorch.
+    # Imported on first use, so that `multiset --help` does not wait for PyTorch.
     if name in _CLASSES:
         return getattr(import_module(f"torchmultiset.{_CLASSES[name]}"), name)
     if name in __all__:
@@ -69,4 +69,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "MultisetClassifier"]  # which a star import leaves out: it needs scikit-learn
+    return [*__all__, "MultisetClassifier"]  # not in __all__: it requires scikit-learn

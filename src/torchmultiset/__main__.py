@@ -1,4 +1,4 @@
-"""``python -m torchmultiset`` is the command ``multiset``."""
+"""Entry point of ``python -m torchmultiset``, which runs the command ``multiset``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Modules that remember how they were made, so that they can be made again."""
+"""A decorator for modules that record their constructor arguments, so that they can be rebuilt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def recorded(cls: type[T]) -> type[T]:
-    """Class decorator: keep the arguments of the constructor, defaults included, in `arguments`.
+    """Decorate a class so that it keeps its constructor arguments, including defaults, in `arguments`.
 
     Example:
         >>> @recorded

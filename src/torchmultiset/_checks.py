@@ -1,8 +1,8 @@
-"""Checks at the door: each raises a ValueError that names the argument, what was given and what is expected.
+"""Argument checks: each raises a ValueError with the name of the argument, the expected and the actual value.
 
-Shapes and dtypes are checked always. Values (labels in range, counts not negative) are checked where looking
-at them costs next to nothing, on the CPU; on an accelerator the look would wait for the device at every call.
-Messages are put together only when they are needed: a loss of a small batch takes no longer than some of them.
+Shapes and dtypes are always checked. Values (labels in range, counts not negative) are checked only on the CPU: on an
+accelerator, reading them would synchronise with the device at every call. Messages are formatted only on failure,
+since formatting can take as long as the loss of a small batch.
 """
 
 from __future__ import annotations
@@ -27,53 +27,54 @@ __all__ = [
 
 
 def given(value: object) -> str:
-    """How a wrong value is shown in a message: a tensor by dtype and shape, anything else as it prints."""
+    """Format a value for an error message: a tensor by its dtype and shape, anything else by its repr."""
     if isinstance(value, Tensor):
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    return f"{value!r} ({type(value).__name__})"
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"{'an' if dtype.startswith('int') else 'a'} {dtype} tensor of shape {tuple(value.shape)}"
+    return repr(value)
 
 
 def check(ok: bool, name: str, expected: str, value: object) -> None:
-    """Raise unless `ok`: ``name must be <expected>, but is <value>``."""
+    """Raise a ValueError unless `ok`: ``name must be <expected>, but is <value>``."""
     if not ok:
         _refuse(name, expected, value)
 
 
 def check_one_of(name: str, value: object, allowed: Collection[object]) -> None:
-    """Raise unless `value` is one of `allowed`."""
+    """Raise a ValueError unless `value` is one of `allowed`."""
     if value not in allowed:
         _refuse(name, "one of " + ", ".join(map(repr, allowed)), value)
 
 
 def check_float(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:
-    """Raise unless `value` is a floating tensor whose shape fits `like`, where None fits any length."""
+    """Raise a ValueError unless `value` is a floating-point tensor of shape `like`, where None is any length."""
     ok = isinstance(value, Tensor) and value.is_floating_point() and _fits(value, like)
     if not ok:
         _refuse(name, f"a floating-point tensor of shape {_wanted(shape, like)}", value)
 
 
 def check_integers(name: str, value: Tensor, shape: str, *, last: int | None = None) -> None:
-    """Raise unless `value` is an int64 tensor whose last dimension has length `last`, if that is given."""
+    """Raise a ValueError unless `value` is an int64 tensor whose last dimension has length `last`, if not None."""
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim >= 1
     check(ok and last in (None, value.shape[-1]), name, f"an int64 tensor of shape {shape}", value)
 
 
 def check_mask(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:
-    """Raise unless `value` is a boolean tensor whose shape fits `like`."""
+    """Raise a ValueError unless `value` is a boolean tensor of shape `like`, where None is any length."""
     ok = isinstance(value, Tensor) and value.dtype == torch.bool and _fits(value, like)
     if not ok:
         _refuse(name, f"a boolean tensor of shape {_wanted(shape, like)}", value)
 
 
 def check_counts(name: str, value: Tensor, *, like: tuple[int | None, ...] = (None, None)) -> None:
-    """Raise unless `value` holds counts (B, C): int64, none below zero."""
+    """Raise a ValueError unless `value` holds counts (B, C): int64, at least 0."""
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
     if not ok:
         _refuse(name, f"an int64 tensor of counts of shape {_wanted('(B, C)', like)}", value)
     if can_look(value):
         lowest = int(value.min())
         if lowest < 0:
-            raise ValueError(f"{name} must hold counts of at least 0, but its smallest is {lowest}")
+            raise ValueError(f"{name} must hold non-negative counts, but its smallest is {lowest}")
 
 
 def check_labels(
@@ -84,7 +85,7 @@ def check_labels(
     like: tuple[int | None, ...] = (None, None),
     padding: bool = False,
 ) -> None:
-    """Raise unless `value` holds labels (B, T): int64, each in [0, num_classes), or negative if `padding`."""
+    """Raise a ValueError unless `value` holds int64 labels (B, T) in [0, num_classes), or negative if `padding`."""
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and _fits(value, like)
     if not ok:
         _refuse(name, f"an int64 tensor of labels of shape {_wanted('(B, T)', like)}", value)
@@ -111,5 +112,5 @@ def _wanted(shape: str, like: tuple[int | None, ...]) -> str:
 
 
 def can_look(value: Tensor) -> bool:
-    """Whether a look at the values is cheap and possible: elsewhere it would wait for the device."""
+    """Return whether the values can be read cheaply: on the CPU, and not while compiling."""
     return value.device.type == "cpu" and value.numel() > 0 and not torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""Files that are there as a whole, or not at all, and their checksums."""
+"""Atomic file writes, and checksums."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["file_sha256", "write_whole"]
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
-    """Write beside, then put it in place at once: a kill leaves the old file or the new one.
+    """Write a file atomically: if the process is killed, the old file or the new one remains.
 
     Args:
-        path: The file; its folder is made if need be.
-        content: Text, bytes, or what writes to a file.
+        path: Path of the file; its folder is created if necessary.
+        content: Text, bytes, or a function that writes to a binary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.partial")
@@ -35,6 +35,6 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file, as hexadecimal digits."""
+    """Return the SHA-256 of a file as hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

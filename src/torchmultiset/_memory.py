@@ -1,4 +1,4 @@
-"""Memories as rows of places: a map has h x w of them, a vector one."""
+"""Memories as rows of positions: a map has h x w positions, a vector has one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["places"]
 
 
 def places(memory: Float[Tensor, "b d *hw"], channels: int) -> Float[Tensor, "b n d"]:
-    """A vector (B, D) or a map (B, D, h, w) as (B, N, D)."""
+    """Reshape a vector (B, D) or a map (B, D, h, w) to (B, N, D)."""
     check(
         memory.ndim in (2, 4) and memory.shape[1] == channels and memory.is_floating_point(),
         "memory",

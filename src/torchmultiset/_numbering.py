@@ -1,4 +1,4 @@
-"""Multisets by number: how many there are, and which is which. `torchmultiset.multiset` is the door to it."""
+"""Enumeration of multisets: their number and their indices. Public as part of `torchmultiset.multiset`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["check_sizes", "from_index", "how_many", "index_of"]
 
 
 def how_many(num_classes: int, max_size: int, *, min_size: int = 1) -> int:
-    r"""Number of multisets of `min_size` to `max_size` labels (footnote of section 3.2).
+    r"""Return the number of multisets of `min_size` to `max_size` labels (footnote of section 3.2).
 
     .. math:: \sum_{k=1}^{K} \frac{(|C| + k - 1)!}{k!\,(|C| - 1)!}
 
-    As in the paper, the empty multiset counts only if asked for: ``min_size=0``.
+    As in the paper, the empty multiset is not counted unless ``min_size=0``.
 
     Example:
         >>> how_many(10, 4, min_size=4)  # four of ten digits
@@ -33,20 +33,20 @@ def how_many(num_classes: int, max_size: int, *, min_size: int = 1) -> int:
 
 
 def index_of(counts: Int64[Tensor, "*b c"], *, max_size: int, min_size: int = 0) -> Int64[Tensor, "*b"]:
-    r"""The number of each multiset among all that have `min_size` to `max_size` labels.
+    r"""Return the index of each multiset among all multisets of `min_size` to `max_size` labels.
 
-    Smaller multisets come first; those of k labels :math:`y_1 \le \dots \le y_k` are numbered by the combinatorial
+    Smaller multisets come first; those of k labels :math:`y_1 \le \dots \le y_k` are ordered by the combinatorial
     number system:
 
     .. math:: \sum_{i=1}^{k} \binom{y_i + i - 1}{i}
 
     Args:
         counts: Counts (..., C).
-        max_size: Most labels of a multiset.
-        min_size: Fewest labels of a multiset.
+        max_size: Maximum number of labels.
+        min_size: Minimum number of labels.
 
     Returns:
-        Numbers (...), from 0 to ``how_many(C, max_size, min_size=min_size) - 1``.
+        Indices (...), from 0 to ``how_many(C, max_size, min_size=min_size) - 1``.
 
     Example:
         >>> index_of(torch.tensor([[0, 0], [1, 0], [0, 1], [2, 0], [1, 1], [0, 2]]), max_size=2)
@@ -57,7 +57,7 @@ def index_of(counts: Int64[Tensor, "*b c"], *, max_size: int, min_size: int = 0)
     num_classes = counts.shape[-1]
     ways, first = _tables(num_classes, max_size, min_size, counts.device)
     check_sizes("counts", counts, max_size=max_size, min_size=min_size)
-    # The labels of one class stand side by side, and the binomials of neighbours add up to a difference of two.
+    # Labels of one class are consecutive, so that the sum of their binomials is a difference of two.
     until = counts.cumsum(-1)
     up_to_class = torch.arange(1, num_classes + 1, device=counts.device)
     rank = (ways[until, up_to_class] - ways[until - counts, up_to_class]).sum(-1)
@@ -67,13 +67,13 @@ def index_of(counts: Int64[Tensor, "*b c"], *, max_size: int, min_size: int = 0)
 def from_index(
     index: Int64[Tensor, "*b"], num_classes: int, *, max_size: int, min_size: int = 0
 ) -> Int64[Tensor, "*b c"]:
-    """The multiset of each number: the inverse of `index_of`.
+    """Return the multiset at each index: the inverse of `index_of`.
 
     Args:
-        index: Numbers (...).
-        num_classes: C.
-        max_size: Most labels of a multiset.
-        min_size: Fewest labels of a multiset.
+        index: Indices (...).
+        num_classes: Number of classes, C.
+        max_size: Maximum number of labels.
+        min_size: Minimum number of labels.
 
     Returns:
         Counts (..., C).
@@ -89,12 +89,12 @@ def from_index(
     last = how_many(num_classes, max_size, min_size=min_size) - 1
     wrong = _outside(index, 0, last)
     if wrong is not None:
-        raise ValueError(f"index must hold numbers from 0 to {last}, but holds {wrong}")
+        raise ValueError(f"index must hold indices from 0 to {last}, but holds {wrong}")
     flat = index.reshape(-1)
-    group = (first <= flat[:, None]).sum(-1) - 1  # no searchsorted, which ONNX does not have
+    group = (first <= flat[:, None]).sum(-1) - 1  # ONNX has no searchsorted
     size, rest = group + min_size, flat - first[group]
     counts = flat.new_zeros(flat.shape[0], num_classes)
-    # From the highest label to the lowest: each is the highest whose binomial fits in what is left.
+    # From the highest label to the lowest: each is the highest whose binomial does not exceed the rest.
     for position in range(max_size, 0, -1):
         label = (ways[position, :num_classes] <= rest[:, None]).sum(-1) - 1
         there = position <= size
@@ -104,26 +104,26 @@ def from_index(
 
 
 def check_sizes(name: str, counts: Tensor, *, max_size: int, min_size: int) -> None:
-    """Raise unless each multiset has `min_size` to `max_size` labels."""
+    """Raise a ValueError unless each multiset has `min_size` to `max_size` labels."""
     wrong = _outside(counts.sum(-1), min_size, max_size)
     if wrong is not None:
         raise ValueError(f"{name} must hold multisets of {min_size} to {max_size} labels, but one has {wrong}")
 
 
 def _outside(values: Tensor, low: int, high: int) -> int | None:
-    # A value that is out of bounds, if it costs nothing to look for one.
+    # An out-of-range value, or None; values that are expensive to read are not checked.
     if not can_look(values):
         return None
     return next((bound for bound in map(int, values.aminmax()) if not low <= bound <= high), None)
 
 
 def _tables(num_classes: int, max_size: int, min_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """How many multisets of n labels there are of c classes, at [n, c]; and the first number of each size."""
+    """Return the number of multisets of n labels of c classes, at [n, c], and the first index of each size."""
     total = how_many(num_classes, max_size, min_size=min_size)
     if total > torch.iinfo(torch.int64).max:
         raise ValueError(
-            f"max_size is too large: of {num_classes} classes there are {total} multisets of {min_size} to {max_size}"
-            " labels, which is more than int64 can number"
+            f"max_size must be smaller: {num_classes} classes have {total} multisets of {min_size} to {max_size}"
+            " labels, more than int64 can index"
         )
     ways = torch.tensor(
         [

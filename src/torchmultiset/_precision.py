@@ -1,4 +1,4 @@
-"""The precision that is computed in."""
+"""Numerical precision of computations."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["full_precision"]
 
 
 def full_precision(value: Tensor) -> Tensor:
-    """At least float32, so that sums of half-precision terms are accumulated in float32."""
+    """Convert to at least float32, so that sums of half-precision terms are accumulated in float32."""
     return value.to(torch.promote_types(value.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Tables of classes by name."""
+"""Tables of classes and functions by name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Registry"]
 
 
 class Registry(Mapping[str, Any]):
-    """Classes by name.
+    """Classes and functions by name, imported on first use.
 
     Args:
-        what: What they are called in messages.
-        places: Where each class is: ``"module:Class"``.
+        what: Kind of entry, used in error messages.
+        places: Location of each entry: ``"module:Name"``.
 
     Example:
         >>> losses = Registry("loss", {"multi": "torchmultiset.losses:multiset_loss"})
@@ -38,7 +38,7 @@ class Registry(Mapping[str, Any]):
         return name in self.places
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The class of that name, or the default if there is none."""
+        """Return the entry with this name, or the default if there is none."""
         return self[name] if name in self.places else default
 
     def __iter__(self) -> Iterator[str]:
@@ -49,5 +49,5 @@ class Registry(Mapping[str, Any]):
 
     @cached_property
     def classes(self) -> dict[str, Any]:
-        """The classes by their own names, which saved models have."""
+        """Entries by their ``__name__``, which saved models store."""
         return {cls.__name__: cls for cls in self.values()}

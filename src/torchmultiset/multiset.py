@@ -1,8 +1,7 @@
 r"""Multisets of class labels as rows of counts (Appendix A of the paper).
 
-A multiset :math:`\mathcal{Y} = (\mathcal{C}, \mu)` is its multiplicity function: an int64 tensor of counts
-``(..., C)`` whose entry c is :math:`\mu(c)`. Counts have no order, so no order can leak from a target into a
-loss.
+A multiset :math:`\mathcal{Y} = (\mathcal{C}, \mu)` is stored as its multiplicity function: an int64 tensor of counts
+``(..., C)`` whose entry c is :math:`\mu(c)`. Counts have no order, so no order can leak from a target into a loss.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = [
 ]
 
 WIDE_ROWS = 32
-"""From so many classes on, rows are added one after another: PyTorch's running sums on CPUs go class by class."""
+"""Number of classes from which whole rows are added: on CPUs, `cumsum` over steps processes one class at a time."""
 
 
 def from_labels(
@@ -44,13 +43,13 @@ def from_labels(
     *,
     where: Bool[Tensor, "*b t"] | None = None,
 ) -> Int64[Tensor, "*b c"]:
-    """Count each class: the multiset that these labels make.
+    """Convert labels to counts.
 
     Args:
-        labels: Labels (..., T) from 0 to C - 1; a negative one is padding and does not count. A list of lists
-            of different lengths will do.
-        num_classes: C.
-        where: Mask (..., T): labels that count. What the others are does not matter.
+        labels: Labels (..., T) from 0 to C - 1, or a list of lists of any lengths. Negative labels are padding and
+            are not counted.
+        num_classes: Number of classes, C.
+        where: Mask (..., T) of the labels to count; the other labels are ignored.
 
     Returns:
         Counts (..., C), int64.
@@ -71,14 +70,14 @@ def from_labels(
         check_mask("where", where, "(..., T)", like=tuple(labels.shape))
         labels = labels.masked_fill(~where, -1)
     check_labels("labels", labels, num_classes, like=tuple(labels.shape), padding=True)
-    # Padding is counted in a column of its own, which is then cut off.
+    # Padding is counted in an extra column, which is then dropped.
     column = torch.where(labels < 0, num_classes, labels)
     counts = column.new_zeros(*labels.shape[:-1], num_classes + 1)
     return counts.scatter_add_(-1, column, torch.ones_like(column))[..., :num_classes].contiguous()
 
 
 def to_labels(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b m"]:
-    """Enumerate a multiset: its labels in ascending order, each as often as it counts, padded with -1.
+    """List the labels of each multiset in ascending order, with repetitions, padded with -1.
 
     Args:
         counts: Counts (..., C).
@@ -101,7 +100,7 @@ def to_labels(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b m"]:
 
 
 def cardinality(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b"]:
-    r"""Size of a multiset, :math:`|\mathcal{Y}| = \sum_c \mu(c)`.
+    r"""Return the size of each multiset, :math:`|\mathcal{Y}| = \sum_c \mu(c)`.
 
     Example:
         >>> cardinality(torch.tensor([[1, 0, 2], [0, 0, 0]]))
@@ -112,7 +111,7 @@ def cardinality(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b"]:
 
 
 def difference(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "*shape c"]:
-    r"""What is left of `a` when `b` is taken away, :math:`\max(\mu_a(c) - \mu_b(c), 0)`.
+    r"""Return the multiset difference of `a` and `b`, :math:`\max(\mu_a(c) - \mu_b(c), 0)`.
 
     Example:
         >>> difference(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
@@ -123,7 +122,7 @@ def difference(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Te
 
 
 def intersection(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "*shape c"]:
-    r"""What both have, :math:`\min(\mu_a(c), \mu_b(c))`.
+    r"""Return the multiset intersection, :math:`\min(\mu_a(c), \mu_b(c))`.
 
     Example:
         >>> intersection(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
@@ -134,7 +133,7 @@ def intersection(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[
 
 
 def union(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor, "*shape c"]:
-    r"""The smallest multiset that holds both, :math:`\max(\mu_a(c), \mu_b(c))`; the sum is ``a + b``.
+    r"""Return the multiset union, :math:`\max(\mu_a(c), \mu_b(c))`; the sum is ``a + b``.
 
     Example:
         >>> union(torch.tensor([1, 0, 2]), torch.tensor([0, 5, 1]))
@@ -145,7 +144,7 @@ def union(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Int64[Tensor,
 
 
 def equal(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Bool[Tensor, "*shape"]:
-    """Whether two multisets match exactly, row by row.
+    """Return whether two multisets are equal, row by row.
 
     Example:
         >>> equal(torch.tensor([[1, 0, 2], [0, 1, 0]]), torch.tensor([[1, 0, 2], [1, 1, 0]]))
@@ -158,7 +157,7 @@ def equal(a: Int64[Tensor, "*#b c"], b: Int64[Tensor, "*#b c"]) -> Bool[Tensor, 
 def free_labels(
     target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False
 ) -> Int64[Tensor, "b t k"]:
-    r"""The free label multiset before each label was named (Definition 1), for all steps at once.
+    r"""Return the free label multiset before each step of a trajectory (Definition 1).
 
     .. math::
         \mathcal{Y}_t = \mathcal{Y} \setminus \{\hat y_1, \ldots, \hat y_{t-1}\}, \qquad
@@ -166,10 +165,10 @@ def free_labels(
 
     Args:
         target: Counts (B, C).
-        labels: Labels named (B, T).
-        end: Whether there is an END class, with label C (Appendix E, "Special Class"). END is free from the
-            first step at which nothing else is, until it is named at such a step. An END named earlier is an
-            ordinary mistake and takes nothing away.
+        labels: Emitted labels (B, T).
+        end: Whether there is an END class, with label C (Appendix E, "Special Class"). END becomes free when no
+            other label is, and stays free until it is emitted. An END emitted earlier is an ordinary mistake and
+            removes nothing.
 
     Returns:
         Counts (B, T, C), or (B, T, C + 1) with END as the last class.
@@ -187,7 +186,7 @@ def free_labels(
 
 
 def distinct_classes(target: Tensor, *, end: bool = False) -> Tensor:
-    """The K classes (B, K) that can be free at all, END the last of them; rows with fewer are filled up with others."""
+    """Return the classes (B, K) of each target, then END if `end`; rows with fewer are filled up with others."""
     most = max(int((target > 0).sum(-1).max()), 1) if target.shape[0] else 1
     classes = target.topk(most, dim=-1).indices
     return pad(classes, (0, 1), value=target.shape[1]) if end else classes
@@ -201,11 +200,11 @@ def free_counts(
     end: bool = False,
     dtype: torch.dtype = torch.int64,
 ) -> Tensor:
-    """`free_labels` in any dtype, at some `classes` (B, K) or all, for callers that have checked the arguments."""
+    """Compute `free_labels` in any dtype, for the given `classes` (B, K) or all, without checking the arguments."""
     counts = pad(target, (0, 1)) if end else target
     if classes is not None:
         counts = counts.gather(1, classes)
-    # The target, then one less of each label for the steps after it: running sums, which may pass below 0.
+    # Cumulative sums of the target at the first step and -1 for each label after it; they may become negative.
     free = torch.zeros(*labels.shape, counts.shape[1], dtype=dtype, device=target.device)
     if labels.shape[1]:
         free[:, 0] = counts
@@ -222,7 +221,7 @@ def free_counts(
 
 
 def _add_up(steps: Tensor) -> None:
-    """Running sums over the steps (B, T, K), in place."""
+    """Compute cumulative sums over the steps (B, T, K), in place."""
     if steps.device.type == "cpu" and steps.shape[2] >= WIDE_ROWS and not torch.compiler.is_compiling():
         for before, after in pairwise(steps.unbind(1)):
             after += before
@@ -231,11 +230,11 @@ def _add_up(steps: Tensor) -> None:
 
 
 def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
-    """Whether each label was free when it was named.
+    """Return whether each label was free when it was emitted.
 
     Args:
         target: Counts (B, C).
-        labels: Labels named (B, T).
+        labels: Emitted labels (B, T).
         end: Whether there is an END class, with label C.
 
     Example:
@@ -246,16 +245,16 @@ def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: boo
     found = _hits(target, labels)
     if not end:
         return found
-    named_end = labels == target.shape[1]
-    return found | (_end_is_free(_complete(target, found), named_end) & named_end)
+    is_end = labels == target.shape[1]
+    return found | (_end_is_free(_complete(target, found), is_end) & is_end)
 
 
 def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
-    """Whether anything was free when each label was named: the steps that a loss counts.
+    """Return whether any label was free at each step: the steps that contribute to a loss.
 
     Args:
         target: Counts (B, C).
-        labels: Labels named (B, T).
+        labels: Emitted labels (B, T).
         end: Whether there is an END class, with label C.
 
     Example:
@@ -269,14 +268,14 @@ def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, en
 
 def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
     nested = all(isinstance(row, Sequence) and all(isinstance(label, int) for label in row) for row in rows)
-    check(nested, "labels", "an int64 tensor of shape (..., T), or lists of whole numbers, one for each multiset", rows)
+    check(nested, "labels", "an int64 tensor of shape (..., T) or a list of lists of integers", rows)
     longest = max((len(row) for row in rows), default=0)
     padded = [[*row, *[-1] * (longest - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.int64).reshape(len(rows), longest)
 
 
 def _hits(target: Tensor, labels: Tensor) -> Tensor:
-    # A label is free if its class counts more than the times it was named before; END (label C) counts 0.
+    # A label is free if it was emitted fewer times than its count in the target; END (label C) has count 0.
     counts = torch.cat([target, torch.zeros_like(target[:, :1])], -1)
     same = labels[:, :, None] == labels[:, None, :]
     before = same.tril(-1).sum(-1)
@@ -287,18 +286,18 @@ def _complete(target: Tensor, found: Tensor) -> Tensor:
     return _before(found) == cardinality(target)[:, None]
 
 
-def _end_is_free(complete: Tensor, named_end: Tensor) -> Tensor:
-    return complete & (_before(complete & named_end) == 0)
+def _end_is_free(complete: Tensor, is_end: Tensor) -> Tensor:
+    return complete & (_before(complete & is_end) == 0)
 
 
 def _before(true: Tensor) -> Tensor:
-    # At how many earlier steps it was true.
+    # Number of earlier steps at which the condition held.
     return true.cumsum(1) - true.long()
 
 
 def _check_pair(a: Tensor, b: Tensor) -> None:
     check_integers("a", a, "(..., C)")
-    check_integers("b", b, f"(..., {a.shape[-1]}), as many classes as a", last=a.shape[-1])
+    check_integers("b", b, f"(..., {a.shape[-1]}), with the same classes as a", last=a.shape[-1])
 
 
 def _check_trajectory(target: Tensor, labels: Tensor, end: bool) -> None:

@@ -14,16 +14,16 @@ __all__ = ["oracle", "oracle_entropy"]
 
 
 def oracle(free: Int64[Tensor, "*b c"], *, dtype: torch.dtype | None = None) -> Float[Tensor, "*b c"]:
-    r"""The distribution that spreads all probability evenly over the items that are free (Definition 2).
+    r"""Compute the oracle policy: the uniform distribution over the free items (Definition 2).
 
     .. math:: \pi_*(c \mid \mathcal{Y}_t) = \mu_t(c) / |\mathcal{Y}_t|
 
-    which is the paper's :math:`1/|\mathcal{Y}_t|` for each item, added up over the items of class c. Where
-    nothing is free all entries are 0, so that a finished step weighs nothing in a loss.
+    This is the paper's :math:`1/|\mathcal{Y}_t|` per item, summed over the items of class c. Where nothing is free,
+    all entries are 0, so that a finished step contributes nothing to a loss.
 
     Args:
         free: Free label multisets as counts (..., C).
-        dtype: Floating type of the result; PyTorch's default if None.
+        dtype: Floating-point dtype of the result; PyTorch's default if None.
 
     Returns:
         Probabilities (..., C), or zeros where nothing is free.
@@ -41,14 +41,14 @@ def oracle(free: Int64[Tensor, "*b c"], *, dtype: torch.dtype | None = None) -> 
 def oracle_entropy(
     free: Int64[Tensor, "*b c"], *, of: Literal["instances", "classes"] = "instances"
 ) -> Float[Tensor, "*b"]:
-    r"""Shannon entropy of the oracle, in nats; 0 where nothing is free.
+    r"""Compute the Shannon entropy of the oracle in nats; 0 where nothing is free.
 
     Args:
         free: Free label multisets as counts (..., C).
-        of: ``"instances"`` tells two items of one class apart, as the paper's proof does:
-            :math:`\log |\mathcal{Y}_t|`, which falls with every right label (Remark 4). ``"classes"`` is the
-            entropy of the distribution over classes, the one to compare with a policy's; it can rise:
-            {a, a, b} to {a, b}.
+        of: ``"instances"`` distinguishes items of the same class, as the paper's proof does:
+            :math:`\log |\mathcal{Y}_t|`, which decreases with every correct label (Remark 4). ``"classes"`` is the
+            entropy of the distribution over classes, comparable with a policy's; it can increase: from {a, a, b}
+            to {a, b}.
 
     Returns:
         Entropies (...).

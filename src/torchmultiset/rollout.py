@@ -1,17 +1,17 @@
-"""Executing a policy: one loop over steps, and the ways to choose a label at each (section 4).
+"""Execution of a policy: one loop over steps, and strategies to choose a label at each (section 4).
 
-A policy reads a memory (what an encoder made of the input) and gives, step by step, scores for the next label.
-`rollout` asks it for scores, lets `choose` name a label, tells the policy, and writes down what happened.
+A policy reads a memory (the output of an encoder) and scores the next label, step by step. `rollout` queries it for
+scores, lets `choose` select a label, feeds the label back to the policy and records the trajectory.
 
     choose = greedy | sample(generator) | follow_oracle(target, generator) | forced(labels)
 
-are the paper's three execution strategies and teacher forcing. Anything of the same form will do.
+are the paper's three execution strategies and teacher forcing. Any function with this signature works.
 
-A multiset ends at a known size, where a stop head says so, or at the END class: `until_size`, `until_stop` and
-`until_end` give a mask (B, T) of the labels that belong to the prediction, so that
-``from_labels(labels, num_classes, where=mask)`` are its counts. A data set whose largest multiset has n labels needs
-T = n steps for a known size, and T = n + 1 otherwise: slot t asks "are t labels enough?" before label t is named, for t
-from 0 (the empty multiset) to n. The last slot can only end.
+A multiset ends at a known size, when a stop head stops, or at the END class: `until_size`, `until_stop` and
+`until_end` return a mask (B, T) of the labels that belong to the prediction, so that
+``from_labels(labels, num_classes, where=mask)`` gives its counts. If the largest multiset has n labels, a rollout
+needs T = n steps for a known size and T = n + 1 otherwise: before label t is emitted, slot t decides whether t labels
+are enough, for t from 0 (the empty multiset) to n. The last slot always ends.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ S = TypeVar("S")
 
 
 class Step(NamedTuple):
-    """What a policy says before a label is chosen."""
+    """Output of a policy before a label is chosen."""
 
     logits: Float[Tensor, "b c"]
-    """Scores of the next label, before the softmax."""
+    """Scores (B, C) of the next label, before the softmax."""
     features: Float[Tensor, "b d"]
-    """What the scores were read from; stop and value heads read it too."""
+    """Features (B, D) behind the scores, which are also the input of stop and value heads."""
 
 
 class Trajectory(NamedTuple):
-    """What happened in a rollout: at step t, `logits[:, t]` is before `labels[:, t]` was chosen."""
+    """Record of a rollout: `logits[:, t]` are the scores from which `labels[:, t]` was chosen."""
 
     logits: Float[Tensor, "b t c"]
     features: Float[Tensor, "b t d"]
@@ -66,23 +66,23 @@ class Trajectory(NamedTuple):
 
 @runtime_checkable
 class Policy(Protocol[S]):
-    """Names labels one at a time. The state S is the policy's own business.
+    """Emits labels one at a time. The state S is private to the policy.
 
-    In a `Predictor` it also has two numbers: `num_classes`, with END, and `features`, the width of what `Step` has of
-    them.
+    In a `Predictor`, a policy also needs two attributes: `num_classes`, including END, and `features`, the width D of
+    `Step.features`.
     """
 
     def start(self, memory: Float[Tensor, "b ..."]) -> S:
-        """Do what needs doing once per input, before the first label."""
+        """Compute what is needed once per input, before the first label."""
         ...
 
     def step(self, state: S, previous: Int64[Tensor, " b"] | None) -> tuple[Step, S]:
-        """Take in the label named last (None at the start) and score the next."""
+        """Read the previous label (None at the first step) and score the next one."""
         ...
 
 
 Choose: TypeAlias = Callable[[int, Tensor, Tensor], Tensor]
-"""(t, logits (B, C), named (B, C)) -> labels (B,); `named` counts the labels so far."""
+"""(t, logits (B, C), named (B, C)) -> labels (B,); `named` holds the counts of the labels emitted so far."""
 
 
 def rollout(
@@ -96,15 +96,15 @@ def rollout(
     """Execute a policy.
 
     Args:
-        policy: The policy.
-        memory: What the encoder made of the inputs, (B, ...).
-        choose: How to name a label from the scores.
-        steps: The most labels to name, T.
-        until: For evaluation: (step, labels (B,)) -> mask (B,) of the examples that are finished now. The
-            loop ends once all have been, and the trajectory is that much shorter.
+        policy: Policy to execute.
+        memory: Output of the encoder (B, ...).
+        choose: Strategy that selects a label from the scores.
+        steps: Maximum number of labels to emit, T.
+        until: For evaluation: (step, labels (B,)) -> mask (B,) of the examples that finish at this step. The rollout
+            ends early once all examples have finished.
 
     Returns:
-        The trajectory. Gradients flow through `logits` and `features`; labels have none.
+        The trajectory. Gradients flow through `logits` and `features`, but not through the labels.
 
     Example:
         >>> class Uniform:
@@ -136,14 +136,14 @@ def rollout(
             finished = done if finished is None else finished | done
             if finished.all():
                 break
-        # Not in place: a strategy may keep what it was given.
+        # Not in place: a strategy may keep a reference to `named`.
         named = named.scatter_add(1, previous[:, None], torch.ones_like(previous[:, None]))
     logits, features = zip(*seen, strict=True)
     return Trajectory(torch.stack(logits, 1), torch.stack(features, 1), torch.stack(labels, 1))
 
 
 def greedy(t: int, logits: Float[Tensor, "b c"], named: Int64[Tensor, "b c"]) -> Int64[Tensor, " b"]:  # noqa: ARG001
-    r"""Greedy search: :math:`\hat y_t = \arg\max_y \log \pi_\theta(y \mid \hat y_{<t}, x)`.
+    r"""Choose the most probable label, :math:`\hat y_t = \arg\max_y \log \pi_\theta(y \mid \hat y_{<t}, x)`.
 
     Example:
         >>> greedy(0, torch.tensor([[0.1, 0.7, 0.2]]), torch.zeros(1, 3, dtype=torch.int64))
@@ -153,10 +153,10 @@ def greedy(t: int, logits: Float[Tensor, "b c"], named: Int64[Tensor, "b c"]) ->
 
 
 def sample(generator: torch.Generator | None = None) -> Choose:
-    r"""Stochastic sampling: :math:`\hat y_t \sim \pi_\theta(y \mid \hat y_{<t}, x)`.
+    r"""Return a strategy that samples the policy, :math:`\hat y_t \sim \pi_\theta(y \mid \hat y_{<t}, x)`.
 
     Args:
-        generator: Where the randomness comes from; PyTorch's own if None.
+        generator: Random number generator; PyTorch's default if None.
 
     Example:
         >>> choose = sample(torch.Generator().manual_seed(0))
@@ -173,14 +173,14 @@ def sample(generator: torch.Generator | None = None) -> Choose:
 def follow_oracle(
     target: Int64[Tensor, "b c"], generator: torch.Generator | None = None, *, end: bool = False
 ) -> Choose:
-    r"""Oracle sampling: :math:`\hat y_t \sim \pi_*(y \mid \hat y_{<t}, x, \mathcal{Y}_t)`.
+    r"""Return a strategy that samples the oracle, :math:`\hat y_t \sim \pi_*(y \mid \hat y_{<t}, x, \mathcal{Y}_t)`.
 
     Args:
         target: Counts (B, C).
-        generator: Where the randomness comes from; PyTorch's own if None.
-        end: Whether the policy has an END class, with label C. Once all else is named, END is.
+        generator: Random number generator; PyTorch's default if None.
+        end: Whether the policy has an END class, with label C. It is emitted once nothing else is free.
 
-    Without END, once all is named, any label is: such a step weighs nothing in a loss.
+    Without END, a random label is emitted once nothing is free: such a step contributes nothing to a loss.
 
     Example:
         >>> target = torch.tensor([[0, 2, 0]])
@@ -204,10 +204,10 @@ def follow_oracle(
 
 
 def forced(labels: Int64[Tensor, "b t"]) -> Choose:
-    """Name these labels, whatever the policy says: teacher forcing, or repeating a trajectory.
+    """Return a strategy that emits the given labels: teacher forcing, or replaying a trajectory.
 
     Args:
-        labels: Labels (B, T). Where one is padding (negative), any label is named.
+        labels: Labels (B, T). At padding (negative labels) an arbitrary label is emitted.
 
     Example:
         >>> choose = forced(torch.tensor([[2, 0]]))
@@ -217,7 +217,7 @@ def forced(labels: Int64[Tensor, "b t"]) -> Choose:
     check(labels.ndim == 2 and labels.dtype == torch.int64, "labels", "an int64 tensor of shape (B, T)", labels)
 
     def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
-        check(t < labels.shape[1], "labels", f"at least {t + 1} labels long for a rollout of that many", labels)
+        check(t < labels.shape[1], "labels", f"at least {t + 1} labels long for a rollout of {t + 1} steps", labels)
         if t == 0:
             check_labels("labels", labels, logits.shape[1], like=(logits.shape[0], None), padding=True)
         return labels[:, t].clamp(min=0)
@@ -226,11 +226,11 @@ def forced(labels: Int64[Tensor, "b t"]) -> Choose:
 
 
 def until_size(size: Int64[Tensor, " b"], steps: int) -> Bool[Tensor, "b t"]:
-    """Keep the first `size` labels: the way to end where the size is known.
+    """Return a mask of the first `size` labels, for multisets of known size.
 
     Args:
         size: Number of labels of each example (B,).
-        steps: T.
+        steps: Number of steps, T.
 
     Example:
         >>> until_size(torch.tensor([2, 0]), steps=3)
@@ -243,11 +243,11 @@ def until_size(size: Int64[Tensor, " b"], steps: int) -> Bool[Tensor, "b t"]:
 
 
 def until_stop(stop_logits: Float[Tensor, "b t"], *, threshold: float = 0.5) -> Bool[Tensor, "b t"]:
-    r"""Keep the labels before the termination policy :math:`\pi_s` first says stop (section 4).
+    r"""Return a mask of the labels before the termination policy :math:`\pi_s` first stops (section 4).
 
     Args:
-        stop_logits: Scores (B, T) of a stop head; slot t asks "are t labels enough?".
-        threshold: Stop where the probability is above this.
+        stop_logits: Scores (B, T) of a stop head; slot t decides whether t labels are enough.
+        threshold: Stop when the probability exceeds this value.
 
     Example:
         >>> until_stop(torch.tensor([[-2.0, -1.0, 3.0, -1.0], [5.0, 0.0, 0.0, 0.0]]))
@@ -260,11 +260,11 @@ def until_stop(stop_logits: Float[Tensor, "b t"], *, threshold: float = 0.5) -> 
 
 
 def until_end(labels: Int64[Tensor, "b t"], end: int) -> Bool[Tensor, "b t"]:
-    """Keep the labels before the first END (Appendix E, "Special Class").
+    """Return a mask of the labels before the first END (Appendix E, "Special Class").
 
     Args:
         labels: Labels (B, T).
-        end: The label of END.
+        end: Label of END.
 
     Example:
         >>> until_end(torch.tensor([[0, 2, 3, 1], [3, 3, 3, 3]]), end=3)
@@ -276,11 +276,11 @@ def until_end(labels: Int64[Tensor, "b t"], end: int) -> Bool[Tensor, "b t"]:
 
 
 def append_end(sequence: Int64[Tensor, "b t"], end: int) -> Int64[Tensor, "b t+1"]:
-    """Put END after the last label of each sequence, so that the sequence loss teaches it.
+    """Append END to each sequence, so that the sequence loss trains the policy to emit it.
 
     Args:
         sequence: Labels (B, T), padded with -1 at the end.
-        end: The label of END.
+        end: Label of END.
 
     Example:
         >>> append_end(torch.tensor([[2, 0], [1, -1]]), end=3)

@@ -272,7 +272,7 @@ SEVEN = torch.tensor([[7, 0, 0]] * 4)
         (lambda: cell_count_loss(CELLS, SEVEN), "target .* at most 6, since there are 6 cells, .* largest is 7"),
         (lambda: cell_count_loss(CELLS[..., 1:], TARGET), r"logits must be .* \(4, any, 4\), but is .* \(4, 6, 3\)"),
         (lambda: cell_count_loss(CELLS[:, :0], TARGET), "logits must be scores of at least one cell"),
-        (lambda: cell_count_loss(CELLS, TARGET - 1), "target must hold counts of at least 0, .* -1"),
+        (lambda: cell_count_loss(CELLS, TARGET - 1), "target must hold non-negative counts, .* -1"),
         (lambda: cell_count_loss(CELLS, TARGET, reduction="max"), "reduction must be one of .* 'max'"),
         (lambda: count_table_loss(TABLE, SEVEN), "target .* at most 5, since logits .* 6 counts .* largest is 7"),
         (lambda: count_table_loss(CELLS, TARGET), r"logits must be .* \(4, 3, any\), but is .* \(4, 6, 4\)"),
@@ -280,7 +280,7 @@ SEVEN = torch.tensor([[7, 0, 0]] * 4)
         (lambda: count_table_loss(TABLE, TARGET.float()), "target must be an int64 tensor"),
         (lambda: poisson_count_loss(RATES[:, 1:], TARGET), r"log_rates must be .* \(4, 3\), but is .* \(4, 2\)"),
         (lambda: poisson_count_loss(RATES.long(), TARGET), "log_rates must be .* int64"),
-        (lambda: poisson_count_loss(RATES, TARGET - 1), "target must hold counts of at least 0, .* -1"),
+        (lambda: poisson_count_loss(RATES, TARGET - 1), "target must hold non-negative counts, .* -1"),
     ],
 )
 def test_bad_input(call, words):

@@ -93,7 +93,7 @@ def test_extreme_scores_have_finite_values_and_gradients():
             lambda: power_loss(scores(), 2 * TARGET, max_size=2, min_size=1),
             "target must hold multisets of 1 to 2 labels, but one has 4",
         ),
-        (lambda: power_loss(scores(), -TARGET, max_size=2, min_size=1), "target must hold counts of at least 0"),
+        (lambda: power_loss(scores(), -TARGET, max_size=2, min_size=1), "target must hold non-negative counts"),
         (lambda: power_loss(scores(), TARGET.float(), max_size=2, min_size=1), "target must be an int64"),
     ],
 )
