@@ -221,11 +221,11 @@ def test_one_class_and_no_example():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda: IndependentCounts(torch.zeros(1, 3, 4), 0, 4), r"log_probabilities must be \(B, C, 5\)"),
+        (lambda: IndependentCounts(torch.zeros(1, 3, 4), 0, 4), r"log_probabilities must be of shape \(B, C, 5\)"),
         (lambda: IndependentCounts(torch.zeros(1, 3, 3), 3, 2), "least must be from 0 to most = 2, but is 3"),
         (
             lambda: ListedMultisets(torch.zeros(1, 7), 3, 0, 2),
-            "log_probabilities must be of all 10 multisets",
+            r"log_probabilities must be of shape \(B, 10\), one for each multiset",
         ),
         (lambda: independent(1, 3)[0].given_size(4), "size must be from 1 to 3, but is 4"),
         (lambda: listed(1, 3)[0].given_size(0), "size must be from 1 to 3, but is 0"),

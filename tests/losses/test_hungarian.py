@@ -178,7 +178,7 @@ def test_slots_learn_a_multiset_with_repeats():
     [
         (
             lambda: hungarian_loss(scores()[:, 1:], TARGET),
-            "target must have at most 4 labels, one for each slot, but one has 5",
+            "target must have at most 4 labels, one per slot, but one has 5",
         ),
         (lambda: hungarian_loss(scores()[..., 1:], TARGET), "logits must be a floating-point tensor of shape"),
         (lambda: hungarian_loss(scores()[:2], TARGET), "logits must be a floating-point tensor of shape"),

@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_named(arguments, message):
 
 
 def test_end_and_a_stop_head_are_one_too_many():
-    with pytest.raises(ValueError, match="stop_logits must be None with END, which says when to stop"):
+    with pytest.raises(ValueError, match="stop_logits must be None with END, which decides when to stop"):
         marginal_loss(torch.zeros(1, 4, C + 1), torch.tensor([[1, 1, 0]]), torch.zeros(1, 4), end=True)
 
 

@@ -1,8 +1,8 @@
 r"""The paper's loss functions and later ones, as pure functions of tensors.
 
-B examples, T steps, C classes. A target is a multiset as counts (B, C), int64; see `torchmultiset.multiset`.
-Every loss has ``reduction="mean" | "sum" | "none"`` over the batch; ``"none"`` gives (B,). Half-precision input is
-computed in float32, and so is the result. In losses over steps, empty targets and finished steps contribute exactly 0.
+B examples, T steps, C classes. A target is a multiset as int64 counts (B, C); see `torchmultiset.multiset`. Every
+loss takes ``reduction="mean" | "sum" | "none"`` over the batch; ``"none"`` returns (B,). Half-precision inputs are
+computed and returned in float32. In losses over steps, empty targets and finished steps contribute exactly 0.
 """
 
 from torchmultiset.losses._counts import cell_count_loss, count_table_loss, poisson_count_loss

@@ -1,4 +1,4 @@
-"""What all losses share."""
+"""Helpers shared by all losses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
 
 def log_policy(logits: Tensor) -> Tensor:
-    """Log-probabilities of the softmax policy, in at least float32."""
+    """Compute the log-probabilities of the softmax policy, in at least float32."""
     return full_precision(logits).log_softmax(-1)
 
 
 def weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """`weights * values`, and 0 where the weight is 0, however infinite the value: in the gradient too."""
+    """Compute `weights * values`; where a weight is 0, result and gradient are 0 even for infinite values."""
     return weights * values.masked_fill(weights == 0, 0)
 
 
 def reduce(per_example: Tensor, reduction: Reduction) -> Tensor:
-    """Mean or sum over the batch (B,), or as it is."""
+    """Reduce losses (B,) to their mean or sum, or return them unchanged."""
     check_one_of("reduction", reduction, ("mean", "sum", "none"))
     if reduction == "none":
         return per_example

@@ -17,26 +17,26 @@ __all__ = ["cell_count_loss", "count_table_loss", "poisson_count_loss"]
 def cell_count_loss(
     logits: Float[Tensor, "b n k"], target: Int64[Tensor, "b c"], *, reduction: Reduction = "mean"
 ) -> Float[Tensor, "*r"]:
-    r"""Counts from a map whose cells each say one class or nothing: the exact likelihood of the number that say each.
+    r"""Compute the exact negative log-likelihood of counts if each cell of a map predicts one class or "nothing".
 
     .. math::
-        -\sum_{c} \log P(N_c = \mu(c)), \qquad N_c = \sum_{i=1}^{N} \mathbb{1}[\text{cell } i \text{ says } c]
+        -\sum_{c} \log P(N_c = \mu(c)), \qquad N_c = \sum_{i=1}^{N} \mathbb{1}[\text{cell } i \text{ predicts } c]
 
-    A cell says class c with the probability of a softmax over C + 1, independently of the other cells, so that
-    :math:`N_c` is Poisson binomial. Which cells are to say c is left open. Each class has the exact distribution of its
-    own count; that two classes compete for a cell is not in the sum.
+    Each cell predicts class c with its probability in a softmax over C + 1, independently of the other cells, so that
+    :math:`N_c` is Poisson binomial. Any cells may predict c. The distribution of each count is exact; the sum over
+    classes ignores that two classes compete for a cell.
 
     Args:
         logits: Scores (B, N, C + 1) of N cells; the last class is "nothing".
         target: Counts (B, C), none above N.
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``.
 
     Example:
         >>> target = torch.tensor([[1, 0]])
-        >>> cell_count_loss(torch.zeros(1, 2, 3), target)  # of 2 cells at 1/3, one and none: -ln(4/9) - ln(4/9)
+        >>> cell_count_loss(torch.zeros(1, 2, 3), target)  # 1 and 0 of 2 cells at 1/3: -ln(4/9) - ln(4/9)
         tensor(1.6219)
 
     Reference:
@@ -49,7 +49,7 @@ def cell_count_loss(
     check(cells >= 1, "logits", "scores of at least one cell", logits)
     most = _check_most(target, cells, f"there are {cells} cells")
     log_p, log_not = cell_log_probabilities(logits)
-    # That a class does not occur takes no more than a sum over cells: with many classes, nearly all of them.
+    # For an absent class, a sum over cells suffices; with many classes, most are absent.
     absent = log_not.sum(1).masked_fill(target > 0, 0).sum(-1)
     row, label = target.nonzero(as_tuple=True)
     log_count = poisson_binomial(log_p[row, :, label].T, log_not[row, :, label].T, most)
@@ -60,14 +60,14 @@ def cell_count_loss(
 def count_table_loss(
     logits: Float[Tensor, "b c m"], target: Int64[Tensor, "b c"], *, reduction: Reduction = "mean"
 ) -> Float[Tensor, "*r"]:
-    r"""Counts as classes: for each class a softmax over the counts 0 to M - 1.
+    r"""Compute the cross-entropy of the counts, with a softmax over the counts 0 to M - 1 for each class.
 
     .. math:: -\sum_{c} \log \frac{e^{x_{c,\mu(c)}}}{\sum_{k=0}^{M-1} e^{x_{ck}}}
 
     Args:
-        logits: Scores (B, C, M); entry (c, k) is for k items of class c.
+        logits: Scores (B, C, M); entry (c, k) is the score of k labels of class c.
         target: Counts (B, C), none above M - 1.
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``.
@@ -81,7 +81,7 @@ def count_table_loss(
     counts = logits.shape[2]
     check(counts >= 1, "logits", "scores of at least one count", logits)
     if can_look(target):
-        _check_most(target, counts - 1, f"logits hold scores of the {counts} counts from 0")
+        _check_most(target, counts - 1, f"logits hold scores of the counts 0 to {counts - 1}")
     log_count = log_policy(logits).gather(2, target[..., None]).squeeze(2)
     return reduce(-log_count.sum(-1), reduction)
 
@@ -89,18 +89,18 @@ def count_table_loss(
 def poisson_count_loss(
     log_rates: Float[Tensor, "b c"], target: Int64[Tensor, "b c"], *, reduction: Reduction = "mean"
 ) -> Float[Tensor, "*r"]:
-    r"""Poisson regression: each count is Poisson with a rate of its own.
+    r"""Compute the Poisson regression loss: each count is Poisson-distributed with its own rate.
 
     .. math:: \sum_{c} \big(e^{r_c} - \mu(c)\, r_c + \log \mu(c)!\big)
 
     Args:
         log_rates: Logarithms r (B, C) of the expected counts.
         target: Counts (B, C).
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
-        Scalar, or (B,) for ``reduction="none"``: the whole negative log-likelihood, comparable with the other losses
-        of counts.
+        Scalar, or (B,) for ``reduction="none"``: the full negative log-likelihood, comparable with the other count
+        losses.
 
     Example:
         >>> poisson_count_loss(torch.zeros(1, 2), torch.tensor([[3, 0]]))  # 1 + ln 3! + 1
@@ -117,7 +117,7 @@ def poisson_count_loss(
 
 
 def _check_most(target: Tensor, most: int, because: str) -> int:
-    """The largest count, which must not exceed `most`."""
+    """Return the largest count; raise a ValueError if it exceeds `most`."""
     largest = int(target.max()) if target.numel() else 0
     if largest > most:
         raise ValueError(f"target must hold counts of at most {most}, since {because}, but its largest is {largest}")

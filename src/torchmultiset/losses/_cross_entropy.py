@@ -1,4 +1,4 @@
-"""The cross-entropy from the oracle to the policy, with its gradient in closed form."""
+"""Cross-entropy from the oracle to the policy, with a closed-form gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchmultiset.losses._common import Reduction
 __all__ = ["oracle_cross_entropy"]
 
 MOST_ITEMS = 2**20
-"""More than a multiset has: the oracle's probabilities are 0 or at least one of so many."""
+"""Upper bound on the size of a multiset: the oracle's probabilities are 0 or at least 1 / MOST_ITEMS."""
 
 
 def oracle_cross_entropy(
@@ -23,14 +23,14 @@ def oracle_cross_entropy(
     over_steps: Literal["sum", "mean"],
     reduction: Reduction,
 ) -> Tensor:
-    """Minus the expected log-probability of an item that is free, over the steps and then over the batch.
+    """Compute the negative expected log-probability of a free item, reduced over steps and then over the batch.
 
     Args:
-        logits: (B, T, C), at least float32.
-        free: Counts of the items that are free (B, T, K), in the dtype of the logits. Its memory is used again.
-        classes: The classes (B, K) that are counted, distinct in each row, or None for all C.
-        over_steps: The sum, or the mean over the steps at which something is free.
-        reduction: Over the batch.
+        logits: Scores (B, T, C), at least float32.
+        free: Counts (B, T, K) of the free items, in the dtype of the logits. Overwritten.
+        classes: Classes (B, K) of these counts, distinct in each row, or None for all C.
+        over_steps: Sum over all steps, or mean over those at which something is free.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``. It can be differentiated once.
@@ -42,7 +42,7 @@ def oracle_cross_entropy(
 
 
 class _OracleCrossEntropy(torch.autograd.Function):
-    """By hand: the gradient takes the place of the log-probabilities, and nothing else of their size is kept."""
+    """Manual gradient that overwrites the log-probabilities, so that no other tensor of their size is kept."""
 
     @staticmethod
     def forward(
@@ -58,7 +58,7 @@ class _OracleCrossEntropy(torch.autograd.Function):
         log_pi = logits.log_softmax(-1)
         index = None if classes is None else classes[:, None].expand_as(pi_star)
         picked = log_pi if index is None else log_pi.gather(2, index)
-        # Bounded, so that 0 times minus infinity is 0, and so that the product can be divided again.
+        # Clamped, so that 0 times minus infinity is 0 and the product can be divided again.
         limits = torch.finfo(picked.dtype)
         picked.clamp_(min=limits.min, max=-limits.tiny * MOST_ITEMS)
         loss = pi_star.mul_(picked).sum((1, 2))
@@ -79,7 +79,7 @@ class _OracleCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor) -> tuple[Tensor, None, None, None, None]:
-        # `once_differentiable` would not do: the gradient of a last loss looks like a constant to it.
+        # `once_differentiable` would not raise: the incoming gradient of a final loss is a constant.
         if torch.is_grad_enabled():
             raise RuntimeError("the multiset loss can be differentiated only once: leave out create_graph=True")
         gradient, weight = ctx.saved_tensors

@@ -1,4 +1,4 @@
-"""The loss of parallel slots, which are matched with the labels of the target."""
+"""Loss for parallel slots that are matched with the labels of the target."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def hungarian_loss(
     nothing_weight: float = 0.1,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""DETR's loss without boxes: each label of the target goes to a slot of its own, the other slots say "nothing".
+    r"""Compute DETR's loss without boxes: match each label with one slot, and the other slots with "nothing".
 
     .. math::
         \hat\sigma = \operatorname*{arg\,max}_{\sigma} \sum_{i=1}^{|\mathcal{Y}|} p_{\sigma(i)}(y_i), \qquad
         \mathcal{L} = -\sum_{i=1}^{|\mathcal{Y}|} \log p_{\hat\sigma(i)}(y_i)
         - w \sum_{s \notin \hat\sigma} \log p_s(\varnothing)
 
-    where :math:`p_s` is the softmax of slot s and :math:`\sigma` gives different labels different slots. As in DETR,
-    the matching looks at probabilities, not at their logarithms, and not at "nothing"; no gradient goes through it.
+    where :math:`p_s` is the softmax of slot s and :math:`\sigma` assigns each label a different slot. As in DETR, the
+    matching uses probabilities instead of their logarithms and ignores "nothing"; no gradient flows through it.
 
-    DETR's program divides by the sum of the weights in the batch (1 for a label, w for "nothing"). Its paper has the
-    sum, and so has this loss: gradients differ by that one factor, and an example's loss does not depend on the rest
-    of its batch.
+    DETR's code divides by the sum of the weights in the batch (1 for a label, w for "nothing"). Its paper does not, and
+    neither does this loss: gradients differ by that one factor, and an example's loss does not depend on the rest of
+    its batch.
 
     Args:
         logits: Scores (B, S, C + 1) of S slots; the last class is "nothing".
-        target: Counts (B, C), of at most S labels.
-        nothing_weight: w, less than 1 because most slots of a detector have nothing to say.
-        reduction: Over the batch.
+        target: Counts (B, C) of at most S labels.
+        nothing_weight: Weight w of "nothing", less than 1 because most slots of a detector are unmatched.
+        reduction: Reduction over the batch.
 
     Returns:
-        Scalar, or (B,) for ``reduction="none"``. With an empty target all slots are to say "nothing".
+        Scalar, or (B,) for ``reduction="none"``. With an empty target, all slots are matched with "nothing".
 
     Example:
         >>> logits = torch.tensor([[[0.2, 0.6, 0.2], [0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]]).log()
@@ -62,7 +62,7 @@ def hungarian_loss(
     check(0 <= nothing_weight < math.inf, "nothing_weight", "a number of at least 0", nothing_weight)
     labels, slots = to_labels(target), logits.shape[1]
     if labels.shape[1] > slots:
-        raise ValueError(f"target must have at most {slots} labels, one for each slot, but one has {labels.shape[1]}")
+        raise ValueError(f"target must have at most {slots} labels, one per slot, but one has {labels.shape[1]}")
     log_pi = log_policy(logits)
     matched = match(log_pi.detach(), labels)
     nothing = matched < 0
@@ -72,18 +72,18 @@ def hungarian_loss(
 
 
 def match(log_pi: Float[Tensor, "b s k"], labels: Int64[Tensor, "b m"]) -> Int64[Tensor, "b s"]:
-    """Share out the labels among the slots so that their probabilities have the largest sum.
+    """Assign the labels to slots so that the sum of their probabilities is maximal.
 
     Args:
         log_pi: Log-probabilities (B, S, K) of the classes at each slot.
         labels: Labels (B, M), at most S of them, padded with -1 at the end.
 
     Returns:
-        The label of each slot (B, S), or -1 if it gets none.
+        Label of each slot (B, S), or -1 if it has none.
     """
     linear_sum_assignment = need_scipy()
     index = labels.clamp(min=0)[:, None].expand(-1, log_pi.shape[1], -1)
-    # NaN is no cost; the loss will be NaN all the same.
+    # SciPy rejects NaN; the loss is NaN regardless.
     gains = log_pi.gather(2, index).exp().nan_to_num(0).cpu().numpy()
     sizes = (labels >= 0).sum(-1).tolist()
     matched = np.full(log_pi.shape[:2], -1, dtype=np.int64)
@@ -94,7 +94,7 @@ def match(log_pi: Float[Tensor, "b s k"], labels: Int64[Tensor, "b m"]) -> Int64
 
 
 def need_scipy() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """SciPy's matching; or an error that says how to install it."""
+    """Return SciPy's `linear_sum_assignment`, or raise an ImportError with installation instructions."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:

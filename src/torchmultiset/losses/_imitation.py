@@ -1,4 +1,4 @@
-"""Losses that teach a policy step by step: the multiset loss imitates the oracle, the sequence loss one order."""
+"""Losses that train a policy step by step: the multiset loss imitates the oracle, the sequence loss one order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchmultiset.multiset import distinct_classes, free_counts, free_labels
 __all__ = ["multiset_loss", "multiset_loss_as_defined", "sequence_loss"]
 
 FEW_CLASSES = 128
-"""Up to so many, it takes longer to find out which of them a target contains than to go through all."""
+"""Number of classes up to which using all of them is faster than finding those in each target."""
 
 
 def multiset_loss_as_defined(
@@ -53,25 +53,25 @@ def multiset_loss(
     end: bool = False,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""The multiset loss (Definition 3): at each step of a trajectory, how far the policy is from the oracle.
+    r"""Compute the multiset loss (Definition 3): the divergence from oracle to policy, summed over a trajectory.
 
     .. math::
         \mathcal{L}_{\text{multi}}(x, \mathcal{Y}, \theta) = -\sum_{t=1}^{T} \frac{1}{|\mathcal{Y}_t|}
         \sum_{y \in \mathcal{Y}_t} \log \pi_\theta(y \mid \hat y_{<t}, x)
 
-    where :math:`\mathcal{Y}_t` is what remains of the target after the labels named so far. A step at which nothing
+    where :math:`\mathcal{Y}_t` is what remains of the target after the labels emitted so far. A step at which nothing
     remains contributes exactly 0.
 
     Args:
-        logits: Scores (B, T, C) of a policy, each before its label was named.
-        labels: Labels (B, T) that were named in this trajectory, by whatever strategy.
+        logits: Scores (B, T, C) of a policy, before each label was emitted.
+        labels: Labels (B, T) of the trajectory, emitted by any strategy.
         target: Counts (B, C).
-        divergence: From the oracle :math:`\pi_*` to the policy: ``"kl"``, forward Kullback-Leibler, less the
-            oracle's entropy, which is constant: the cross-entropy above. ``"js"``, Jensen-Shannon, in
-            :math:`[0, \ln 2]`. ``"tv"``, total variation, in :math:`[0, 1]`.
+        divergence: Divergence from the oracle :math:`\pi_*` to the policy. ``"kl"``: forward Kullback-Leibler without
+            the oracle's constant entropy, the cross-entropy above. ``"js"``: Jensen-Shannon, in
+            :math:`[0, \ln 2]`. ``"tv"``: total variation, in :math:`[0, 1]`.
         over_steps: ``"sum"`` as in the paper, or ``"mean"`` over the unfinished steps.
         end: Whether the last class is END; logits are then (B, T, C + 1). See `multiset.free_labels`.
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``.
@@ -94,7 +94,7 @@ def multiset_loss(
     scores = full_precision(logits)
     classes = None if target.shape[1] <= FEW_CLASSES else distinct_classes(target, end=end)
     free = free_counts(target, labels, classes, end=end, dtype=scores.dtype)
-    # All three need the policy only where the oracle is not 0: a target's own classes, K of them.
+    # All divergences need the policy only where the oracle is not 0: at the K classes of the target.
     if divergence == "kl":
         return oracle_cross_entropy(scores, free, classes, over_steps, reduction)
     log_pi = scores.log_softmax(-1)
@@ -116,17 +116,17 @@ def sequence_loss(
     where: Bool[Tensor, "b t"] | None = None,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""The sequence loss (Appendix F): negative log-likelihood of the target in one order.
+    r"""Compute the sequence loss (Appendix F): the negative log-likelihood of the target in one order.
 
     .. math::
         \mathcal{L}_{\text{seq}}(x, \mathcal{S}, \theta) = -\sum_{t=1}^{|\mathcal{S}|}
         \log \pi_\theta(s_t \mid s_{<t}, x)
 
     Args:
-        logits: Scores (B, T, C) of a policy that was told the sequence so far: ``rollout`` with ``forced``.
-        sequence: Labels (B, T) in the order of a rank function; negative where padded.
-        where: Mask (B, T) of the steps that count; all that are not padded if None.
-        reduction: Over the batch.
+        logits: Scores (B, T, C) of a policy under teacher forcing: ``rollout`` with ``forced``.
+        sequence: Labels (B, T) in the order of a rank function; negative labels are padding.
+        where: Mask (B, T) of the steps that count; all if None. Padding never counts.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``.
@@ -150,7 +150,7 @@ def sequence_loss(
 
 
 def _jensen_shannon(p: Tensor, log_q: Tensor) -> Tensor:
-    # Where p is 0 the midpoint is q / 2, so that such classes add q log(q / (q / 2)) = q log 2 each.
+    # Where p is 0 the midpoint is q / 2, so each such class adds q log(q / (q / 2)) = q log 2.
     q = log_q.exp()
     on = p > 0
     log_p = p.masked_fill(~on, 1).log()

@@ -1,4 +1,4 @@
-"""The exact likelihood of a multiset under a policy: over all orders of its labels at once."""
+"""Exact likelihood of a multiset under a policy, summed over all orders of its labels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["marginal_loss", "parts_of"]
 
 
 def parts_of(target: Int64[Tensor, "b c"]) -> Int64[Tensor, "b s c"]:
-    r"""All that may have been named on the way to each multiset: the states that `marginal_loss` needs scores of.
+    r"""Return all sub-multisets of each multiset: the states for which `marginal_loss` needs scores.
 
-    The M labels of the largest multiset are told apart, so that there are :math:`S = 2^M` parts: part s has the labels,
-    in ascending order, whose bits are set in s.
+    The M labels of the largest multiset are treated as distinct, so that there are :math:`S = 2^M` parts: part s
+    contains the labels, in ascending order, whose bits are set in s.
 
     Args:
         target: Counts (B, C).
@@ -52,24 +52,24 @@ def marginal_loss(
     max_size: int | None = None,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""Negative log-likelihood of the multiset itself: of all orders of its labels together.
+    r"""Compute the negative log-likelihood of the multiset itself, summed over all orders of its labels.
 
     .. math::
         -\log \sum_{y \in \text{orders of } \mathcal{Y}} \prod_{t=1}^{|\mathcal{Y}|}
         \pi_\theta(y_t \mid \{y_1, \ldots, y_{t-1}\}, x)
 
-    times the probability of going on after each label but the last and of stopping after that. A policy that sees only
-    counts has as many states on the way as the multiset has parts, so the sum over :math:`|\mathcal{Y}|!` orders takes
-    :math:`2^{|\mathcal{Y}|}` states: one dynamic program over the parts, from the empty one up.
+    times the probability of continuing after each label but the last and of stopping after the last. A policy that sees
+    only counts has one state per part of the multiset, so the sum over :math:`|\mathcal{Y}|!` orders needs
+    :math:`2^{|\mathcal{Y}|}` states: a dynamic program over the parts, from the empty one upwards.
 
     Args:
-        logits: Scores (B, S, C), or (B, S, C + 1) with END, of the policy where each of `parts_of` has been named.
+        logits: Scores (B, S, C), or (B, S, C + 1) with END, of the policy after emitting each of `parts_of`.
         target: Counts (B, C).
-        stop_logits: Scores (B, S) of stopping there, if a stop head says when.
+        stop_logits: Scores (B, S) of stopping there, from a stop head if there is one.
         end: Whether the last class is END, which follows the last label.
-        max_size: Size of the largest multiset that can be predicted: nothing is left to decide after its last label.
-            None: there is no largest.
-        reduction: Over the batch.
+        max_size: Size of the largest multiset that can be predicted, after which stopping is certain; None if
+            unbounded.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``.
@@ -79,7 +79,7 @@ def marginal_loss(
         tensor(1.5041)
 
     Reference:
-        The dynamic program is that of a sum over all orders, as for set partitions; for sets in place of multisets see
+        The dynamic program sums over all orders, as for set partitions; for sets instead of multisets see
         Vinyals, Bengio, Kudlur, "Order Matters: Sequence to sequence for sets", ICLR 2016, section 5.
     """
     check_counts("target", target)
@@ -87,7 +87,7 @@ def marginal_loss(
     most = labels.shape[1]
     batch, classes = target.shape
     check_float("logits", logits, "(B, S, C)", like=(batch, 2**most, classes + end))
-    check(not (end and stop_logits is not None), "stop_logits", "None with END, which says when to stop", stop_logits)
+    check(not end or stop_logits is None, "stop_logits", "None with END, which decides when to stop", stop_logits)
     log_pi = log_policy(logits)
     log_end = log_pi[..., -1] if end else torch.zeros_like(log_pi[..., 0])
     if stop_logits is not None:
@@ -97,19 +97,19 @@ def marginal_loss(
     size = cardinality(target)
     if max_size is not None:
         log_end = log_end.masked_fill((size == max_size)[:, None], 0)
-    # What it costs to name label i at part s; a smaller multiset is done before its padding matters.
+    # Log-probability of label i after part s; a smaller multiset is complete before its padding matters.
     naming = log_pi.gather(2, labels.clamp(min=0)[:, None].expand(-1, 2**most, -1))
     naming = naming.masked_fill((labels < 0)[:, None], 0)
     reached = _reached(naming, most)
     whole = (2**size - 1)[:, None]
-    # Labels of one class were told apart: each order was counted once for each way to permute them.
+    # Labels of one class were treated as distinct: each order was counted once per permutation of them.
     repeats = torch.lgamma(target.to(naming.dtype) + 1).sum(-1)
     per_example = repeats - reached.gather(1, whole).squeeze(1) - log_end.gather(1, whole).squeeze(1)
     return reduce(per_example, reduction)
 
 
 def _reached(naming: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s"]:
-    """Log-probability of coming to each part, in any order."""
+    """Compute the log-probability of reaching each part, in any order."""
     levels = [naming.new_zeros(len(naming), 1)]
     steps, back = _ways(most)
     for ways in steps:
@@ -119,19 +119,19 @@ def _reached(naming: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s"]:
 
 
 class _Ways(NamedTuple):
-    """How the parts of one size are come to: (parts, size) each."""
+    """Transitions to the parts of one size, (parts, size) each."""
 
     last: Int64[Tensor, "p n"]
-    """The label named last."""
+    """Index of the label emitted last."""
     before: Int64[Tensor, "p n"]
-    """The part before it."""
+    """Part before that label."""
     at: Int64[Tensor, "p n"]
-    """Where that is among those of its size."""
+    """Index of that part among those of its size."""
 
 
 @lru_cache
 def _ways(most: int) -> tuple[tuple[_Ways, ...], Int64[Tensor, " s"]]:
-    """For each size, smallest first; and where each part is, if those of each size follow those of the one below."""
+    """Return the transitions for each size, smallest first, and the index of each part when sorted by size."""
     steps, order, place = [], [0], {0: 0}
     for size in range(1, most + 1):
         parts = [s for s in range(2**most) if s.bit_count() == size]

@@ -1,4 +1,4 @@
-"""Losses that match a distribution over classes, or a count for each, instead of naming labels one by one."""
+"""Losses that match a distribution over classes, or the count of each class, instead of single labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def distribution_matching_loss(
     where: Bool[Tensor, "b t"] | None = None,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""Aggregated distribution matching (Appendix F): the policy's average over steps against the target's shares.
+    r"""Compute the aggregated distribution matching loss (Appendix F) between mean policy and class frequencies.
 
     .. math::
         \mathcal{L}_{\text{dm}}^{p} = \| q_* - q_\theta \|_p, \qquad
@@ -36,17 +36,17 @@ def distribution_matching_loss(
     the first :math:`|\mathcal{Y}|` steps.
 
     Args:
-        logits: Scores (B, T, C) of a policy, of a rollout that samples.
+        logits: Scores (B, T, C) of a policy, from a rollout with `sample`.
         target: Counts (B, C).
-        divergence: ``"kl"``; ``"l1"``; or p of the p-norm, at least 1 (``math.inf`` too).
+        divergence: ``"kl"``, ``"l1"``, or the p of a p-norm, at least 1 (including ``math.inf``).
         where: Mask (B, T) of the steps to average over; the first :math:`|\mathcal{Y}|` if None.
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``; 0 for an empty target.
 
-    The logarithm of the average is taken in log space, so nothing needs to be clamped away from 0: a class of the
-    target that the policy has ruled out costs a finite amount with a gradient that brings it back.
+    The logarithm of the average is computed in log space, so no clamping is needed: for a target class with vanishing
+    probability, the loss is finite and its gradient does not vanish.
 
     Example:
         >>> target = torch.tensor([[1, 1, 0, 0]])
@@ -67,7 +67,7 @@ def distribution_matching_loss(
         where = torch.arange(steps, device=logits.device) < size
     else:
         check_mask("where", where, "(B, T)", like=(logits.shape[0], steps))
-    # A row with no step to average over (an empty target) averages over all; its loss is then left out.
+    # A row with no step to average over (an empty target) averages over all; its loss is masked below.
     counted = where & (size > 0)
     nothing = ~counted.any(-1, keepdim=True)
     counted = counted | nothing
@@ -91,7 +91,7 @@ def one_step_loss(
     size_weight: float = 1.0,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""One-step distribution matching (Appendix F): shares of the classes, and the size, in one go.
+    r"""Compute the one-step distribution matching loss (Appendix F) of class frequencies and size.
 
     .. math::
         \mathcal{L}_{\text{1-step}} = -\sum_{c} q_*(c) \log q_\theta(c)
@@ -102,10 +102,10 @@ def one_step_loss(
         size: Predicted sizes (B,).
         target: Counts (B, C).
         size_weight: :math:`\lambda`.
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
-        Scalar, or (B,) for ``reduction="none"``. An empty target has no shares: only its size counts.
+        Scalar, or (B,) for ``reduction="none"``. For an empty target, only the size term counts.
 
     Example:
         >>> one_step_loss(torch.zeros(1, 4), torch.tensor([2.5]), torch.tensor([[1, 1, 0, 0]]))  # ln 4 + 0.25
@@ -126,14 +126,14 @@ def one_step_loss(
 def count_regression_loss(
     rates: Float[Tensor, "b c"], target: Int64[Tensor, "b c"], *, reduction: Reduction = "mean"
 ) -> Float[Tensor, "*r"]:
-    r"""The un-normalised variant of one-step matching (section 3.2): regress the count of each class directly.
+    r"""Compute the squared error of the counts, the un-normalised variant of one-step matching (section 3.2).
 
     .. math:: \sum_{c} \big(\hat\mu_\theta(c) - \mu(c)\big)^2
 
     Args:
-        rates: Predicted counts (B, C), any real numbers.
+        rates: Predicted counts (B, C) as real numbers.
         target: Counts (B, C).
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``.

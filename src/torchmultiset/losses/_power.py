@@ -1,4 +1,4 @@
-"""The loss of a classifier whose classes are all multisets."""
+"""Loss of a classifier with one class per multiset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def power_loss(
     min_size: int = 0,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""Power multiset classification (section 3.2): cross-entropy with one class for each multiset.
+    r"""Compute the power multiset loss (section 3.2): cross-entropy with one class per multiset.
 
     .. math::
         -\log \pi_\theta(\mathcal{Y} \mid x), \qquad
@@ -31,13 +31,13 @@ def power_loss(
         logits: Scores (B, P) of all multisets of `min_size` to `max_size` labels, in the order of
             `multiset.index_of`; P is ``how_many(C, max_size, min_size=min_size)``.
         target: Counts (B, C).
-        max_size: Most labels of a target.
-        min_size: Fewest labels of a target.
-        reduction: Over the batch.
+        max_size: Maximum number of labels of a target.
+        min_size: Minimum number of labels of a target.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``: the exact negative log-likelihood of the multiset. The empty
-        multiset is one like the others.
+        multiset is a class like any other.
 
     Example:
         >>> import torch

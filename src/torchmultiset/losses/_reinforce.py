@@ -1,4 +1,4 @@
-"""The reinforcement learning loss."""
+"""Reinforcement learning loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reinforce_loss(
     end: bool = False,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""REINFORCE on the multiset reward (Appendix F), with a learned baseline and an entropy bonus.
+    r"""Compute the REINFORCE loss of the multiset reward (Appendix F), with a learned baseline and an entropy bonus.
 
     .. math::
         \mathcal{L}_{\text{RL}} = \sum_t \Big[
@@ -34,27 +34,27 @@ def reinforce_loss(
         - \lambda\, \mathcal{H}(\pi_\theta^{(t)}) + \nu\, (R_t - b_t)^2 \Big],
         \qquad R_t = \sum_{s \ge t} r_s
 
-    The reward :math:`r_t` is 1 if label t was free when it was named, and -1 otherwise. In the first term the
-    advantage :math:`R_t - b_t` is a constant. The paper prints the entropy with the opposite sign, which would punish
-    the exploration that its text asks for.
+    The reward :math:`r_t` is 1 if label t was free when it was emitted, and -1 otherwise. In the first term, the
+    advantage :math:`R_t - b_t` is a constant. The paper prints the entropy with the opposite sign, which would penalise
+    the exploration that its text calls for.
 
     Args:
-        logits: Scores (B, T, C) of a policy, of a rollout that samples.
-        labels: Labels (B, T) that were sampled.
+        logits: Scores (B, T, C) of a policy, from a rollout with `sample`.
+        labels: Sampled labels (B, T).
         target: Counts (B, C).
-        baseline: Expected reward-to-go (B, T), from a `heads.ValueHead`; None does without.
-        entropy_weight: :math:`\lambda`.
-        value_weight: :math:`\nu`, of the baseline's own regression; unused without a baseline.
-        where: Mask (B, T) of the steps that count; those at which something was free if None.
+        baseline: Expected reward-to-go (B, T), from a `heads.ValueHead`; None for no baseline.
+        entropy_weight: Weight :math:`\lambda` of the entropy bonus.
+        value_weight: Weight :math:`\nu` of the baseline's regression; unused without a baseline.
+        where: Mask (B, T) of the steps that count; if None, those at which something is free.
         end: Whether the last class is END; logits are then (B, T, C + 1). See `multiset.free_labels`.
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
-        Scalar, or (B,) for ``reduction="none"``. Its gradient is the estimate; its value means little.
+        Scalar, or (B,) for ``reduction="none"``. Its gradient is the REINFORCE estimate; its value has little meaning.
 
     Example:
         >>> target = torch.tensor([[1, 0]])
-        >>> labels = torch.tensor([[1, 0]])  # a mistake, then right: rewards -1, 1; to go: 0, 1
+        >>> labels = torch.tensor([[1, 0]])  # wrong, then right: rewards -1, 1; reward-to-go 0, 1
         >>> reinforce_loss(torch.zeros(1, 2, 2), labels, target, entropy_weight=0.0)  # ln 2
         tensor(0.6931)
 

@@ -1,4 +1,4 @@
-"""The loss of the termination policy."""
+"""Loss of the termination policy."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["stop_loss"]
 def stop_loss(
     stop_logits: Float[Tensor, "b t"], target: Int64[Tensor, "b c"], *, reduction: Reduction = "mean"
 ) -> Float[Tensor, "*r"]:
-    r"""Binary cross-entropy of the termination policy :math:`\pi_s` (section 4).
+    r"""Compute the binary cross-entropy of the termination policy :math:`\pi_s` (section 4).
 
     .. math::
         -\log \pi_s\big(|\mathcal{Y}|\big) - \sum_{t < |\mathcal{Y}|} \log\big(1 - \pi_s(t)\big)
 
-    where :math:`\pi_s(t)` is the probability to stop at slot t, which asks "are t labels enough?". Slots after
-    the target's size are never reached and do not count.
+    where :math:`\pi_s(t)` is the probability of stopping at slot t, which decides whether t labels are enough. Slots
+    after the target's size are never reached and do not count.
 
     Args:
-        stop_logits: Scores (B, T) of a `heads.StopHead`; T is one more than the largest multiset.
+        stop_logits: Scores (B, T) of a `heads.StopHead`; T is the size of the largest multiset plus 1.
         target: Counts (B, C).
-        reduction: Over the batch.
+        reduction: Reduction over the batch.
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``.
@@ -46,6 +46,6 @@ def stop_loss(
     scores = full_precision(stop_logits)
     size = cardinality(target)[:, None]
     slot = torch.arange(scores.shape[1], device=scores.device)
-    # -log sigmoid(x) = softplus(-x): for scores of stopping where it is right to stop, and of going on before.
+    # -log sigmoid(x) = softplus(-x) at the slot to stop at, -log sigmoid(-x) = softplus(x) before it.
     wrong = torch.where(slot == size, -scores, scores).masked_fill(slot > size, -torch.inf)
     return reduce(softplus(wrong).sum(-1), reduction)
