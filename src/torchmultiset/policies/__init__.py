@@ -1,16 +1,16 @@
-"""Policies: what reads a memory and names labels one at a time (`torchmultiset.rollout.Policy`).
+"""Policies: modules that read a memory and emit labels one at a time (`torchmultiset.rollout.Policy`).
 
-| policy              | memory              | remembers             |
+| policy              | memory              | state                 |
 | ------------------- | ------------------- | --------------------- |
-| `ConvLSTMPolicy`    | map (B, D, h, w)    | the sequence, in maps |
-| `LSTMPolicy`        | vector (B, D)       | the sequence          |
+| `ConvLSTMPolicy`    | map (B, D, h, w)    | recurrent, maps       |
+| `LSTMPolicy`        | vector (B, D)       | recurrent, vectors    |
 | `FeedForwardPolicy` | either              | counts only           |
 | `TransformerPolicy` | either              | counts only           |
 
-Each says so itself, `counts_only`: where it is True, two prefixes with the same labels lead to the same state, whatever
-their order. `select(state, index)` picks and repeats the examples of a state, which `torchmultiset.search` needs.
+If `counts_only` is True, all orders of the same labels lead to the same state. `select(state, index)` selects and
+repeats the examples of a state, as `torchmultiset.search` requires.
 
-Models that answer in one go are in `torchmultiset.heads`.
+One-shot heads, which give the whole multiset in one pass, are in `torchmultiset.heads`.
 """
 
 from torchmultiset.policies.conv_lstm import ConvLSTMPolicy

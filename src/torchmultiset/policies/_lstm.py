@@ -1,4 +1,4 @@
-"""The arithmetic of an LSTM cell, shared by the policies with and without space."""
+"""The LSTM cell that `LSTMPolicy` and `ConvLSTMPolicy` share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["lstm_cell"]
 
 
 def lstm_cell(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
-    """New hidden and cell state from the sum of all that enters the gates.
+    """Compute the new hidden and cell state from the gates' pre-activations.
 
     Args:
-        gates: (B, 4 q, ...): input, forget and output gate and candidate, q channels each.
-        cell: (B, q, ...), or None before the first step, when it is 0.
+        gates: Pre-activations (B, 4 q, ...) of input, forget and output gate and candidate, q channels each.
+        cell: Cell state (B, q, ...), or None for zeros before the first step.
 
     Returns:
         Hidden and cell state, (B, q, ...) each.
@@ -32,7 +32,7 @@ def lstm_cell(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 class _Cell(torch.autograd.Function):
-    """Forward and backward by hand: half the passes over memory that autograd makes, and few new tensors."""
+    """Manual forward and backward pass, with half the memory traffic of autograd and few new tensors."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -71,5 +71,5 @@ class _Cell(torch.autograd.Function):
 
 
 def _tanh(x: Tensor, *, out: Tensor) -> Tensor:
-    """tanh(x) = 2 sigmoid(2 x) - 1, which has the quicker kernel of the two."""
+    """Compute tanh(x) as 2 sigmoid(2 x) - 1, whose kernel is faster."""
     return torch.mul(x, 2, out=out).sigmoid_().mul_(2).sub_(1)

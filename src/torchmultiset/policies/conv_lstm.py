@@ -18,12 +18,12 @@ __all__ = ["ConvLSTMPolicy", "ConvLSTMState"]
 
 
 class ConvLSTMState(NamedTuple):
-    """What a ConvLSTM policy carries from step to step; q hidden channels, maps of h x w."""
+    """State of a ConvLSTM policy with q hidden channels and maps of h x w."""
 
     memory_gates: Float[Tensor, "b 4*q h w"]
-    """The memory's share of the first layer's gates: the same at every step."""
+    """Contribution of the memory to the first layer's gates, the same at every step."""
     label_gates: Float[Tensor, "c+1 4*q h w"] | None
-    """The share of each label that can have been named last, or None where convolving the chosen ones is cheaper."""
+    """Contribution of each possible previous label, or None if convolving the actual ones is cheaper."""
     of_label: Float[Tensor, "4*q 1 k k"]
     """The first layer's weights for the label map."""
     weights: tuple[Tensor, ...]
@@ -35,22 +35,21 @@ class ConvLSTMState(NamedTuple):
 
 @recorded
 class ConvLSTMPolicy(nn.Module):
-    """Convolutional LSTM layers, spatially pooled, under a softmax classifier.
+    """Convolutional LSTM layers, followed by spatial pooling and a softmax classifier.
 
-    At each step the label named last is embedded as a map of the memory's height and width and joined to the memory
-    as one more channel. What enters the first layer's gates is linear in memory, label map and hidden state, so the
-    memory's share is convolved once per rollout, and the labels' shares once for all C + 1 labels while that is no
-    more than the batch.
+    At each step the previous label is embedded as a map of the memory's height and width and concatenated to the memory
+    as one more channel. The first layer's gates are linear in memory, label map and hidden state, so the memory's
+    contribution is computed once per rollout, and so are those of all C + 1 labels if they are not more than the batch.
 
     Args:
-        num_classes: C; with END, count it too.
+        num_classes: Number of classes, C, including END.
         memory: Channels, height and width of the memory.
         hidden: Channels of each layer, q.
         layers: Number of layers.
-        kernel: Size of the convolutions, odd.
-        classifier_sees_previous: Join the embedding of the label named last to the pooled features.
-        norm: ``"layer"`` normalises the pooled features, which classifier and heads read; None, as in the paper, does
-            not. A mean over h x w cells within (-1, 1) is tiny, so that without it learning starts slowly.
+        kernel: Kernel size of the convolutions, odd.
+        classifier_sees_previous: Concatenate the embedding of the previous label to the pooled features.
+        norm: ``"layer"`` applies layer normalisation to the pooled features; None, as in the paper, does not. Without
+            it training starts slowly, since means over h x w values in (-1, 1) are tiny.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -84,9 +83,9 @@ class ConvLSTMPolicy(nn.Module):
         self.kernel = kernel
         self.classifier_sees_previous = classifier_sees_previous
         self.features = hidden + height * width if classifier_sees_previous else hidden
-        # The last row is what stands for the label before the first.
+        # The last row embeds the start of the sequence, before the first label.
         self.embedding = nn.Embedding(num_classes + 1, height * width)
-        # Input and recurrent weights of a layer are one tensor, as in a cell that joins input and hidden state.
+        # Each layer convolves its concatenated input and hidden state with one weight tensor.
         inputs = [channels + 1] + [hidden] * (layers - 1)
         self.layers = nn.ModuleList(
             nn.Conv2d(size + hidden, 4 * hidden, kernel, padding=kernel // 2) for size in inputs
@@ -95,26 +94,26 @@ class ConvLSTMPolicy(nn.Module):
         self.classifier = nn.Linear(self.features, num_classes)
 
     def start(self, memory: Float[Tensor, "b d h w"]) -> ConvLSTMState:
-        """Convolve what will not change with the steps."""
+        """Compute the convolutions that are the same at every step."""
         check_float("memory", memory, "(B, channels, height, width)", like=(None, *self.memory))
         first = self._layer(0)
         of_memory, of_label, of_hidden = torch.split(first.weight, [self.memory[0], 1, self.hidden], dim=1)
         memory_gates = conv2d(memory, of_memory, first.bias, padding=first.padding)
         label_gates = None
-        # A graph that is exported must not depend on the size of the batch.
+        # An exported graph must not depend on the batch size.
         if not torch.compiler.is_exporting() and self.num_classes + 1 <= len(memory):
             label_gates = self._label_gates(self.embedding.weight, of_label)
         weights = (of_hidden, *(self._layer(i).weight for i in range(1, len(self.layers))))
         return ConvLSTMState(memory_gates, label_gates, of_label, weights, (), ())
 
     def step(self, state: ConvLSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, ConvLSTMState]:
-        """Take in the label named last and score the next."""
+        """Read the previous label and score the next one."""
         if previous is None:
             previous = torch.full(state.memory_gates.shape[:1], self.num_classes, device=state.memory_gates.device)
         hidden: list[Tensor] = []
         cell: list[Tensor] = []
         for i, weights in enumerate(state.weights):
-            # At the first step the hidden states are 0 and have no share.
+            # At the first step the hidden states are 0 and contribute nothing.
             read = [*hidden[-1:], *state.hidden[i : i + 1]]
             shares = [state.memory_gates, self._gates_of_labels(state, previous)] if i == 0 else [self._bias(i)]
             if read:
@@ -130,7 +129,7 @@ class ConvLSTMPolicy(nn.Module):
         return Step(self.classifier(features), features), new
 
     def select(self, state: ConvLSTMState, index: Int64[Tensor, " n"]) -> ConvLSTMState:
-        """The state of the examples at these positions, in this order; one may be named several times."""
+        """Return the state of the examples at these indices, in this order; indices may repeat."""
         return state._replace(
             memory_gates=state.memory_gates[index],
             hidden=tuple(maps[index] for maps in state.hidden),
@@ -140,7 +139,7 @@ class ConvLSTMPolicy(nn.Module):
     def _gates_of_labels(self, state: ConvLSTMState, labels: Int64[Tensor, " b"]) -> Float[Tensor, "b gates h w"]:
         if state.label_gates is None:
             return self._label_gates(self.embedding(labels), state.of_label)
-        # As an embedding of whole maps: its gradient adds rows, where that of index_select scatters numbers.
+        # An embedding of whole maps: its gradient adds rows, while that of index_select scatters single numbers.
         table = state.label_gates
         _, gates_each, height, width = table.shape
         rows = embedding(labels, table.permute(0, 2, 3, 1).flatten(1))

@@ -1,4 +1,4 @@
-"""The paper's feed-forward alternative (Appendix E): what was named so far is part of the input."""
+"""The paper's feed-forward policy (Appendix E): the counts of the labels so far are part of the input."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ __all__ = ["CountState", "FeedForwardPolicy"]
 
 
 class CountState(NamedTuple):
-    """What a policy carries that sees only how often each label was named: no order."""
+    """State of a policy that sees the counts of the labels so far, but not their order."""
 
     memory: tuple[Float[Tensor, "b n _"], ...]
-    """What was made of the memory once; the same at every step."""
+    """Features of the memory, computed once; the same at every step."""
     named: Int64[Tensor, "b c"]
+    """Counts (B, C) of the labels emitted so far."""
 
 
 @recorded
 class FeedForwardPolicy(nn.Module):
-    """At each place of the memory, a small network of the memory there and of the counts so far; then the mean.
+    """A small network of the memory and the counts so far at each position, averaged over positions.
 
-    The first layer is linear in memory and counts, so the memory's share is computed once per rollout.
+    The first layer is linear in memory and counts, so the memory's contribution is computed once per rollout.
 
     Args:
-        num_classes: C; with END, count it too.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
+        num_classes: Number of classes, C, including END.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
         hidden: Units of each layer.
         layers: Number of hidden layers.
 
@@ -61,29 +62,29 @@ class FeedForwardPolicy(nn.Module):
         self.classifier = nn.Linear(hidden, num_classes)
 
     def start(self, memory: Float[Tensor, "b d *hw"]) -> CountState:
-        """Compute what will not change with the steps."""
+        """Compute the contribution of the memory, which is the same at every step."""
         seen = self.from_memory(places(memory, self.memory))
         return CountState((seen,), seen.new_zeros(seen.shape[0], self.num_classes, dtype=torch.int64))
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
-        """Count the label named last and score the next."""
+        """Count the previous label and score the next one."""
         state = count(state, previous)
         (seen,) = state.memory
         features = self.deeper(seen + self.from_counts(state.named.to(seen.dtype))[:, None]).mean(1)
         return Step(self.classifier(features), features), state
 
     def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
-        """The state of the examples at these positions, in this order; one may be named several times."""
+        """Return the state of the examples at these indices, in this order; indices may repeat."""
         return select(state, index)
 
 
 def count(state: CountState, previous: Int64[Tensor, " b"] | None) -> CountState:
-    """Add the label named last to the counts; there is none at the start."""
+    """Add the previous label to the counts, unless it is None."""
     if previous is None:
         return state
     return state._replace(named=state.named.scatter_add(1, previous[:, None], torch.ones_like(previous[:, None])))
 
 
 def select(state: CountState, index: Int64[Tensor, " n"]) -> CountState:
-    """The state of the examples at these positions."""
+    """Return the state of the examples at these indices."""
     return CountState(tuple(part[index] for part in state.memory), state.named[index])

@@ -1,4 +1,4 @@
-"""An LSTM policy for memories without space: the paper's recurrent model on vectors."""
+"""An LSTM policy for vector memories: the paper's recurrent model without space."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["LSTMPolicy", "LSTMState"]
 
 
 class LSTMState(NamedTuple):
-    """What an LSTM policy carries from step to step; q hidden units."""
+    """State of an LSTM policy with q hidden units."""
 
     memory_gates: Float[Tensor, "b 4*q"]
-    """The memory's share of the first layer's gates: the same at every step."""
+    """Contribution of the memory to the first layer's gates, the same at every step."""
     hidden: tuple[Float[Tensor, "b q"], ...]
     cell: tuple[Float[Tensor, "b q"], ...]
 
 
 @recorded
 class LSTMPolicy(nn.Module):
-    """LSTM layers that read the memory and the label named last at every step, under a softmax classifier.
+    """LSTM layers that read the memory and the previous label at each step, followed by a softmax classifier.
 
     Args:
-        num_classes: C; with END, count it too.
-        memory: Features of the memory, D.
+        num_classes: Number of classes, C, including END.
+        memory: Number of features of the memory, D.
         hidden: Units of each layer, q.
         layers: Number of layers.
-        embedding: Features of an embedded label.
+        embedding: Dimension of the label embeddings.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -54,7 +54,7 @@ class LSTMPolicy(nn.Module):
         self.num_classes = num_classes
         self.memory = memory
         self.features = hidden
-        # The last row is what stands for the label before the first.
+        # The last row embeds the start of the sequence, before the first label.
         self.embedding = nn.Embedding(num_classes + 1, embedding)
         self.from_memory = nn.Linear(memory, 4 * hidden)
         inputs = [embedding] + [hidden] * (layers - 1)
@@ -62,14 +62,14 @@ class LSTMPolicy(nn.Module):
         self.classifier = nn.Linear(hidden, num_classes)
 
     def start(self, memory: Float[Tensor, "b d"]) -> LSTMState:
-        """Compute what will not change with the steps."""
+        """Compute the contribution of the memory, which is the same at every step."""
         check_float("memory", memory, "(B, D)", like=(None, self.memory))
         zero = memory.new_zeros(memory.shape[0], self.features)
         zeros = (zero,) * len(self.layers)
         return LSTMState(self.from_memory(memory), zeros, zeros)
 
     def step(self, state: LSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, LSTMState]:
-        """Take in the label named last and score the next."""
+        """Read the previous label and score the next one."""
         if previous is None:
             previous = torch.full(state.memory_gates.shape[:1], self.num_classes, device=state.memory_gates.device)
         below = self.embedding(previous)
@@ -85,6 +85,6 @@ class LSTMPolicy(nn.Module):
         return Step(self.classifier(below), below), state._replace(hidden=tuple(hidden), cell=tuple(cell))
 
     def select(self, state: LSTMState, index: Int64[Tensor, " n"]) -> LSTMState:
-        """The state of the examples at these positions, in this order; one may be named several times."""
+        """Return the state of the examples at these indices, in this order; indices may repeat."""
         hidden, cell = (tuple(layer[index] for layer in part) for part in (state.hidden, state.cell))
         return LSTMState(state.memory_gates[index], hidden, cell)

@@ -1,4 +1,4 @@
-"""An order-free transformer policy: one query, made of the counts so far, over the places of the memory."""
+"""An order-free transformer policy: one query, made from the counts so far, attends to the memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TransformerPolicy"]
 
 
 class _Layer(nn.Module):
-    """Cross-attention from one query to the memory, then a small network; both with a residual, normalised before."""
+    """Cross-attention from one query to the memory, then a feed-forward network; both pre-norm and residual."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -43,17 +43,17 @@ class _Layer(nn.Module):
 
 @recorded
 class TransformerPolicy(nn.Module):
-    """A transformer decoder whose only token holds the counts of the labels so far.
+    """A transformer decoder whose only token encodes the counts of the labels so far.
 
-    It sees no order, so that every prefix with the same labels gives the same distribution, exactly. Keys and values
-    of the memory are computed once per rollout; a step costs the same however many labels came before it.
+    It sees no order, so that all orders of the same labels give exactly the same distribution. Keys and values of the
+    memory are computed once per rollout; the cost of a step does not depend on the number of labels before it.
 
     Args:
-        num_classes: C; with END, count it too.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
-        places: The most places a map may have, h w: each has a learned position. 1 for vectors.
-        width: Features of the query; a multiple of `heads`.
-        heads: Attention heads.
+        num_classes: Number of classes, C, including END.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        places: Maximum number of positions h w, each with a learned embedding; 1 for vectors.
+        width: Width of the query; a multiple of `heads`.
+        heads: Number of attention heads.
         layers: Number of layers.
 
     Example:
@@ -85,16 +85,16 @@ class TransformerPolicy(nn.Module):
         self.classifier = nn.Linear(width, num_classes)
 
     def start(self, memory: Float[Tensor, "b d *hw"]) -> CountState:
-        """Compute what will not change with the steps: keys and values of each layer."""
+        """Compute the keys and values of each layer, which are the same at every step."""
         tokens = places(memory, self.memory)
         n = tokens.shape[1]
-        check(n <= self.places, "memory", f"a map of at most {self.places} places (the policy's `places`)", memory)
+        check(n <= self.places, "memory", f"a map of at most {self.places} positions (the policy's `places`)", memory)
         tokens = self.normalised(self.from_memory(tokens) + self.position[:n])
         named = torch.zeros(tokens.shape[0], self.num_classes, dtype=torch.int64, device=tokens.device)
         return CountState(tuple(layer.keys_and_values(tokens) for layer in self._layers()), named)
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
-        """Count the label named last and score the next."""
+        """Count the previous label and score the next one."""
         state = count(state, previous)
         x = self.from_counts(state.named.to(state.memory[0].dtype))
         for layer, memory in zip(self._layers(), state.memory, strict=True):
@@ -103,7 +103,7 @@ class TransformerPolicy(nn.Module):
         return Step(self.classifier(features), features), state
 
     def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
-        """The state of the examples at these positions, in this order; one may be named several times."""
+        """Return the state of the examples at these indices, in this order; indices may repeat."""
         return select(state, index)
 
     def _layers(self) -> list[_Layer]:
