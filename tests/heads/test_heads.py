@@ -264,24 +264,27 @@ def test_a_head_of_ones_own():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: CellCounts(C, D)(torch.rand(2, D)), "memory must be a map .*: a vector has no places"),
+        (lambda: CellCounts(C, D)(torch.rand(2, D)), "memory must be a map .*, not a vector"),
         (lambda: CellCounts(0, D), "num_classes must be at least 1"),
         (lambda: CellCounts(C, D, kernel=2), "kernel must be an odd number"),
         (lambda: CellCounts(C, D, layers=-1), "layers must be at least 0"),
         (lambda: CellCounts(C, D, norm="layer"), "norm must be one of"),
         (lambda: CountTable(C, D, most=0), "most must be at least 1"),
-        (lambda: CountTable(C, D, most=3).believe(torch.zeros(1, C, 4), 0, 2), "most must be 3, as the head was made"),
+        (
+            lambda: CountTable(C, D, most=3).believe(torch.zeros(1, C, 4), 0, 2),
+            "most must be 3, the value the head was built",
+        ),
         (lambda: PoissonCounts(C, D)(torch.rand(2, D + 1)), "memory must be"),
         (lambda: Slots(C, D, slots=0), "slots must be at least 1"),
         (lambda: Slots(C, D, slots=2, width=10), "width must be a multiple of heads = 4"),
-        (lambda: Slots(C, D, slots=2, places=2)(torch.rand(1, D, 1, 3)), "memory must be a map of at most 2 places"),
+        (lambda: Slots(C, D, slots=2, places=2)(torch.rand(1, D, 1, 3)), "memory must be a map of at most 2 positions"),
         (
             lambda: PowerMultiset(80, D, max_size=10),
-            r"0 to 10 labels of 80 classes make 5,720,645,481,903 multisets, too many .*take another objective",
+            r"0 to 10 labels of 80 classes make 5,720,645,481,903 multisets, too many .*choose another objective",
         ),
         (
             lambda: PowerMultiset(C, D, max_size=3).believe(torch.zeros(1, 1, 10), 0, 2),
-            "sizes must be 0 to 3, as the model was made for",
+            "sizes must be 0 to 3, the sizes the head was built with",
         ),
         (lambda: make("table")[0].search(torch.zeros(1, D).double(), k=0), "k must be at least 1"),
     ],

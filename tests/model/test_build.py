@@ -255,7 +255,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ({"objective": "counts", "count_head": "abacus"}, "count_head must be one of 'cells', 'table'"),
         (
             {"objective": "power", "max_size": 90},
-            "0 to 90 labels of 3 classes make 129,766 multisets, too many .*the most is 20,000.*another objective",
+            "0 to 90 labels of 3 classes make 129,766 multisets, too many .*at most 20,000.*another objective",
         ),
         ({"shape": (512, 2, 2), "backbone": "vgg"}, "backbone must be one of"),
         ({"policy": "gru"}, "policy must be one of 'auto', 'conv-lstm', 'lstm', 'feed-forward', 'transformer'"),

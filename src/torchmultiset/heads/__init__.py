@@ -1,14 +1,14 @@
-"""Readouts: models that say the whole multiset at once, where policies name one label after another.
+"""One-shot heads, which give the whole multiset in one pass, and scalar heads of policies.
 
-| readout           | says                                             | objective              |
+| one-shot head     | output                                           | objective              |
 | ----------------- | ------------------------------------------------ | ---------------------- |
-| `CellCounts`      | at each place of a map: this class, or nothing   | ``counts`` (images)    |
-| `CountTable`      | how probable 0, 1, 2, ... of each class are      | ``counts`` (vectors)   |
-| `PoissonCounts`   | how many of each class to expect                 | ``counts``, by name    |
-| `RegressedCounts` | how many of each class                           | ``counts``, by name    |
-| `Slots`           | in each of some slots: this class, or nothing    | ``hungarian``          |
-| `PowerMultiset`   | how probable each multiset is                    | ``power``              |
-| `OneStep`         | what share each class has, and how many in all   | ``one-step``           |
+| `CellCounts`      | a class or "nothing" at each position of a map   | ``counts`` (images)    |
+| `CountTable`      | probabilities of 0, 1, 2, ... of each class      | ``counts`` (vectors)   |
+| `PoissonCounts`   | expected count of each class                     | ``counts``, by name    |
+| `RegressedCounts` | count of each class as a real number             | ``counts``, by name    |
+| `Slots`           | a class or "nothing" in each slot                | ``hungarian``          |
+| `PowerMultiset`   | probability of each multiset                     | ``power``              |
+| `OneStep`         | frequency of each class, and the size            | ``one-step``           |
 """
 
 from torchmultiset.heads._base import OneShotHead

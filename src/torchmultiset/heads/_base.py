@@ -1,4 +1,4 @@
-"""What all models that answer at once have in common."""
+"""Base class of the one-shot heads."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ __all__ = ["OneShotHead"]
 
 
 class OneShotHead(nn.Module, ABC):
-    """Reads a memory and says the whole multiset at once: no rollout, no order.
+    """Predicts the whole multiset from a memory in one pass, without a rollout.
 
-    Subclass it for one of your own: `forward` gives scores in whatever shape (B, N, K) its loss reads, and `believe`
-    what they mean. One that has no distribution over multisets says so (`probabilistic`) and overrides `counts` and
-    `probabilities` instead.
+    A user-defined head implements `forward`, which returns scores of the shape (B, N, K) that its loss expects, and
+    `believe`, which converts them to a distribution. A head without a distribution over multisets sets `probabilistic`
+    to False and overrides `counts` and `probabilities` instead.
     """
 
     num_classes: int
-    """C."""
+    """Number of classes, C."""
     probabilistic = True
-    """Whether it knows how probable a multiset is."""
+    """Whether the head gives probabilities of multisets."""
 
     @abstractmethod
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b n k"]:
-        """Scores from a memory: a vector (B, D) or a map (B, D, h, w)."""
+        """Compute scores from a memory, a vector (B, D) or a map (B, D, h, w)."""
 
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Belief:
-        """The distribution over the multisets of `least` to `most` labels."""
+        """Return the distribution over the multisets of `least` to `most` labels."""
         raise NotImplementedError
 
     def counts(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Int64[Tensor, "b c"]:
-        """The predicted multisets: the most probable ones."""
+        """Return the predicted, most probable multisets."""
         return self.believe(scores, least, most).best()
 
     def probabilities(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Float[Tensor, "b t c"]:
-        """For the eye: how probable at least 1, 2, ..., `most` of each class are, a row for each number."""
+        """Return the probabilities of at least 1, 2, ..., `most` labels of each class, one row each, for display."""
         exactly = self.believe(scores, least, most).count_probabilities()
         at_least = exactly.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         return at_least.transpose(1, 2).to(scores.dtype)

@@ -1,6 +1,6 @@
-"""Small modules that read a policy's features: when to stop, how good things look, how many there are.
+"""Scalar heads on a policy's features: when to stop, the expected reward, the size.
 
-They run once, on the features of all steps, after the rollout: labels before a stop cannot depend on it.
+They run once, on the features of all steps, after the rollout: labels before a stop do not depend on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _StepHead(nn.Module):
         self.linear = nn.Linear(features, 1)
 
     def forward(self, features: Float[Tensor, "*b d"]) -> Float[Tensor, "*b"]:
-        """One number for each feature vector (..., D)."""
+        """Compute one number for each feature vector (..., D)."""
         out: Tensor = self.linear(features)
         return out.squeeze(-1)
 
@@ -26,7 +26,7 @@ class StopHead(_StepHead):
     r"""The termination policy :math:`\pi_s`: scores (B, T) of stopping, from features (B, T, D).
 
     Args:
-        features: D.
+        features: Number of features, D.
     """
 
 
@@ -34,7 +34,7 @@ class ValueHead(_StepHead):
     """The learned baseline of REINFORCE: expected reward-to-go (B, T), from features (B, T, D).
 
     Args:
-        features: D.
+        features: Number of features, D.
     """
 
 
@@ -42,9 +42,9 @@ class SizeHead(_StepHead):
     r"""The size :math:`\hat l_\theta(x) > 0` of the one-step model: (B,), from features (B, D).
 
     Args:
-        features: D.
+        features: Number of features, D.
     """
 
     def forward(self, features: Float[Tensor, "*b d"]) -> Float[Tensor, "*b"]:
-        """A positive number for each feature vector (..., D)."""
+        """Compute a positive number for each feature vector (..., D)."""
         return nn.functional.softplus(super().forward(features))

@@ -1,11 +1,11 @@
-"""Count heads: how often each class occurs, each with a distribution of its own.
+"""Count heads: independent counts of the classes.
 
-| head              | for                 | the count of a class is                              |
+| head              | memory              | count of a class                                     |
 | ----------------- | ------------------- | ---------------------------------------------------- |
-| `CellCounts`      | maps (B, D, h, w)   | Poisson-binomial: how many places of the map say so  |
+| `CellCounts`      | maps (B, D, h, w)   | Poisson binomial: number of positions predicting it  |
 | `CountTable`      | vectors, maps       | any distribution over 0 to M                         |
 | `PoissonCounts`   | vectors, maps       | Poisson                                              |
-| `RegressedCounts` | vectors, maps       | a real number, to be rounded (section 3.2)           |
+| `RegressedCounts` | vectors, maps       | real number, to be rounded (section 3.2)             |
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from torchmultiset.multiset import cardinality
 __all__ = ["CellCounts", "CountTable", "PoissonCounts", "RegressedCounts"]
 
 _NOTHING = 20
-"""How much more probable "nothing" is than all classes together, to begin with."""
+"""Initial odds of "nothing" against all classes together."""
 
 
 @recorded
 class CellCounts(OneShotHead):
-    r"""Each place of a map says "class c" or "nothing"; the count of a class is how many places say it.
+    r"""Each position of a map predicts a class or "nothing"; a class is counted by the positions that predict it.
 
     .. math::
-        N_c = \sum_{n} \mathbb{1}[\text{place } n \text{ says } c], \qquad
+        N_c = \sum_{n} \mathbb{1}[\text{position } n \text{ predicts } c], \qquad
         p(\mathcal{Y} \mid x) \propto \prod_c P(N_c = \mu(c))
 
-    :math:`N_c` is Poisson-binomial, and its distribution is computed exactly. A few convolutions come first, so that
-    neighbours can agree on who speaks for an object that they all see. For `losses.cell_count_loss`.
+    :math:`N_c` is Poisson binomial, and its distribution is computed exactly. A few convolutions come first, so that
+    neighbouring positions can agree on which one predicts a shared object. For `losses.cell_count_loss`.
 
     Args:
-        num_classes: C.
-        memory: Features of the memory, D, a map (B, D, h, w).
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory, a map (B, D, h, w).
         hidden: Channels of each convolution.
         layers: Number of convolutions before the scores.
-        kernel: Size of the convolutions.
-        norm: ``"batch"`` normalises what they give over the batch; None does not.
+        kernel: Kernel size of the convolutions.
+        norm: ``"batch"`` applies batch normalisation after each convolution; None does not.
 
     Example:
         >>> head = CellCounts(num_classes=10, memory=32)
@@ -80,33 +80,33 @@ class CellCounts(OneShotHead):
             *(part for a, b in pairwise(widths) for part in _convolution(a, b, kernel, norm)),
             nn.Conv2d(widths[-1], num_classes + 1, 1),
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # Most places of most pictures have nothing to say, and learning that first takes hundreds of steps.
+        # Most positions of most images are "nothing"; learning that first would take hundreds of steps.
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
         assert last.bias is not None
         nn.init.constant_(last.bias[-1:], math.log(_NOTHING * num_classes))
 
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b n k"]:
-        """Scores (B, N, C + 1) of each of the N places; the last class is "nothing"."""
-        check(memory.ndim == 4, "memory", f"a map (B, {self.memory}, h, w): a vector has no places", memory)
+        """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing"."""
+        check(memory.ndim == 4, "memory", f"a map of shape (B, {self.memory}, h, w), not a vector", memory)
         scores: Tensor = self.convs(memory)
         return scores.flatten(2).transpose(1, 2)
 
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts:
-        """How many places say each class."""
+        """Return the distribution of the number of positions that predict each class."""
         return IndependentCounts(poisson_binomial(*cell_log_probabilities(scores), most), least, most)
 
 
 @recorded
 class CountTable(OneShotHead):
-    """For each class a softmax over the counts 0 to M, from the memory's mean over its places.
+    """A softmax over the counts 0 to M of each class, from the mean of the memory over its positions.
 
     For `losses.count_table_loss`.
 
     Args:
-        num_classes: C.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
-        most: M, the largest count.
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        most: Largest count, M.
 
     Example:
         >>> CountTable(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
@@ -123,18 +123,18 @@ class CountTable(OneShotHead):
         self.classifier = nn.Linear(memory, num_classes * (most + 1))
 
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c m"]:
-        """Scores (B, C, M + 1) of each count of each class."""
+        """Compute scores (B, C, M + 1) of each count of each class."""
         scores: Tensor = self.classifier(places(memory, self.memory).mean(1))
         return scores.view(-1, self.num_classes, self.most + 1)
 
     def believe(self, scores: Float[Tensor, "b c m"], least: int, most: int) -> IndependentCounts:
-        """The softmax of each class."""
-        check(most == self.most, "most", f"{self.most}, as the head was made for", most)
+        """Return the softmax distribution of each class."""
+        check(most == self.most, "most", f"{self.most}, the value the head was built with", most)
         return IndependentCounts(scores.double().log_softmax(-1), least, most)
 
 
 class _NumberForEach(OneShotHead):
-    """One number for each class, from the memory's mean over its places."""
+    """One number for each class, from the mean of the memory over its positions."""
 
     def __init__(self, num_classes: int, memory: int) -> None:
         super().__init__()
@@ -144,20 +144,20 @@ class _NumberForEach(OneShotHead):
         self.classifier = nn.Linear(memory, num_classes)
 
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c 1"]:
-        """Numbers (B, C, 1), one for each class."""
+        """Compute numbers (B, C, 1), one for each class."""
         rates: Tensor = self.classifier(places(memory, self.memory).mean(1))
         return rates[..., None]
 
 
 @recorded
 class PoissonCounts(_NumberForEach):
-    """For each class a Poisson distribution; the scores are logarithms of the expected counts.
+    """A Poisson distribution for each class; the scores are logarithms of the expected counts.
 
-    From the memory's mean over its places. For `losses.poisson_count_loss`.
+    They are computed from the mean of the memory over its positions. For `losses.poisson_count_loss`.
 
     Args:
-        num_classes: C.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
 
     Example:
         >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -165,15 +165,15 @@ class PoissonCounts(_NumberForEach):
     """
 
     def believe(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> IndependentCounts:
-        """Poisson distributions, up to `most`."""
+        """Return the Poisson distributions, truncated at `most`."""
         log_rate = scores.double()
         n = torch.arange(most + 1, dtype=torch.float64, device=scores.device)
         return IndependentCounts(n * log_rate - log_rate.exp() - torch.lgamma(n + 1), least, most)
 
     def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:
-        """The counts nearest to the expected ones; where they make a size that cannot be, the most probable ones.
+        """Return the rounded expected counts or, if their size cannot be predicted, the most probable counts.
 
-        The most probable count alone would be one too few half of the time: with 2 expected, 1 is as probable as 2.
+        The most probable count alone would often be one too low: with 2 expected, 1 is as probable as 2.
         """
         nearest = round_counts(scores.squeeze(-1).exp().clamp(max=most + 1))
         size = cardinality(nearest)[:, None]
@@ -184,11 +184,11 @@ class PoissonCounts(_NumberForEach):
 class RegressedCounts(_NumberForEach):
     """The count of each class as a real number, to be rounded: the paper's un-normalised variant (section 3.2).
 
-    It gives no probabilities. For `losses.count_regression_loss`.
+    It gives no probabilities of multisets. For `losses.count_regression_loss`.
 
     Args:
-        num_classes: C.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
 
     Example:
         >>> RegressedCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -198,11 +198,11 @@ class RegressedCounts(_NumberForEach):
     probabilistic = False
 
     def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:  # noqa: ARG002
-        """The nearest counts."""
+        """Return the nearest counts."""
         return round_counts(scores.squeeze(-1))
 
     def probabilities(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Float[Tensor, "b 1 c"]:  # noqa: ARG002
-        """There are none: the share of each class among the labels."""
+        """Return the frequency of each class among the labels, in place of probabilities."""
         numbers = scores.clamp(min=0).transpose(1, 2)
         return numbers / numbers.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 

@@ -1,4 +1,4 @@
-"""The one-step model (section 3.2, Appendix E): shares of the classes, and a size."""
+"""The one-step model (section 3.2, Appendix E): class frequencies and a size."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["OneStep", "round_counts"]
 
 @recorded
 class OneStep(OneShotHead):
-    r"""What share each class has and how many labels there are, from the memory's mean over its places.
+    r"""The frequency of each class and the size, from the mean of the memory over its positions.
 
-    Scores (B, 1, C + 1): those of the classes, and the size :math:`\hat l_\theta`. The prediction is
-    :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, each class by itself as in the paper, so it may have more
-    labels than any multiset that was learned from. It gives no probabilities of multisets. For `losses.one_step_loss`.
+    Scores (B, 1, C + 1) are those of the classes and the size :math:`\hat l_\theta`. The prediction is
+    :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, separately for each class as in the paper, so it may have more
+    labels than any multiset in the training data. It gives no probabilities of multisets. For `losses.one_step_loss`.
 
     Args:
-        num_classes: C.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
 
     Example:
         >>> model = OneStep(num_classes=10, memory=32)
@@ -45,27 +45,27 @@ class OneStep(OneShotHead):
         self.size = SizeHead(memory)
 
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b 1 k"]:
-        """Scores of the classes, and the size."""
+        """Compute the scores of the classes and the size."""
         features = places(memory, self.memory).mean(1)
         return torch.cat([self.classifier(features), self.size(features)[:, None]], -1)[:, None]
 
     @staticmethod
     def split(scores: Float[Tensor, "b 1 k"]) -> tuple[Float[Tensor, "b c"], Float[Tensor, " b"]]:
-        """Scores of the classes (B, C), and sizes (B,)."""
+        """Split scores into those of the classes (B, C) and sizes (B,)."""
         return scores[:, 0, :-1], scores[:, 0, -1]
 
     def counts(self, scores: Float[Tensor, "b 1 k"], least: int, most: int) -> Int64[Tensor, "b c"]:  # noqa: ARG002
-        """The shares times the size, rounded."""
+        """Return the class frequencies times the size, rounded."""
         shares, size = self.split(scores)
         return round_counts(shares.softmax(-1) * size[:, None])
 
     def probabilities(self, scores: Float[Tensor, "b 1 k"], least: int, most: int) -> Float[Tensor, "b 1 c"]:  # noqa: ARG002
-        """The shares."""
+        """Return the class frequencies."""
         return scores[..., :-1].softmax(-1)
 
 
 def round_counts(rates: Float[Tensor, "b c"]) -> Int64[Tensor, "b c"]:
-    r"""The counts nearest to real numbers, none below 0: :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`.
+    r"""Round real numbers to the nearest counts, at least 0: :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`.
 
     Args:
         rates: Predicted counts (B, C) as real numbers.

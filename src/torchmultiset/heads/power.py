@@ -1,4 +1,4 @@
-"""A classifier over all multisets there are."""
+"""A classifier over all multisets."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from torchmultiset.multiset import how_many
 __all__ = ["MOST_MULTISETS", "PowerMultiset"]
 
 MOST_MULTISETS = 20_000
-"""Multisets up to which a class for each is thinkable."""
+"""Maximum number of multisets of a `PowerMultiset`."""
 
 
 @recorded
 class PowerMultiset(OneShotHead):
-    """One class for each multiset (section 3.2, the power multiset), from the memory's mean over its places.
+    """One class per multiset (section 3.2, the power multiset), from features averaged over positions.
 
-    It learns nothing about one multiset from another, so it is for a few hundred of them: four of ten digits make 715.
+    It does not generalise between multisets, so it suits a few hundred of them: four of ten digits make 715.
     For `losses.power_loss`.
 
     Args:
-        num_classes: C.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
         max_size: Size of the largest multiset.
-        min_size: Size of the smallest.
-        hidden: Units of the layer before the scores.
+        min_size: Size of the smallest multiset.
+        hidden: Units of the hidden layer.
 
     Raises:
-        ValueError: There are more than 20,000 such multisets.
+        ValueError: If there are more than 20,000 such multisets.
 
     Example:
         >>> import torch
@@ -47,7 +47,7 @@ class PowerMultiset(OneShotHead):
         if number > MOST_MULTISETS:
             raise ValueError(
                 f"{min_size} to {max_size} labels of {num_classes} classes make {number:,} multisets, too many for a"
-                f" classifier over all of them (the most is {MOST_MULTISETS:,}): take another objective"
+                f" classifier over all of them (at most {MOST_MULTISETS:,}): choose another objective"
             )
         check(hidden >= 1, "hidden", "at least 1", hidden)
         self.num_classes = num_classes
@@ -58,13 +58,15 @@ class PowerMultiset(OneShotHead):
         self.classifier = nn.Linear(hidden, number)
 
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b 1 p"]:
-        """Scores (B, 1, P) of all multisets, in the order of `multiset.index_of`."""
+        """Compute scores (B, 1, P) of all multisets, in the order of `multiset.index_of`."""
         features = self.from_memory(places(memory, self.memory)).relu().mean(1)
         scores: Tensor = self.classifier(features)
         return scores[:, None]
 
     def believe(self, scores: Float[Tensor, "b 1 p"], least: int, most: int) -> ListedMultisets:
-        """A probability for each."""
+        """Return the softmax over all multisets."""
         made = (self.min_size, self.max_size)
-        check((least, most) == made, "sizes", f"{made[0]} to {made[1]}, as the model was made for", (least, most))
+        check(
+            (least, most) == made, "sizes", f"{made[0]} to {made[1]}, the sizes the head was built with", (least, most)
+        )
         return ListedMultisets(scores[:, 0], self.num_classes, least, most)

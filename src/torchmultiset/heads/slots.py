@@ -1,4 +1,4 @@
-"""Parallel slots, in the manner of DETR."""
+"""Parallel slots, as in DETR."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["Slots"]
 
 @recorded
 class Slots(OneShotHead):
-    """A transformer decoder with a learned query for each slot, all at once; each slot names a class, or "nothing".
+    """A transformer decoder with a learned query per slot; each slot predicts a class or "nothing", in parallel.
 
-    Slots look at each other and at the memory. The prediction is what each slot says most, as in DETR; where that is a
-    multiset of a size that cannot be, slots are silenced or made to speak, those that mind it least. Probabilities take
-    the counts of the classes for independent. For `losses.hungarian_loss`.
+    Slots attend to each other and to the memory. The prediction is the most probable class of each slot, as in DETR; if
+    the resulting size cannot be predicted, the slots closest to "nothing" are dropped or added. Probabilities treat the
+    counts of the classes as independent. For `losses.hungarian_loss`.
 
     Args:
-        num_classes: C.
-        memory: Features of the memory, D: of a vector (B, D) or of a map (B, D, h, w).
-        slots: S, the most labels that can be predicted.
-        places: The most places a map may have, h w: each has a learned position. 1 for vectors.
-        width: Features of a slot; a multiple of `heads`.
-        heads: Attention heads.
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        slots: Number of slots S, the maximum number of labels.
+        places: Maximum number of positions h w, each with a learned embedding; 1 for vectors.
+        width: Width of a slot; a multiple of `heads`.
+        heads: Number of attention heads.
         layers: Number of layers.
 
     Example:
@@ -66,20 +66,20 @@ class Slots(OneShotHead):
         self.classifier = nn.Linear(width, num_classes + 1)
 
     def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b s k"]:
-        """Scores (B, S, C + 1) of each slot; the last class is "nothing"."""
+        """Compute scores (B, S, C + 1) of each slot; the last class is "nothing"."""
         tokens = places(memory, self.memory)
         n = tokens.shape[1]
-        check(n <= self.places, "memory", f"a map of at most {self.places} places (the model's `places`)", memory)
+        check(n <= self.places, "memory", f"a map of at most {self.places} positions (the model's `places`)", memory)
         tokens = self.from_memory(tokens) + self.position[:n]
         scores: Tensor = self.classifier(self.decoder(self.queries.expand(tokens.shape[0], -1, -1), tokens))
         return scores
 
     def believe(self, scores: Float[Tensor, "b s k"], least: int, most: int) -> IndependentCounts:
-        """How many slots say each class."""
+        """Return the distribution of the number of slots that predict each class."""
         return IndependentCounts(poisson_binomial(*cell_log_probabilities(scores), most), least, most)
 
     def counts(self, scores: Float[Tensor, "b s k"], least: int, most: int) -> Int64[Tensor, "b c"]:
-        """What each slot says most, and from `least` to `most` of them."""
+        """Return the most probable class of each slot, with `least` to `most` labels in total."""
         score, labels = scores[..., :-1].max(-1)
         margin = score - scores[..., -1]  # over "nothing"
         size = (margin >= 0).sum(-1, keepdim=True).clamp(least, most)
