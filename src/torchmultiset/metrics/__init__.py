@@ -1,6 +1,6 @@
-"""How good a predicted multiset is (Appendix A): functions, and the same as `torchmetrics.Metric` classes.
+"""Metrics of predicted multisets (Appendix A), as functions and as `torchmetrics.Metric` classes.
 
-One formula, two doors: `f1` computes it for each example, `F1` keeps its mean over batches and processes.
+The function `f1` computes the metric of each example; the class `F1` keeps its mean over batches and processes.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # torchmetrics takes longer to import than all the rest together: only who asks for a class waits for it.
+    # torchmetrics takes longer to import than everything else, so it is imported only when a class is used.
     if name in __all__:
         try:
             from torchmultiset.metrics import _classes

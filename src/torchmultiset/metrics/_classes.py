@@ -1,4 +1,4 @@
-"""The metrics as `torchmetrics.Metric` classes: right for any batch size and across processes."""
+"""Metrics as `torchmetrics.Metric` classes, correct for any batch size and across processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["F1", "ClassF1", "EntropyCurve", "ExactMatch", "Precision", "Recall",
 
 
 class _Mean(Metric):
-    """The mean over all examples of a function that gives one number for each."""
+    """Mean of a per-example function over all examples."""
 
     is_differentiable = False
     higher_is_better = True
@@ -31,16 +31,16 @@ class _Mean(Metric):
 
     @staticmethod
     def per_example(counts: Tensor, target: Tensor) -> Tensor:
-        """What is averaged: one number for each example (B,)."""
+        """Compute the numbers to average, one for each example (B,)."""
         raise NotImplementedError
 
     def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
-        """Take in some examples: predicted counts (B, C) and true counts (B, C)."""
+        """Add examples: predicted counts (B, C) and true counts (B, C)."""
         self.total += self.per_example(counts, target).double().sum()
         self.examples += len(target)
 
     def compute(self) -> Float[Tensor, ""]:
-        """The mean over all examples so far."""
+        """Return the mean over all examples so far."""
         return (self.total / self.examples).to(torch.get_default_dtype())
 
 
@@ -97,8 +97,8 @@ class ClassF1(Metric):
     """`class_f1` over all examples.
 
     Args:
-        num_classes: C.
-        kwargs: For `torchmetrics.Metric`.
+        num_classes: Number of classes, C.
+        kwargs: Passed to `torchmetrics.Metric`.
 
     Example:
         >>> metric = ClassF1(num_classes=2)
@@ -120,29 +120,29 @@ class ClassF1(Metric):
         self.add_state("sums", torch.zeros(3, num_classes, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
-        """Take in some examples: predicted counts (B, C) and true counts (B, C)."""
+        """Add examples: predicted counts (B, C) and true counts (B, C)."""
         check_counts("target", target, like=(None, self.num_classes))
         self.sums += _functions.class_f1_sums(counts, target)
 
     def compute(self) -> Float[Tensor, ""]:
-        """The class-averaged F1 over all examples so far."""
+        """Return the class-averaged F1 over all examples so far."""
         return _functions.class_f1_from_sums(self.sums).to(torch.get_default_dtype())
 
 
 class EntropyCurve(NamedTuple):
-    """Per-step entropy over many examples."""
+    """Mean and standard deviation of the entropy at each step."""
 
     mean: Float[Tensor, " t"]
     std: Float[Tensor, " t"]
-    """Standard deviation over the examples (divided by their number)."""
+    """Population standard deviation over the examples."""
 
 
 class StepEntropy(Metric):
-    """Mean and spread of `step_entropy` over all examples, for each step.
+    """Mean and standard deviation of `step_entropy` over all examples, at each step.
 
     Args:
-        steps: T.
-        kwargs: For `torchmetrics.Metric`.
+        steps: Number of steps, T.
+        kwargs: Passed to `torchmetrics.Metric`.
 
     Example:
         >>> metric = StepEntropy(steps=2)
@@ -163,7 +163,7 @@ class StepEntropy(Metric):
         self.add_state("sums", torch.zeros(3, steps, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, logits: Float[Tensor, "b t c"], where: Bool[Tensor, "b t"] | None = None) -> None:
-        """Take in some trajectories: scores (B, T, C), and a mask (B, T) of the steps that count, all if None."""
+        """Add trajectories: scores (B, T, C), and a mask (B, T) of the steps that count, all if None."""
         check_float("logits", logits, "(B, T, C)", like=(None, self.steps, None))
         entropy = _functions.step_entropy(logits).double()
         if where is None:
@@ -173,7 +173,7 @@ class StepEntropy(Metric):
         self.sums += torch.stack([entropy.sum(0), (entropy**2).sum(0), where.sum(0).double()])
 
     def compute(self) -> EntropyCurve:
-        """Mean and standard deviation at each step; NaN for a step that no example counted."""
+        """Return the mean and standard deviation at each step; NaN where no example counts."""
         total, squares, examples = self.sums
         mean = total / examples
         variance = (squares / examples - mean**2).clamp(min=0)

@@ -1,4 +1,4 @@
-"""The metrics as pure functions of counts."""
+"""Metrics as pure functions of counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["class_f1", "exact_match", "f1", "precision", "recall", "step_entropy
 
 
 def exact_match(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Exact match, :math:`\mathbb{I}[\hat{\mathcal{Y}} = \mathcal{Y}]`, for each example.
+    r"""Compute the exact match, :math:`\mathbb{I}[\hat{\mathcal{Y}} = \mathcal{Y}]`, for each example.
 
     Args:
         counts: Predicted counts (B, C).
@@ -31,7 +31,7 @@ def exact_match(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> F
 
 
 def precision(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Share of the predicted labels that are right, for each example.
+    r"""Compute the fraction of the predicted labels that are correct, for each example.
 
     .. math:: 1 - \frac{\sum_c \max(\mu_{\hat Y}(c) - \mu_Y(c), 0)}{|\hat{\mathcal{Y}}|}
 
@@ -52,7 +52,7 @@ def precision(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Flo
 
 
 def recall(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Share of the true labels that are predicted, for each example.
+    r"""Compute the fraction of the true labels that are predicted, for each example.
 
     .. math:: 1 - \frac{\sum_c \max(\mu_Y(c) - \mu_{\hat Y}(c), 0)}{|\mathcal{Y}|}
 
@@ -73,7 +73,7 @@ def recall(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[
 
 
 def f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Harmonic mean of precision and recall, for each example (Appendix A).
+    r"""Compute the harmonic mean of precision and recall, for each example (Appendix A).
 
     .. math:: \frac{2 \cdot \text{Prec} \cdot \text{Rec}}{\text{Prec} + \text{Rec}}
         = \frac{2\, |\hat{\mathcal{Y}} \cap \mathcal{Y}|}{|\hat{\mathcal{Y}}| + |\mathcal{Y}|}
@@ -98,7 +98,7 @@ def f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tens
 
 
 def class_f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, ""]:
-    r"""F1 averaged over classes, as the paper's tables seem to have it (see `docs/paper-map.md`).
+    r"""Compute F1 averaged over classes, as the paper's tables appear to (see `docs/paper-map.md`).
 
     Over the examples whose target contains class c, :math:`P_c` is the mean of
     :math:`\min(\mu_{\hat Y}(c), \mu_Y(c)) / \max(\mu_{\hat Y}(c), 1)` and :math:`R_c` the mean of
@@ -119,7 +119,7 @@ def class_f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Floa
 
 
 def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
-    r"""Shannon entropy of the policy at each step, in nats: :math:`\mathcal{H}(\pi_\theta^{(t)})`.
+    r"""Compute the Shannon entropy of the policy at each step, in nats: :math:`\mathcal{H}(\pi_\theta^{(t)})`.
 
     Args:
         logits: Scores (B, T, C), or of any leading shape.
@@ -131,19 +131,21 @@ def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
         >>> step_entropy(torch.tensor([[[0.0, 0.0], [0.0, float("-inf")]]]))
         tensor([[0.6931, 0.0000]])
     """
-    check(logits.ndim >= 1 and logits.is_floating_point(), "logits", "a floating-point tensor (..., C)", logits)
+    check(
+        logits.ndim >= 1 and logits.is_floating_point(), "logits", "a floating-point tensor of shape (..., C)", logits
+    )
     probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
     entropy: Tensor = torch.special.entr(probabilities).sum(-1)
     return entropy
 
 
 def class_f1_sums(counts: Tensor, target: Tensor) -> Tensor:
-    """What `class_f1` needs of some examples, (3, C): sums of the precisions, of the recalls, and of occurrences."""
+    """Return the sums over examples that `class_f1` needs, (3, C): precisions, recalls and occurrences."""
     _check_pair(counts, target)
     shared = intersection(counts, target).double()
     return torch.stack(
         [
-            # An example that does not contain the class shares nothing of it, so it adds 0.
+            # An example without the class has an empty intersection, so it adds 0.
             (shared / counts.clamp(min=1)).sum(0),
             (shared / target.clamp(min=1)).sum(0),
             (target > 0).sum(0).double(),
@@ -152,10 +154,10 @@ def class_f1_sums(counts: Tensor, target: Tensor) -> Tensor:
 
 
 def class_f1_from_sums(sums: Tensor) -> Tensor:
-    """The class-averaged F1 from sums (3, C) over all examples."""
+    """Compute the class-averaged F1 from sums (3, C) over all examples."""
     precisions, recalls, occurrences = sums
     occurs = occurrences > 0
-    # The harmonic mean of two means over as many examples: the number cancels but for one.
+    # Harmonic mean of precisions / n and recalls / n, where n = occurrences.
     both = (precisions + recalls) * occurrences
     per_class = 2 * precisions * recalls / torch.where(both > 0, both, 1)
     mean: Tensor = per_class[occurs].mean()
