@@ -84,7 +84,7 @@ def test_an_image_has_the_same_features_alone_and_in_a_batch():
         (torch.rand(3, 9, 9), r"shape \(B, 3, H, W\).*float32 tensor of shape \(3, 9, 9\)"),
         (torch.rand(1, 4, 9, 9), r"shape \(1, 4, 9, 9\)"),
         (torch.zeros(1, 3, 9, 9, dtype=torch.int64), "uint8 or floating-point"),
-        (torch.full((1, 3, 9, 9), 255.0), "from 255 to 255; the backbone does its own normalisation"),
+        (torch.full((1, 3, 9, 9), 255.0), "from 255 to 255; do not normalise them"),
         (torch.full((1, 3, 9, 9), -0.5), "from 0 to 1"),
         (torch.full((1, 3, 9, 9), float("nan")), "from nan to nan"),
     ],
@@ -161,8 +161,8 @@ def test_a_checkpoint_of_another_network_is_refused_with_what_differs(tmp_path):
     torch.save(weights, tmp_path / "other.pth")
     trunk = small_trunk()
     before = copy.deepcopy(trunk.state_dict())
-    told = r"missing: 0\.bias, 1\.running_var; unknown: extra\.weight; of another shape: 0\.weight"
-    with pytest.raises(ValueError, match=told):
+    problems = r"missing: 0\.bias, 1\.running_var; unknown: extra\.weight; wrong shape: 0\.weight"
+    with pytest.raises(ValueError, match=problems):
         load_weights(trunk, tmp_path / "other.pth", ignore="fc.")
     assert all(torch.equal(value, before[name]) for name, value in trunk.state_dict().items())
 
@@ -176,7 +176,7 @@ class RunsCode:
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch, save):
     monkeypatch.chdir(tmp_path)
     save({**small_trunk().state_dict(), "0.bias": RunsCode()}, tmp_path / "evil.pth")
-    with pytest.raises(ValueError, match=r"evil.pth is damaged, or holds more than plain tensors"):
+    with pytest.raises(ValueError, match=r"evil.pth is damaged, or contains more than plain tensors"):
         load_weights(small_trunk(), tmp_path / "evil.pth", ignore="fc.")
     assert not Path("code-was-run").exists()
     pickle.loads(pickle.dumps(RunsCode()))

@@ -54,7 +54,7 @@ def test_batch_normalisation_is_an_option():
         ),
         (torch.rand(2, 100, 100), "x must be"),
         (torch.zeros(2, 1, 100, 100, dtype=torch.int64), "x must be uint8 or floating-point images"),
-        (torch.rand(2, 1, 20, 90), r"x must be images of at least 36x36 pixels \(fewer channels take smaller ones\)"),
+        (torch.rand(2, 1, 20, 90), r"x must be images of at least 36x36 pixels \(use fewer convolutions"),
     ],
 )
 def test_images_that_do_not_fit_are_refused(x, message, without_shape_hook):

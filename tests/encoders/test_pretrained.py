@@ -153,7 +153,7 @@ def test_the_fingerprint_is_that_of_the_backbone_that_was_learned_from(made):
 def test_a_backbone_with_other_weights_is_found_out(made, monkeypatch):
     encode = encoder(shallow("resnet34", seed=6).fingerprint())
     for ask in (encode.backbone, lambda: encode(torch.rand(2, 3, 9, 9)), encode.backbone):
-        with pytest.raises(ValueError, match="weights of resnet34 are not the ones that this model was trained with"):
+        with pytest.raises(ValueError, match="weights of resnet34 are not those this model was trained with"):
             ask()
     assert encode(torch.rand(2, 512, 1, 1)).shape == (2, 4, 1, 1)  # its features are all it needs
     monkeypatch.setattr(module, "make_backbone", lambda name: shallow(name, seed=6))

@@ -213,7 +213,9 @@ def test_arrays_that_are_too_small_are_told_the_least_size_that_works(run, tmp_p
     write_arrays(tmp_path / "small", (3, 10, 10))
     code, lines, err = run("train", "small")
     assert (code, lines) == (1, [])
-    assert "images of at least 20x20 pixels (fewer channels take smaller ones), but is (10, 10)" in err
+    assert (
+        "images of at least 20x20 pixels (use fewer convolutions, `channels`, for smaller ones), but is (10, 10)" in err
+    )
     write_arrays(tmp_path / "enough", (3, 20, 20))
     assert run("train", "enough", "--hidden", "4")[0] == 0
     assert run("train", "small", "--hidden", "4", "--channels", "8")[0] == 0

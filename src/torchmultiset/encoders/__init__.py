@@ -1,4 +1,4 @@
-"""Encoders: what turns an input into a memory, a vector (B, D) or a map (B, D, h, w). Any `nn.Module` will do."""
+"""Encoders: modules that map an input to a memory, a vector (B, D) or a map (B, D, h, w). Any `nn.Module` works."""
 
 from torchmultiset.encoders.backbone import Backbone
 from torchmultiset.encoders.conv import ConvEncoder

@@ -1,11 +1,10 @@
-"""2x2 max-pooling of channels-last maps on a CPU, alone and together with the convolution before it.
+"""2x2 max-pooling of channels-last maps on a CPU, alone or fused with the preceding convolution.
 
-`max_pool` takes the maximum of two rows, then of two columns, each a plain operation on whole rows of memory. What is
-kept for the backward pass is which one it was, as the number to multiply a gradient with, not the index of each
-maximum.
+`max_pool` takes the maximum of two rows, then of two columns, each an elementwise operation on whole rows of memory.
+For the backward pass it keeps a 0/1 mask to multiply gradients with, instead of the index of each maximum.
 
-`conv_max_pool` is a convolution and its pooling. For pictures of one or two channels it computes the four results of
-each window as features of one place, which is faster.
+`conv_max_pool` is a convolution followed by pooling. For images of one or two channels it computes the four results of
+each window as features of one position, which is faster.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch.nn.functional import conv2d, max_pool2d, pad
 __all__ = ["conv_max_pool", "max_pool"]
 
 FEW_CHANNELS = 2
-"""With more, the zeros that are multiplied cost more than the layout saves."""
+"""Maximum number of channels for the fused layout; with more, multiplying its zeros costs more than it saves."""
 
 
 def conv_max_pool(
@@ -30,14 +29,14 @@ def conv_max_pool(
     weight: Float[Tensor, "c channels k k"],
     bias: Float[Tensor, " c"] | None = None,
 ) -> Float[Tensor, "b c h w"]:
-    """`max_pool2d(conv2d(x, weight, bias), 2)`."""
-    if _plain(x) or torch.is_autocast_enabled("cpu"):  # which decides what `conv2d` computes in
+    """Compute `max_pool2d(conv2d(x, weight, bias), 2)`."""
+    if _plain(x) or torch.is_autocast_enabled("cpu"):  # autocast chooses the dtype of `conv2d`
         return max_pool(conv2d(x, weight, bias))
     in_pairs = x.shape[2] % 2 == x.shape[3] % 2 == x.storage_offset() % 2 == 0 and x.is_contiguous()
     few = weight.shape[1] <= FEW_CHANNELS and not x.requires_grad
     if not (in_pairs and few and weight.shape[2] % 2 == 1 and x.dtype.itemsize >= 4):
         return max_pool(conv2d(x, weight, bias))
-    if not torch.is_grad_enabled():  # which forward cannot ask
+    if not torch.is_grad_enabled():  # `forward` cannot query this
         weight, bias = weight.detach(), None if bias is None else bias.detach()
     pooled: Tensor = _ConvMaxPool.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     height, width = ((side - weight.shape[2] + 1) // 2 for side in x.shape[2:])
@@ -45,7 +44,7 @@ def conv_max_pool(
 
 
 def max_pool(x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b c h w"]:
-    """`max_pool2d(x, 2)`: the largest of each 2x2 window; an odd row or column at the end is left out."""
+    """Compute `max_pool2d(x, 2)`, the maximum of each 2x2 window; a trailing odd row or column is dropped."""
     b, c, height, width = x.shape
     rows = x.permute(0, 2, 3, 1)
     if _plain(x) or not rows.is_contiguous() or height % 2 or width % 2:
@@ -55,7 +54,7 @@ def max_pool(x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b c h w"]:
 
 
 class _MaxPool(torch.autograd.Function):
-    """Of maps (b, height, width, c); the gradient goes to one of equals."""
+    """Max-pooling of maps (b, height, width, c); among equal values, one gets the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -74,13 +73,13 @@ class _MaxPool(torch.autograd.Function):
 
 
 class _ConvMaxPool(torch.autograd.Function):
-    """The four results of a window as features of one place; the picture has no gradient."""
+    """Convolution with the four results of a window as features of one position; the image gets no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         learns = any(ctx.needs_input_grad)
         c, channels, kernel, _ = weight.shape
-        # The kernel in each place of the window, with zeros around it: all four read the same part of the picture.
+        # The kernel at each position of the window, padded with zeros, so that all four read the same image patch.
         placed = pad(weight, (1, 1, 1, 1)).unfold(2, kernel + 1, 1).unfold(3, kernel + 1, 1)
         placed = placed.permute(2, 3, 0, 1, 4, 5).flip(0, 1).reshape(4 * c, channels, kernel + 1, kernel + 1)
         blocks, kernels = _blocks(x), _blocks(placed)
@@ -103,24 +102,26 @@ class _ConvMaxPool(torch.autograd.Function):
         _, of_kernels, _ = torch.ops.aten.convolution_backward(
             of_features, blocks, kernels, None, one, none, one, False, none, 1, [False, True, False]
         )
-        # Out of the blocks again, and each kernel from its place in the window.
+        # Undo the blocks, then take each kernel from its position in the window.
         places = of_kernels.view(4 * c, channels, 2, 2, *kernels.shape[2:]).permute(0, 1, 4, 2, 5, 3)
         placed = places.reshape(2, 2, c, channels, kernel + 1, kernel + 1)
         windows = [placed[i, j, ..., i : i + kernel, j : j + kernel] for i in (0, 1) for j in (0, 1)]
-        of_weight = grad.new_empty_strided((c, channels, kernel, kernel), ctx.strides)  # as processes exchange it
+        of_weight = grad.new_empty_strided(
+            (c, channels, kernel, kernel), ctx.strides
+        )  # DDP expects the weight's strides
         torch.sum(torch.stack(windows), 0, out=of_weight)
         return None, of_weight, grad.sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _larger(pairs: Tensor, learns: bool) -> tuple[Tensor, Tensor | None]:
-    """The larger ones (n, m) of pairs (n, 2, m), and, to learn from it, 1 where that is the first, else 0."""
+    """Return the larger of each pair, (n, 2, m) -> (n, m), and if `learns` a mask: 1 where it is the first, else 0."""
     first, second = pairs.unbind(1)
     is_first = torch.ge(first, second, out=torch.empty(first.shape, dtype=first.dtype)) if learns else None
     return torch.maximum(first, second), is_first
 
 
 def _to_windows(grad: Tensor, is_upper: Tensor, is_left: Tensor, shape: Sequence[int]) -> Tensor:
-    """The gradient of maps (b, height, width, c) from that of what was pooled, (n, c)."""
+    """Compute the gradient of maps (b, height, width, c) from that of the pooled maps (n, c)."""
     columns = _to_pairs(grad, is_left).view(-1, shape[2] * shape[3])
     return _to_pairs(columns, is_upper.view(columns.shape)).view(*shape)
 
@@ -134,7 +135,7 @@ def _to_pairs(grad: Tensor, is_first: Tensor) -> Tensor:
 
 
 def _blocks(x: Tensor) -> Tensor:
-    """2x2 pixels as channels of one, channels last. Two neighbours move as one complex number, which is faster."""
+    """Move 2x2 pixels to channels, channels last. Copying two neighbours as one complex number is faster."""
     b, c, height, width = x.shape
     pairs = torch.view_as_complex(x.view(b, c, height // 2, 2, width // 2, 2))
     blocks = torch.view_as_real(pairs.permute(0, 2, 4, 1, 3).contiguous())

@@ -1,4 +1,4 @@
-"""Frozen pretrained trunks: images in, feature maps out, and nothing ever learned."""
+"""Frozen pretrained backbones, which map images to feature maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from torchmultiset._checks import can_look, check, given
+from torchmultiset._checks import can_look, check
 from torchmultiset._files import file_sha256
 
 __all__ = ["Backbone", "load_weights"]
@@ -22,15 +22,15 @@ __all__ = ["Backbone", "load_weights"]
 class Backbone(nn.Module):
     """A frozen trunk together with the input normalisation it was trained with.
 
-    Frozen means: evaluation mode, always (batch norm keeps its statistics even when the model around it is put
-    into training mode), and no gradients.
+    It is always in evaluation mode (batch norm keeps its statistics even when the surrounding model is in training
+    mode) and has no gradients.
 
     Args:
-        trunk: Maps normalised images (B, 3, H, W) to feature maps (B, channels, h, w).
-        name: What it is called, in file names and messages too.
+        trunk: Module that maps normalised images (B, 3, H, W) to feature maps (B, channels, h, w).
+        name: Name of the backbone, also used in file names and messages.
         channels: Number of channels of the feature maps.
-        mean: What is taken away from red, green and blue values in [0, 1].
-        std: What they are then divided by.
+        mean: Mean subtracted from red, green and blue values in [0, 1].
+        std: Standard deviation by which they are then divided.
 
     Example:
         >>> backbone = Backbone(nn.MaxPool2d(4), name="pool", channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -48,19 +48,19 @@ class Backbone(nn.Module):
         self.name = name
         self.channels = channels
         self.trunk = trunk.requires_grad_(False)
-        # Not among the weights: they belong to the code, and no checkpoint may change them.
+        # Not persistent: the normalisation belongs to the code, and no checkpoint may change it.
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
         self.eval()
 
     def forward(self, images: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:
-        """Feature maps (B, channels, h, w), on the device of the weights.
+        """Compute feature maps (B, channels, h, w), on the device of the weights.
 
         Args:
-            images: (B, 3, H, W), or (B, 1, H, W) if grey: uint8, or floating in [0, 1].
+            images: Images (B, 3, H, W), or (B, 1, H, W) if grey: uint8, or floating-point in [0, 1].
         """
         _check_images(images)
-        # no_grad and not inference_mode: a head that learns from the features must be able to save them.
+        # no_grad instead of inference_mode: a layer trained on the features must be able to save them.
         with torch.no_grad():
             x = images.to(self.mean.device).to(self.mean.dtype)
             if images.dtype == torch.uint8:
@@ -70,11 +70,11 @@ class Backbone(nn.Module):
         return features
 
     def train(self, mode: bool = True) -> Backbone:  # noqa: ARG002
-        """Stay in evaluation mode, whatever is asked for."""
+        """Stay in evaluation mode, regardless of `mode`."""
         return super().train(False)
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that the features depend on: name, normalisation and weights.
+        """Return the SHA-256 of all that the features depend on: name, normalisation and weights.
 
         Example:
             >>> a = Backbone(nn.Identity(), name="a", channels=3, mean=[0.0] * 3, std=[1.0] * 3)
@@ -85,29 +85,29 @@ class Backbone(nn.Module):
         digest = hashlib.sha256(self.name.encode())
         weights = {"mean": self.mean, "std": self.std, **self.trunk.state_dict(prefix="trunk.")}
         for name, value in sorted(weights.items()):
-            # How many batches the trunk was trained on does not reach the features; old checkpoints lack it.
+            # The number of training batches does not affect the features, and old checkpoints lack it.
             if not name.endswith("num_batches_tracked"):
                 digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
                 digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
 
     def extra_repr(self) -> str:
-        """The name and the number of channels, for printing."""
+        """Return the name and the number of channels, for printing."""
         return f"name={self.name!r}, channels={self.channels}"
 
 
 def load_weights(trunk: nn.Module, path: str | Path, *, ignore: str) -> None:
-    """Load a checkpoint file into a trunk, all keys and shapes checked, without ever running code from it.
+    """Load a checkpoint file into a trunk, checking all keys and shapes and without running code from the file.
 
     Args:
-        trunk: Whose weights are replaced.
-        path: A file made by ``torch.save(state_dict)``, or ``.safetensors``. If its name carries the beginning
-            of its SHA-256, as in ``resnet34-b627a593.pth``, the file is checked against it.
-        ignore: Keys that begin with this are not of the trunk (its classifier) and left out.
+        trunk: Module whose weights are replaced.
+        path: File written by ``torch.save(state_dict)``, or ``.safetensors``. If its name contains a prefix of its
+            SHA-256, as in ``resnet34-b627a593.pth``, the file is checked against it.
+        ignore: Prefix of keys to skip, such as those of the classifier.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, is not a checkpoint, or is one of another network.
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, is not a checkpoint, or belongs to another network.
     """
     path = Path(path)
     if not path.is_file():
@@ -120,14 +120,14 @@ def load_weights(trunk: nn.Module, path: str | Path, *, ignore: str) -> None:
         ("missing", needed - weights.keys()),
         ("unknown", weights.keys() - expected.keys()),
         (
-            "of another shape",
+            "wrong shape",
             {key for key in needed & weights.keys() if weights[key].shape != expected[key].shape},
         ),
     ]
     if any(keys for _, keys in problems):
-        told = "; ".join(f"{what}: {_some(keys)}" for what, keys in problems if keys)
-        raise ValueError(f"{path} is not a checkpoint of {type(trunk).__name__}: {told}")
-    # Not strict, because of num_batches_tracked only: all that matters was checked above.
+        details = "; ".join(f"{what}: {_some(keys)}" for what, keys in problems if keys)
+        raise ValueError(f"{path} is not a checkpoint of {type(trunk).__name__}: {details}")
+    # Not strict only because of num_batches_tracked: all other keys were checked above.
     trunk.load_state_dict(weights, strict=False)
 
 
@@ -135,13 +135,13 @@ def _check_images(images: Tensor) -> None:
     ok = images.ndim == 4 and images.shape[1] in (1, 3)
     ok = ok and (images.dtype == torch.uint8 or images.is_floating_point())
     check(ok, "images", "a uint8 or floating-point tensor of shape (B, 3, H, W) or (B, 1, H, W)", images)
-    # Looking costs nothing beside the trunk on the CPU; elsewhere it would wait for the device.
+    # On the CPU this check is cheap compared with the trunk; elsewhere it would synchronise with the device.
     if images.is_floating_point() and can_look(images):
         lowest, highest = (float(bound) for bound in images.aminmax())
         if not (lowest >= 0 and highest <= 1):
             raise ValueError(
-                f"images must hold values from 0 to 1 if floating-point, but these go from {lowest:g} to"
-                f" {highest:g}; the backbone does its own normalisation"
+                f"images must hold values from 0 to 1 if floating-point, but these range from {lowest:g} to"
+                f" {highest:g}; do not normalise them, since the backbone does"
             )
 
 
@@ -151,8 +151,8 @@ def _check_hash(path: Path) -> None:
         actual = file_sha256(path)
         if not actual.startswith(named[1]):
             raise ValueError(
-                f"{path} is damaged, or another file: its SHA-256 begins with {actual[: len(named[1])]}, not"
-                f" with {named[1]} as its name says. Fetch it again, or rename it if it is meant to differ"
+                f"{path} is damaged or a different file: its SHA-256 begins with {actual[: len(named[1])]}, not"
+                f" with {named[1]} as in its name. Download it again, or rename it if it is meant to differ"
             )
 
 
@@ -166,13 +166,12 @@ def _read(path: Path) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise ValueError(f"{path} is not a safetensors file: {error}") from error
     try:
-        # weights_only refuses every pickle that is more than tensors in plain containers.
+        # weights_only rejects pickles that contain anything but tensors in plain containers.
         weights = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files make it raise nearly anything
-        what = type(error).__name__
-        raise ValueError(f"{path} is damaged, or holds more than plain tensors: refused ({what})") from error
+    except Exception as error:  # damaged files raise exceptions of many types
+        raise ValueError(f"{path} is damaged, or contains more than plain tensors, and was not loaded") from error
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise ValueError(f"{path} must hold a state dict (key -> tensor), but holds {given(type(weights))}")
+        raise ValueError(f"{path} must hold a state dict: save it with torch.save(model.state_dict(), path)")
     return weights
 
 

@@ -23,12 +23,12 @@ class ConvEncoder(nn.Module):
     """Convolutions, each followed by 2x2 max-pooling and ReLU: 100x100 pixels become a 9x9 map of 32 features.
 
     Args:
-        in_channels: Channels of the images.
-        channels: Features of each convolution.
-        kernel: Size of the convolutions.
-        norm: ``"batch"`` normalises what was pooled over the batch; None, as in the paper, does not.
+        in_channels: Number of channels of the images.
+        channels: Number of output channels of each convolution.
+        kernel: Kernel size of the convolutions.
+        norm: ``"batch"`` applies batch normalisation after pooling; None, as in the paper, does not.
 
-    Pooling comes before ReLU: the result is the same, since ReLU keeps order, with a quarter of the ReLU's work.
+    Pooling comes before ReLU: the result is the same, since ReLU is monotonic, at a quarter of the ReLU's cost.
 
     Example:
         >>> encoder = ConvEncoder()
@@ -51,18 +51,18 @@ class ConvEncoder(nn.Module):
         check_one_of("norm", norm, (None, "batch"))
         self.in_channels = in_channels
         self.kernel = kernel
-        # A bias before a batch normalisation is subtracted again.
+        # Batch normalisation would cancel a bias.
         self.convs = nn.ModuleList(
             nn.Conv2d(a, b, kernel, bias=norm is None) for a, b in pairwise([in_channels, *channels])
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(b) if norm else nn.Identity() for b in channels)
-        # Channels last, pixels first: twice as fast here, and all that follows keeps the layout. It is set in the
-        # weights because images of one channel have no layout of their own.
+        # The channels-last layout is twice as fast here, and later layers keep it. It is set on the weights because
+        # the layout of single-channel images is ambiguous.
         for conv in self.convs:
             conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Shaped[Tensor, "b channels height width"]) -> Float[Tensor, "b d h w"]:
-        """A map (B, D, h, w) from images (B, channels, H, W), uint8 or float in [0, 1]."""
+        """Compute a map (B, D, h, w) from images (B, channels, H, W), uint8 or float in [0, 1]."""
         check(
             x.ndim == 4 and x.shape[1] == self.in_channels and (x.dtype == torch.uint8 or x.is_floating_point()),
             "x",
@@ -78,13 +78,13 @@ class ConvEncoder(nn.Module):
         return x
 
     def memory_shape(self, height: int, width: int) -> tuple[int, int, int]:
-        """Channels, height and width of the map for images of this size."""
-        # One place of one example has no spread that a normalisation could learn from.
+        """Return the channels, height and width of the map for images of this size."""
+        # Batch normalisation cannot train on one position of one example.
         shape, least = [height, width], 2 if isinstance(self.norms[0], nn.BatchNorm2d) else 1
         for _ in self.convs:
             shape = [(side - self.kernel + 1) // 2 for side in shape]
             least = 2 * least + self.kernel - 1
-        enough = f"images of at least {least}x{least} pixels (fewer channels take smaller ones)"
+        enough = f"images of at least {least}x{least} pixels (use fewer convolutions, `channels`, for smaller ones)"
         check(min(shape) >= 1, "x", enough, (height, width))
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)

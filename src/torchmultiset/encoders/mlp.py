@@ -1,4 +1,4 @@
-"""An encoder for inputs that are vectors."""
+"""An encoder for vector inputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["MLPEncoder"]
 
 @recorded
 class MLPEncoder(nn.Module):
-    """Linear layers with ReLU after each.
+    """Linear layers, each followed by ReLU.
 
     Args:
-        features: Features of the input.
+        features: Number of input features.
         hidden: Units of each layer; the last is the memory's D.
 
-    Inputs are standardised first, by the mean and spread that `standardise` was shown; as they are until then.
+    Inputs are first standardised with the mean and standard deviation that `standardise` computed, if it was called.
 
     Example:
         >>> MLPEncoder(7, hidden=(64, 32))(torch.rand(2, 7)).shape
@@ -44,20 +44,20 @@ class MLPEncoder(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "b features"]) -> Float[Tensor, "b d"]:
-        """A vector (B, D) from vectors (B, features)."""
+        """Compute a vector (B, D) from vectors (B, features)."""
         check_float("x", x, "(B, features)", like=(None, self.features))
         out: Tensor = self.layers((x - self.mean) / self.spread)
         return out
 
     @torch.no_grad()
     def standardise(self, x: Float[Tensor, "n features"]) -> None:
-        """From now on take each feature relative to its mean and spread here, whatever it is measured in.
+        """Set the mean and standard deviation with which inputs are standardised.
 
         Args:
-            x: Inputs (N, features) to learn from.
+            x: Training inputs (N, features).
         """
         check_float("x", x, "(N, features)", like=(None, self.features))
         spread, mean = torch.std_mean(x.double(), 0, correction=0)
         self.mean.copy_(mean)
-        # One that does not vary, but for rounding, says nothing.
+        # Features that are constant up to rounding are not rescaled.
         self.spread.copy_(torch.where(spread > 1e-6 * mean.abs(), spread, 1.0))

@@ -1,4 +1,4 @@
-"""A frozen pretrained backbone under a small layer that learns."""
+"""A frozen pretrained backbone followed by a small trainable layer."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ BACKBONES = Registry(
         "efficientnet-lite0": "torchmultiset.encoders.efficientnet:efficientnet_lite0",
     },
 )
-"""Functions that make a frozen backbone with its ImageNet weights."""
+"""Functions that return a frozen backbone with its ImageNet weights."""
 CHANNELS: Mapping[str, int] = {"resnet34": 512, "efficientnet-lite0": 1280}
-"""Channels of the features of each."""
+"""Number of feature channels of each backbone."""
 
 
 def make_backbone(name: BackboneName, *, progress: bool = False) -> Backbone:
-    """A frozen backbone with its ImageNet weights, by name.
+    """Return a frozen backbone with its ImageNet weights.
 
     Args:
-        name: Which one.
+        name: Name of the backbone.
         progress: Show a progress bar if its weights have to be downloaded.
     """
     made: Backbone = BACKBONES[name](progress=progress)
@@ -44,13 +44,13 @@ def make_backbone(name: BackboneName, *, progress: bool = False) -> Backbone:
 
 @recorded
 class PretrainedEncoder(nn.Module):
-    """Features of a frozen backbone, projected to fewer channels at each place by a layer that learns.
+    """Features of a frozen backbone, projected to fewer channels by a trainable 1x1 convolution.
 
     Args:
-        backbone: Which one. It is made when the first image comes: features that were cached need none of it.
-        width: Channels of the memory.
-        fingerprint: `Backbone.fingerprint` of the one whose features were learned from; a backbone with other weights
-            is refused. None: that of the one that is made first.
+        backbone: Name of the backbone. It is loaded with the first image: cached features do not need it.
+        width: Number of channels of the memory.
+        fingerprint: `Backbone.fingerprint` of the backbone used in training; a backbone with other weights is
+            rejected. None: that of the first backbone loaded.
 
     The backbone is not part of the state dict: its weights never change and belong to its own package or file.
 
@@ -61,7 +61,7 @@ class PretrainedEncoder(nn.Module):
     """
 
     arguments: dict[str, Any]
-    """Set by `recorded`."""
+    """Constructor arguments, set by `recorded`."""
 
     def __init__(self, backbone: BackboneName, *, width: int = 128, fingerprint: str | None = None) -> None:
         super().__init__()
@@ -70,29 +70,30 @@ class PretrainedEncoder(nn.Module):
         self.channels = CHANNELS[backbone]
         self.fingerprint = fingerprint
         self.project = nn.Conv2d(self.channels, width, 1)
-        self._backbone: list[Backbone] = []  # in a list, so that it is no submodule
+        self._backbone: list[Backbone] = []  # in a list, so that it is not a submodule
 
     def backbone(self) -> Backbone:
-        """The backbone, made when it is asked for first.
+        """Return the backbone, loading it on the first call.
 
         Raises:
-            ValueError: Its weights are not those that were learned from.
+            ValueError: If its weights are not those used in training.
         """
         if not self._backbone:
-            with torch.random.fork_rng(devices=[]):  # random weights come before the pretrained ones
+            with torch.random.fork_rng(devices=[]):  # random weights are drawn before the pretrained ones are loaded
                 made = make_backbone(self.name)
             found = made.fingerprint()
             if self.fingerprint not in (None, found):
                 raise ValueError(
-                    f"the weights of {self.name} are not the ones that this model was trained with: their fingerprint"
-                    f" was {str(self.fingerprint)[:12]}... and is now {found[:12]}.... Install those, or train it again"
+                    f"the weights of {self.name} are not those this model was trained with: the fingerprint was"
+                    f" {str(self.fingerprint)[:12]}... and is now {found[:12]}.... Install the original weights, or"
+                    " train the model again"
                 )
             self.fingerprint = self.arguments["fingerprint"] = found
             self._backbone.append(made)
         return self._backbone[0]
 
     def forward(self, x: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:
-        """A map (B, width, h, w), from features (B, channels, h, w) or from images (B, 3, H, W)."""
+        """Compute a map (B, width, h, w) from features (B, channels, h, w) or images (B, 3, H, W)."""
         check(
             x.ndim == 4 and x.shape[1] in (1, 3, self.channels),
             "x",
@@ -101,7 +102,7 @@ class PretrainedEncoder(nn.Module):
         )
         if x.shape[1] != self.channels:
             backbone, device = self.backbone(), self.project.weight.device
-            if backbone.mean.device != device:  # being no submodule, it does not move with this one
+            if backbone.mean.device != device:  # not a submodule, so it is not moved with this module
                 backbone.to(device)
             x = backbone(x)
         x = x.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""ResNet-34, the paper's image encoder, in the key names of the standard ImageNet checkpoint."""
+"""ResNet-34, the paper's image encoder, with the key names of the standard ImageNet checkpoint."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torchmultiset.encoders.backbone import Backbone, load_weights
 __all__ = ["ResNet34", "resnet34"]
 
 CHECKPOINT = "https://download.pytorch.org/models/resnet34-b627a593.pth"
-"""The standard ImageNet weights; the end of the name is the beginning of the file's SHA-256."""
+"""URL of the standard ImageNet weights; the name ends with a prefix of the file's SHA-256."""
 
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
-"""Blocks and channels of each stage (He et al. 2016, table 1, "34-layer")."""
+"""Number of blocks and channels of each stage (He et al. 2016, table 1, "34-layer")."""
 
 
 def resnet34(weights: str | Path | None = "imagenet", *, progress: bool = False) -> Backbone:
-    """The paper's frozen trunk: images (B, 3, H, W) -> features (B, 512, H / 32, W / 32), rounded up.
+    """Return the paper's frozen backbone: images (B, 3, H, W) -> features (B, 512, H / 32, W / 32), rounded up.
 
     Args:
-        weights: ``"imagenet"`` downloads the standard checkpoint once, into the folder that torch.hub (and so
-            torchvision) keeps them in. A path loads a file of that kind, ``.pth`` or ``.safetensors``. None
-            leaves the weights random: for tests and timings.
-        progress: Whether to show the download.
+        weights: ``"imagenet"`` downloads the standard checkpoint once, into the folder that torch.hub and torchvision
+            use. A path loads such a checkpoint, ``.pth`` or ``.safetensors``. None leaves the weights random, for
+            tests and benchmarks.
+        progress: Whether to show a progress bar for the download.
 
     Example:
         >>> backbone = resnet34(weights=None)
@@ -55,7 +55,7 @@ class ResNet34(nn.Module):
             channels = width
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 512 i j"]:
-        """Feature maps of normalised images."""
+        """Compute feature maps of normalised images."""
         x = self.bn1(self.conv1(x)).relu()
         x = nn.functional.max_pool2d(x, 3, stride=2, padding=1)
         for stage in range(1, len(STAGES) + 1):
@@ -86,7 +86,7 @@ class _Block(nn.Module):
 def _download(progress: bool) -> Path:
     name = CHECKPOINT.rsplit("/", 1)[-1]
     path = Path(torch.hub.get_dir()) / "checkpoints" / name
-    if path.exists():  # its hash is checked when it is loaded
+    if path.exists():  # its hash is checked on loading
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix = name.removesuffix(".pth").rsplit("-", 1)[-1]
@@ -94,8 +94,8 @@ def _download(progress: bool) -> Path:
         torch.hub.download_url_to_file(CHECKPOINT, str(path), hash_prefix=prefix, progress=progress)
     except URLError as error:
         raise ConnectionError(
-            f"could not download {CHECKPOINT}: {error}. Fetch it elsewhere and save it as {path}"
+            f"could not download {CHECKPOINT}: {error}. Download it by other means and save it as {path}"
         ) from error
-    except RuntimeError as error:  # what torch.hub raises for a wrong hash
-        raise ValueError(f"{CHECKPOINT} sent a damaged file: {error}. Nothing was kept; try again") from error
+    except RuntimeError as error:  # torch.hub raises it for a wrong hash
+        raise ValueError(f"the download of {CHECKPOINT} is damaged: {error}. Nothing was saved; try again") from error
     return path
