@@ -29,8 +29,8 @@ def multiset_loss_as_defined(
     `multiset_loss` computes the same value with fewer passes over memory, and has options.
 
     Args:
-        logits: Scores (B, T, C) of a policy, each before its label was chosen.
-        labels: Labels (B, T) that were emitted.
+        logits: Scores (B, T, C) of a policy, before each label was emitted.
+        labels: Emitted labels (B, T).
         target: Counts (B, C).
 
     Example:

@@ -41,7 +41,9 @@ def __getattr__(name: str) -> Any:
         try:
             from torchmultiset.metrics import _classes
         except ImportError as error:
-            raise ImportError('metrics as classes need torchmetrics: pip install "torchmultiset[metrics]"') from error
+            raise ImportError(
+                'the metric classes require torchmetrics: pip install "torchmultiset[metrics]"'
+            ) from error
         return getattr(_classes, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

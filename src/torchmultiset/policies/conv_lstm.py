@@ -27,8 +27,7 @@ class ConvLSTMState(NamedTuple):
     of_label: Float[Tensor, "4*q 1 k k"]
     """The first layer's weights for the label map."""
     weights: tuple[Tensor, ...]
-    """Weights of each layer for the hidden states that it reads: that of the layer below, if there is one, and its
-    own."""
+    """Weights of each layer for the hidden states of the layer below, if there is one, and its own."""
     hidden: tuple[Float[Tensor, "b q h w"], ...]
     cell: tuple[Float[Tensor, "b q h w"], ...]
 
@@ -42,7 +41,7 @@ class ConvLSTMPolicy(nn.Module):
     contribution is computed once per rollout, and so are those of all C + 1 labels if they are not more than the batch.
 
     Args:
-        num_classes: Number of classes, C, including END.
+        num_classes: Number of classes, C, including END if there is one.
         memory: Channels, height and width of the memory.
         hidden: Channels of each layer, q.
         layers: Number of layers.

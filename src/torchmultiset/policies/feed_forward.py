@@ -33,7 +33,7 @@ class FeedForwardPolicy(nn.Module):
     The first layer is linear in memory and counts, so the memory's contribution is computed once per rollout.
 
     Args:
-        num_classes: Number of classes, C, including END.
+        num_classes: Number of classes, C, including END if there is one.
         memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
         hidden: Units of each layer.
         layers: Number of hidden layers.

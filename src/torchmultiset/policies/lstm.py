@@ -30,7 +30,7 @@ class LSTMPolicy(nn.Module):
     """LSTM layers that read the memory and the previous label at each step, followed by a softmax classifier.
 
     Args:
-        num_classes: Number of classes, C, including END.
+        num_classes: Number of classes, C, including END if there is one.
         memory: Number of features of the memory, D.
         hidden: Units of each layer, q.
         layers: Number of layers.

@@ -49,7 +49,7 @@ class TransformerPolicy(nn.Module):
     memory are computed once per rollout; the cost of a step does not depend on the number of labels before it.
 
     Args:
-        num_classes: Number of classes, C, including END.
+        num_classes: Number of classes, C, including END if there is one.
         memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
         places: Maximum number of positions h w, each with a learned embedding; 1 for vectors.
         width: Width of the query; a multiple of `heads`.
