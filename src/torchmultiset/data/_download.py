@@ -62,7 +62,7 @@ def download(
         timeout: Seconds without data from a mirror before the next one is tried.
         progress: Show a progress bar on standard error.
         rounds: Maximum number of passes over the mirrors. A mirror without the file is tried only once.
-        pause: Seconds to wait before the second pass; twice as long before the third, and so on.
+        pause: Seconds to wait before the second pass; the wait grows linearly with each further pass.
 
     Returns:
         `path`.
