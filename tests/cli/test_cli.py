@@ -82,7 +82,7 @@ def test_the_help_explains_every_field_of_the_configuration(run, config):
         ("data build mnist-multi out --train many", 'unable to convert "many" into int'),
         ("data build mnist-multi out --workers 0", "Must be >= 1"),
         ("data build mnist-multi out --sizes 4", "--sizes"),
-        ("data build mnist-multi out --sizes 4 1", "sizes must be (least, most)"),
+        ("data build mnist-multi out --sizes 4 1", "sizes must be (minimum, maximum)"),
         ("data build mnist-multi out --sizes 5 9", "cannot always fit on a canvas"),
         ("data build mnist-multi out --classes 1 11", "different digits from 0 to 9"),
         ("data build coco-easy out.csv", 'must have extension "jsonl"'),
@@ -112,7 +112,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
     ("command", "message"),
     [
         ("data build mnist-multi out --mnist nowhere", "there is no folder nowhere"),
-        ("data build mnist-multi taken --mnist bundled", "taken is not empty and holds no data set"),
+        ("data build mnist-multi taken --mnist bundled", "taken is not empty and contains no data set"),
         (f"data build coco-easy out.jsonl {COCO}", "there is no annotation file a.json"),
         ("data describe nowhere", "there is no file or folder nowhere"),
         ("data describe taken", "there is no data set in taken"),

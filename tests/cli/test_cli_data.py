@@ -108,7 +108,7 @@ def test_a_build_says_what_it_made_and_what_to_try_next(run, tmp_path, monkeypat
 def test_another_data_set_is_not_overwritten(run, digits):
     code, _, err = run("data", "build", "mnist-multi", digits, "--variant", "1-4", "--mnist", "bundled", "--train", 13)
     assert code == 1
-    assert "holds a different data set" in err
+    assert "contains a different data set" in err
     assert made_with(digits)["train"] == 12
 
 
@@ -225,7 +225,7 @@ def test_a_list_of_ones_own_is_not_overwritten(run, coco_folder):
     out.write_text("mine\n")
     code, _, err = run("data", "build", "coco-easy", out, *COCO_FILES, "--min-area=0", "--rare-below=0")
     assert code == 1
-    assert "easy.jsonl is there already" in err
+    assert "easy.jsonl already exists" in err
     assert out.read_text() == "mine\n"
 
 

@@ -175,7 +175,7 @@ def test_the_generator_decides(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["shift", "affine"])
 def test_vectors_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"augment needs images, .* but inputs have shape \(4, 3\)"):
+    with pytest.raises(ValueError, match=r"augment requires images .*, but inputs have shape \(4, 3\)"):
         AUGMENTATIONS[name](batch_of(torch.zeros(4, 3)), seeded())
 
 

@@ -386,22 +386,22 @@ def without(key, field):
         (lambda content: content.pop("images"), "list of objects 'images'"),
         (lambda content: content.pop("annotations"), "list of objects 'annotations'"),
         (lambda content: content.update(categories={}), "list of objects 'categories'"),
-        (lambda content: content.update(annotations=[]), "'annotations' that is not empty"),
+        (lambda content: content.update(annotations=[]), "non-empty list of objects 'annotations'"),
         (without("images", "file_name"), r"1 of 9 images have no 'file_name': images\[1\]"),
         (without("annotations", "bbox"), r"1 of 27 annotations have no 'bbox': annotations\[1\]"),
         (without("categories", "name"), "categories have no 'name'"),
         (change("annotations", category_id=3), "1 of 27 annotations have an unknown category_id: ids 2"),
         (change("annotations", image_id=99), "1 of 27 annotations have an unknown image_id: ids 2"),
-        (change("annotations", id=1), "2 of 27 annotations have an id that another one has, too: ids 1, 1"),
-        (change("images", id=11), "2 of 9 images have an id that another one has, too: ids 11, 11"),
-        (change("images", file_name="a11.png"), "2 of 9 images have a file_name that another one has, too: ids 11, 12"),
+        (change("annotations", id=1), "2 of 27 annotations have a duplicate id: ids 1, 1"),
+        (change("images", id=11), "2 of 9 images have a duplicate id: ids 11, 11"),
+        (change("images", file_name="a11.png"), "2 of 9 images have a duplicate file_name: ids 11, 12"),
         (change("images", width=0), "1 of 9 images have a width or height below 1: ids 12"),
         (change("images", height="20"), "'height' must be an integer in all images"),
-        (change("categories", name="cow"), "2 of 4 categories have a name that another one has, too: ids 7, 1"),
-        (change("annotations", bbox=[0, 0, -5, 2]), "bbox of negative width or height, or that is not finite: ids 2"),
-        (change("annotations", bbox=[0, float("nan"), 5, 2]), "not finite: ids 2"),
+        (change("categories", name="cow"), "2 of 4 categories have a duplicate name: ids 7, 1"),
+        (change("annotations", bbox=[0, 0, -5, 2]), "bbox that is not finite or has a negative width or height: ids 2"),
+        (change("annotations", bbox=[0, float("nan"), 5, 2]), "not finite .*: ids 2"),
         (change("annotations", bbox=[0, 0, 5]), "'bbox' must be four numbers"),
-        (change("annotations", bbox=[0, 0, 0, 2]), "1 large objects have a bbox without width or height.* id 2"),
+        (change("annotations", bbox=[0, 0, 0, 2]), "1 large objects have a bbox of zero width or height.* id 2"),
         (change("annotations", area=-1), "area that is negative or not finite: ids 2"),
         (change("annotations", area=[1]), "'area' must be a number"),
         (change("annotations", image_id=1.5), "'image_id' must be an integer"),
@@ -444,7 +444,7 @@ def test_what_is_not_json_is_refused(make, tmp_path, text):
 def test_json_that_is_no_object_is_refused(make, tmp_path):
     make()
     (tmp_path / "train.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"train\.json must hold a JSON object"):
+    with pytest.raises(ValueError, match=r"train\.json must contain a JSON object"):
         build(CocoRules(), tmp_path / "train.json", tmp_path / "test.json", tmp_path)
 
 

@@ -145,7 +145,7 @@ def test_a_file_that_says_something_else_is_left_alone(tmp_path, built):
     write_coco_manifest(path, built)
     assert path.read_bytes() == written
     path.write_text("mine\n")
-    with pytest.raises(FileExistsError, match=r"m\.jsonl is there already"):
+    with pytest.raises(FileExistsError, match=r"m\.jsonl already exists with different content"):
         write_coco_manifest(path, built)
     assert path.read_text() == "mine\n"
     with pytest.raises(ValueError, match=r"a \.jsonl file"):

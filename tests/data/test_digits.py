@@ -278,12 +278,12 @@ def test_damaged_gzip(folder: Path, damage: Damage) -> None:
         (lambda content: b"<html>busy</html>", "starts with 3c 68 74 6d, not with 00 00 08 03"),
         (lambda content: b"\0\0\x0d\x03" + content[4:], "starts with 00 00 0d 03, not with 00 00 08 03"),
         (lambda content: idx(SMALL[LABELS]), "starts with 00 00 08 01, not with 00 00 08 03"),
-        (lambda content: content[:9], "is cut off inside its header"),
-        (lambda content: content[:16], r"should hold 4704 bytes .* \(6, 28, 28\), but holds only 0"),
-        (lambda content: content[:-1], r"should hold 4704 bytes .* \(6, 28, 28\), but holds only 4703"),
-        (lambda content: content + b"\0", r"should hold 4704 bytes .* \(6, 28, 28\), but holds more"),
+        (lambda content: content[:9], "is truncated inside its header"),
+        (lambda content: content[:16], r"should have 4704 bytes .* \(6, 28, 28\), but has only 0"),
+        (lambda content: content[:-1], r"should have 4704 bytes .* \(6, 28, 28\), but has only 4703"),
+        (lambda content: content + b"\0", r"should have 4704 bytes .* \(6, 28, 28\), but has more"),
         # Lengths that no memory could hold: nothing is set aside for them.
-        (lambda content: content[:4] + b"\xff" * 12 + content[16:], "but holds only 4704"),
+        (lambda content: content[:4] + b"\xff" * 12 + content[16:], "but has only 4704"),
     ],
     ids=["empty", "a page", "floats", "labels", "half a header", "header only", "cut off", "too long", "huge"],
 )
@@ -303,7 +303,7 @@ def test_content_beyond_what_the_header_says_is_not_unpacked(tmp_path: Path) -> 
     bomb.write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes(64_000_000), compresslevel=1))
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"should hold 3 bytes .* holds more"):
+        with pytest.raises(ValueError, match=r"should have 3 bytes .* has more"):
             read_idx(bomb, ndim=1)
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
@@ -313,12 +313,12 @@ def test_content_beyond_what_the_header_says_is_not_unpacked(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "array", "problem"),
     [
-        (LABELS, np.zeros(5, np.uint8), rf"{IMAGES}.gz holds 6 images, but .*{LABELS}.gz 5 labels: take both from"),
-        (TEST_LABELS, np.zeros(4, np.uint8), rf"{TEST_IMAGES}.gz holds 3 images, but .*{TEST_LABELS}.gz 4 labels"),
-        (LABELS, np.full(6, 10, np.uint8), rf"{LABELS}.gz must hold labels from 0 to 9, but holds 10"),
-        (IMAGES, np.zeros((6, 28, 27), np.uint8), rf"{IMAGES}.gz must hold images of 28x28.*\(6, 28, 27\)"),
-        (IMAGES, np.zeros((0, 28, 28), np.uint8), rf"{IMAGES}.gz must hold images of 28x28.*\(0, 28, 28\)"),
-        (TEST_IMAGES, TRAIN[1:4], "3 images are in two of the pools"),
+        (LABELS, np.zeros(5, np.uint8), rf"{IMAGES}.gz has 6 images, but .*{LABELS}.gz has 5 labels: use files from"),
+        (TEST_LABELS, np.zeros(4, np.uint8), rf"{TEST_IMAGES}.gz has 3 images, but .*{TEST_LABELS}.gz has 4 labels"),
+        (LABELS, np.full(6, 10, np.uint8), rf"{LABELS}.gz must contain labels from 0 to 9, but contains 10"),
+        (IMAGES, np.zeros((6, 28, 27), np.uint8), rf"{IMAGES}.gz must contain images of 28x28.*\(6, 28, 27\)"),
+        (IMAGES, np.zeros((0, 28, 28), np.uint8), rf"{IMAGES}.gz must contain images of 28x28.*\(0, 28, 28\)"),
+        (TEST_IMAGES, TRAIN[1:4], "3 images are in two of the train, validation and test pools"),
     ],
 )
 def test_files_that_do_not_belong_together(folder: Path, name: str, array: np.ndarray, problem: str) -> None:
@@ -376,7 +376,7 @@ def test_download_refuses_other_files(
     folder: Path, tmp_path: Path, serve: Callable[[Path], ThreadingHTTPServer]
 ) -> None:
     serve(folder)
-    with pytest.raises(DownloadError, match=r"train-images-idx3-ubyte\.gz: sent bytes with another SHA-256"):
+    with pytest.raises(DownloadError, match=r"train-images-idx3-ubyte\.gz: sent a file with a different SHA-256"):
         load_digits("download", cache=tmp_path / "cache")
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
 

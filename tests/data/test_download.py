@@ -192,9 +192,9 @@ def test_damaged_file_stays_until_the_right_one_is_there(fetch: Fetch, path: Pat
 @pytest.mark.parametrize(
     ("behaviour", "problem"),
     [
-        ("missing", "answered HTTP 404"),
-        ("busy", "answered HTTP 503"),
-        ("wrong_bytes", "another SHA-256"),
+        ("missing", "returned HTTP 404"),
+        ("busy", "returned HTTP 503"),
+        ("wrong_bytes", "a different SHA-256"),
         ("truncates", f"closed the connection after {HALF} of {len(CONTENT)} bytes"),
         ("silent", "sent nothing for 1 s"),
         ("stalls", "sent nothing for 1 s"),

@@ -214,8 +214,8 @@ def test_an_image_that_cannot_be_read_loses_only_its_batch(tmp_path):
         (Halves(), make_images(10, size=16), r"image \['uint8', 3, 8, 8\], not \['uint8', 3, 16, 16\]"),
         (Halves(), make_images(10)[:, :1], r"image \['uint8', 3, 8, 8\], not \['uint8', 1, 8, 8\]"),
         (Halves(), make_images(10) / np.float32(255), r"not \['float32', 3, 8, 8\]"),
-        (Halves(), make_images(10, seed=1), r"other images: the pixels of '000000001000\.jpg' were different"),
-        (Halves(), np.roll(make_images(10), 1, axis=0), "other images"),
+        (Halves(), make_images(10, seed=1), r"different images: the pixels of '000000001000\.jpg' have changed"),
+        (Halves(), np.roll(make_images(10), 1, axis=0), "different images"),
     ],
     ids=["weights", "size", "channels", "dtype", "pixels", "order"],
 )
@@ -223,7 +223,7 @@ def test_features_of_something_else_are_refused_with_what_differs(filled, backbo
     before = snapshot(filled)
     with pytest.raises(ValueError, match=message) as told:
         cache_features(backbone, images, filled, keys=names(10))
-    assert "Give another folder, or delete this one" in str(told.value)
+    assert "Use another folder, or delete this one" in str(told.value)
     assert snapshot(filled) == before
     assert backbone.seen == []
 
@@ -263,9 +263,9 @@ def repeat_line(folder: Path) -> None:
     ("damage", "message"),
     [
         (damage_rows, "features.f16 has 119 bytes, too few for 10 images"),
-        (damage_one_row, r"the features of '000000001004\.jpg' are not what was written"),
+        (damage_one_row, r"the features of '000000001004\.jpg' do not match their checksum"),
         (damage_index, r"line 3 of index\.jsonl cannot be read"),
-        (repeat_line, r"line 11 of index\.jsonl names '000000001003\.jpg' a second time"),
+        (repeat_line, r"line 11 of index\.jsonl repeats the key '000000001003\.jpg'"),
         (lambda folder: (folder / "features.f16").unlink(), "features.f16 has 0 bytes"),
         (lambda folder: (folder / "manifest.json").write_text("{"), r"manifest\.json cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text("{}"), r"manifest\.json cannot be read"),
@@ -277,7 +277,7 @@ def test_a_damaged_folder_is_refused(filled, damage, message):
     before = snapshot(filled)
     with pytest.raises(ValueError, match=message) as told:
         cache_features(Halves(), make_images(10), filled, keys=names(10))
-    assert "Delete the folder to compute them again" in str(told.value)
+    assert "Delete the folder to recompute them" in str(told.value)
     assert snapshot(filled) == before
 
 
@@ -309,7 +309,7 @@ def test_the_disk_is_looked_at_before_anything_is_written(tmp_path, filled, monk
     ("count", "keys", "message"),
     [
         (0, [], "inputs must be at least one image"),
-        (3, ["a", "b"], "each of the 3 inputs, but there are 2"),
+        (3, ["a", "b"], "each of the 3 inputs, but has 2"),
         (3, ["a", "b", "a"], "'a' occurs 2 times"),
     ],
 )

@@ -135,14 +135,18 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
         chunk=1,
     )
     for path in (tmp_path / "t.csv", tmp_path / "mine", tmp_path / "nothing"):
-        with pytest.raises(ValueError, match=r"for MNIST Multi only, but .* is other data: leave out fresh"):
+        with pytest.raises(
+            ValueError, match=r"fresh requires MNIST Multi, but .* is a different data set: do not use fresh"
+        ):
             fresh_epochs(path, seed=0)
 
 
 def test_other_digits_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pools = replace(flat_pools(), name="others", sha256="1" * 64)
     monkeypatch.setattr("torchmultiset.data.fresh.load_digits", lambda _: pools)
-    with pytest.raises(ValueError, match=r"was made of \(flat\), but those given \(others\) are others.*\(mnist\)"):
+    with pytest.raises(
+        ValueError, match=r"was built from \(flat\), but mnist gives different ones \(others\): set mnist"
+    ):
         fresh_epochs(folder, seed=0)
 
 
@@ -151,12 +155,12 @@ def test_data_of_another_generator_is_refused(folder: Path) -> None:
     told = json.loads(path.read_text())
     told["source"]["generator"] = 0
     path.write_text(json.dumps(told))
-    with pytest.raises(ValueError, match=r"made by another version of torchmultiset: .* build it again"):
+    with pytest.raises(ValueError, match=r"built by another version of torchmultiset: .* build it again"):
         fresh_epochs(folder, seed=0)
 
 
 def test_sizes_that_training_would_not_be_ready_for_are_refused(folder: Path) -> None:
     few = folder.with_name("few")
     build(few, replace(SMALL, train=1), flat_pools())
-    with pytest.raises(ValueError, match=r"would have 1 to 3 digits, but not all of that occurs in the 1 stored"):
+    with pytest.raises(ValueError, match=r"would have 1 to 3 digits, but the 1 training images in .* do not cover"):
         fresh_epochs(few, seed=0)

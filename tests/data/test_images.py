@@ -204,7 +204,7 @@ def test_files_that_are_no_images_are_listed_in_one_error(tmp_path):
         ("text.jpg", "not an image"),
         ("empty.png", "not an image"),
         ("cut.jpg", "truncated"),
-        ("float.tif", "32 bits"),
+        ("float.tif", "32-bit"),
     ]:
         assert any(name in line and reason in line for line in message.splitlines())
 

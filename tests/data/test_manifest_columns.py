@@ -37,12 +37,14 @@ def test_a_later_table_is_read_as_the_first_one_whatever_the_order_of_its_column
     options = {"classes": ["cat", "dog"], "labelled": False, "fractions": ALL_TRAIN, "columns": columns}
     assert rows(read_manifest(later, **options)["train"]) == [[0, 1, 5], [0, 1, 2], [0, 0, 7]]
     other = write(tmp_path, "other.csv", "metres,colour", "5,red", "5,green", "5,7")
-    with pytest.warns(UserWarning, match=r"2 of 3 cells of 'colour' are not known from training, such as 'green'"):
+    with pytest.warns(
+        UserWarning, match=r"2 of 3 cells of 'colour' have a category not seen in training, such as 'green'"
+    ):
         assert rows(read_manifest(other, **options)["train"]) == [[0, 1, 5], [0, 0, 5], [0, 0, 5]]
     misnamed = write(tmp_path, "misnamed.csv", "metres,color", "far,red", "near,blue")
     assert [what.partition(":")[0] for _, what in problems_of(misnamed, **options)] == [
-        "the column 'colour', which was there in training, is missing",
-        "the column 'color' was not there in training (did you mean 'colour'?)",
+        "the column 'colour', used in training, is missing",
+        "the column 'color' was not used in training (did you mean 'colour'?)",
         "'metres' must be a number such as 0.5, but is 'far' (2 lines have no number there)",
     ]
 
@@ -66,8 +68,8 @@ def test_features_of_jsonl_may_have_names_too(tmp_path):
         {"features": [1, 2], "labels": ["cat"]},
     )
     assert problems_of(path) == [
-        (2, "the features have other names than on line 1: 'b, c'"),
-        (3, "there are 2 features, but line 1 has 0"),
+        (2, "the feature names differ from those on line 1: 'b, c'"),
+        (3, "the line has 2 features, but line 1 has 0"),
     ]
 
 
@@ -80,7 +82,7 @@ def test_features_of_jsonl_may_have_names_too(tmp_path):
         (
             [f"{i}.png" for i in range(30)],
             0,
-            "'x' has 30 different texts in 30 lines, too many for categories: call it",
+            "'x' has 30 different values in 30 lines, too many for categories: name it",
         ),
         ([""] * 9, 0, "the column 'x' is empty in all training examples: fill it in, or remove it"),
     ],

@@ -56,7 +56,7 @@ def test_nothing_left_after_skipping(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     path = write(tmp_path, "data.csv", "image,labels", "a.png,cat")
     with pytest.warns(UserWarning, match="skipped 1 of 1"):
-        assert problems_of(path, skip_unreadable=True) == [(0, "no example is left: none of the files can be read")]
+        assert problems_of(path, skip_unreadable=True) == [(0, "no examples are left: none of the files can be read")]
 
 
 def test_images_that_were_not_checked_are_refused_when_they_are_read(photos):
@@ -105,7 +105,7 @@ def test_unreadable_arrays_are_all_listed_and_no_pickle_is_opened(tmp_path):
     assert not opened
     assert [line for line, _ in problems] == [3, 4, 5, 6, 7, 8, 9]
     assert all(str(tmp_path / f"{line - 2}.npy") in what for line, what in problems)
-    assert "not finite" in problems[2][1]
+    assert "contains NaN" in problems[2][1]
     with pytest.warns(UserWarning, match="skipped 7 of 8"):
         splits = read_manifest(path, skip_unreadable=True, fractions=ALL_TRAIN)
     assert splits["train"].ids == ["0.npy"]
@@ -117,11 +117,11 @@ def test_arrays_of_another_shape_or_type_are_problems_and_not_skipped(tmp_path):
         np.save(tmp_path / f"{i}.npy", array)
     path = write(tmp_path, "data.csv", "array,labels", *(f"{i}.npy,cat" for i in range(4)))
     assert problems_of(path, skip_unreadable=True) == [
-        (3, "the array is float32 of shape (3,), but the one of line 2 is float32 of shape (1, 2, 3)"),
-        (4, "the array is uint8 of shape (1, 2, 3), but the one of line 2 is float32 of shape (1, 2, 3)"),
+        (3, "the array is float32 of shape (3,), but the one on line 2 is float32 of shape (1, 2, 3)"),
+        (4, "the array is uint8 of shape (1, 2, 3), but the one on line 2 is float32 of shape (1, 2, 3)"),
     ]
     train = read_manifest(path, check_inputs=False, fractions=ALL_TRAIN)["train"]
-    with pytest.raises(ValueError, match=r"1\.npy must be float32 of shape \(1, 2, 3\) as .*0\.npy is"):
+    with pytest.raises(ValueError, match=r"1\.npy must be float32 of shape \(1, 2, 3\), like .*0\.npy"):
         train.batch([0, 1])
 
 
@@ -129,8 +129,8 @@ def test_an_array_of_several_images_is_refused_with_its_name(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((5, 3, 8, 8)))
     path = write(tmp_path, "data.csv", "array,labels", "a.npy,cat")
     ((line, what),) = problems_of(path, fractions=ALL_TRAIN)
-    assert (line, what.startswith(f"{tmp_path / 'a.npy'}: must have the shape")) == (2, True)
-    assert "(channels, height, width), but has (5, 3, 8, 8): one file for each example" in what
+    assert (line, what.startswith(f"{tmp_path / 'a.npy'}: must have shape")) == (2, True)
+    assert "(channels, height, width), but has (5, 3, 8, 8): save one file per example" in what
 
 
 @given(st.integers(0, 127), st.binary(min_size=1, max_size=3))

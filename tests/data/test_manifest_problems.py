@@ -17,19 +17,19 @@ FINE = {"features": [1, 2], "labels": ["cat"]}
     [
         ('{"features": [1, 2], "labels": ["cat"}', "not JSON: Expecting ',' delimiter at column 38"),
         ("# a comment", "not JSON: Expecting value at column 1"),
-        ("[" * 100_000, "not JSON that can be read: too many brackets"),
+        ("[" * 100_000, "not readable JSON: brackets are nested too deeply"),
         ('["a.jpg", "cat"]', 'must be a JSON object such as {"image": "a.jpg"'),
-        ('{"features": [1, 2], "labels": [], "labels": []}', "the key 'labels' is there twice"),
-        ('{"features": [1, 2], "counts": {"cat": 1, "cat": 2}}', "the key 'cat' is there twice"),
+        ('{"features": [1, 2], "labels": [], "labels": []}', "duplicate key 'labels'"),
+        ('{"features": [1, 2], "counts": {"cat": 1, "cat": 2}}', "duplicate key 'cat'"),
         ({"features": [1, 2], "lables": []}, "unknown key 'lables' (did you mean 'labels'?)"),
         ({"features": [1, 2], "path": "x", "labels": []}, "unknown key 'path'"),
-        ({"labels": ["cat"]}, "there must be one input, 'image', 'array' or 'features', but there is none"),
-        ({"features": [1, 2], "image": "a.jpg", "labels": []}, "but there are image and features"),
-        ({"image": 2.5, "labels": []}, "'image' must be a name, but is 2.5"),
-        ({"image": " ", "labels": []}, "'image' must be a name, but is ' '"),
+        ({"labels": ["cat"]}, "must have one input, 'image', 'array' or 'features', but this one has none"),
+        ({"features": [1, 2], "image": "a.jpg", "labels": []}, "but this one has image and features"),
+        ({"image": 2.5, "labels": []}, "'image' must be a non-empty string, but is 2.5"),
+        ({"image": " ", "labels": []}, "'image' must be a non-empty string, but is ' '"),
         ({"features": [], "labels": []}, "'features' must be a list of numbers, but is []"),
         ({"features": "1 2", "labels": []}, "'features' must be a list of numbers, but is '1 2'"),
-        ({"features": {}, "labels": []}, "'features' must have at least one number or text, but is {}"),
+        ({"features": {}, "labels": []}, "'features' must have at least one entry, but is {}"),
         ({"features": {"x": [1]}, "labels": []}, "'x' must be a finite number that fits in float32, but is [1]"),
         ({"features": [1, "2"], "labels": []}, "feature 2 must be a finite number that fits in float32, but is '2'"),
         ({"features": [True, 2], "labels": []}, "feature 1 must be a finite number that fits in float32, but is True"),
@@ -43,16 +43,19 @@ FINE = {"features": [1, 2], "labels": ["cat"]}
             {"features": [10**400, 1], "labels": []},
             "feature 1 must be a finite number that fits in float32, but is 1000",
         ),
-        ({"features": [1, 2]}, "no 'labels': for an empty multiset write []"),
-        ({"features": [1, 2], "labels": None}, "no 'labels': for an empty multiset write []"),
-        ({"features": [1, 2], "labels": [], "counts": {}}, "'labels' and 'counts' are both there: keep one"),
+        ({"features": [1, 2]}, "'labels' is missing: for an empty multiset write []"),
+        ({"features": [1, 2], "labels": None}, "'labels' is missing: for an empty multiset write []"),
+        ({"features": [1, 2], "labels": [], "counts": {}}, "both 'labels' and 'counts' are present: keep one"),
         ({"features": [1, 2], "labels": "cat"}, '\'labels\' must look like ["cat", "cat"] or {"cat": 2}'),
         ({"features": [1, 2], "counts": ["cat"]}, "'counts' must look like {\"cat\": 2}, but is ['cat']"),
-        ({"features": [1, 2], "labels": ["cat", True]}, "a label must be a name, but is True"),
-        ({"features": [1, 2], "labels": ["cat", 1.5]}, "a label must be a name, but is 1.5"),
-        ({"features": [1, 2], "labels": ["cat", ["dog"]]}, "a label must be a name, but is ['dog']"),
-        ({"features": [1, 2], "labels": ["cat", ""]}, "a label must be a name, but is ''"),
-        ({"features": [1, 2], "labels": ["\ud800"]}, r"a label must be text, but '\ud800' holds half a sign"),
+        ({"features": [1, 2], "labels": ["cat", True]}, "a label must be a non-empty string, but is True"),
+        ({"features": [1, 2], "labels": ["cat", 1.5]}, "a label must be a non-empty string, but is 1.5"),
+        ({"features": [1, 2], "labels": ["cat", ["dog"]]}, "a label must be a non-empty string, but is ['dog']"),
+        ({"features": [1, 2], "labels": ["cat", ""]}, "a label must be a non-empty string, but is ''"),
+        (
+            {"features": [1, 2], "labels": ["\ud800"]},
+            r"a label must be valid text, but '\ud800' contains an unpaired surrogate",
+        ),
         ({"features": [1, 2], "counts": {"cat": -1}}, "the count of 'cat' must be a whole number from 0 to 10000"),
         ({"features": [1, 2], "counts": {"cat": 1.5}}, "the count of 'cat' must be a whole number"),
         ({"features": [1, 2], "counts": {"cat": True}}, "the count of 'cat' must be a whole number"),
@@ -60,15 +63,15 @@ FINE = {"features": [1, 2], "labels": ["cat"]}
         ('{"features": [1, 2], "counts": {"cat": NaN}}', "the count of 'cat' must be a whole number"),
         ({"features": [1, 2], "counts": {"cat": 10**12}}, "but is 1000000000000"),
         ({**FINE, "split": "trian"}, "'split' must be one of train, validation, test, but is 'trian'"),
-        ({**FINE, "split": 1.5}, "'split' must be a name, but is 1.5"),
-        ({**FINE, "id": [1]}, "'id' must be a name, but is [1]"),
-        ({**FINE, "boxes": [[0, 0, 1, 1]]}, "'boxes' need an image or an array"),
+        ({**FINE, "split": 1.5}, "'split' must be a non-empty string, but is 1.5"),
+        ({**FINE, "id": [1]}, "'id' must be a non-empty string, but is [1]"),
+        ({**FINE, "boxes": [[0, 0, 1, 1]]}, "'boxes' requires an image or an array"),
         ({"image": "a", "labels": ["cat"], "boxes": [[0, 0, 1]]}, "a box must be [x, y, width, height]"),
         ({"image": "a", "labels": ["cat"], "boxes": [[0, 0, 1, -1]]}, "must not be negative"),
-        ({"image": "a", "labels": ["cat"], "boxes": [[0, 0, 1, "1"]]}, "a number of a box must be a finite number"),
-        ({"image": "a", "labels": ["cat"], "boxes": []}, "'boxes' must be a list of 1, one for each label"),
+        ({"image": "a", "labels": ["cat"], "boxes": [[0, 0, 1, "1"]]}, "a box coordinate must be a finite number"),
+        ({"image": "a", "labels": ["cat"], "boxes": []}, "'boxes' must be a list of length 1, one per label"),
         ({"image": "a", "counts": {"cat": 1}, "boxes": [[0, 0, 1, 1]]}, "write 'labels' as a list"),
-        ({**FINE, "areas": [1, 2]}, "'areas' must be a list of 1, one for each label"),
+        ({**FINE, "areas": [1, 2]}, "'areas' must be a list of length 1, one per label"),
         ({**FINE, "areas": [-1]}, "'areas' must not be negative"),
         ({**FINE, "areas": [None]}, "an area must be a finite number"),
     ],
@@ -83,21 +86,21 @@ def test_a_malformed_line_of_jsonl_is_reported_by_number(tmp_path, line, message
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1,2", "has 2 cells, but the header has 3: put quotes around a cell that holds ','"),
+        ("1,2", "has 2 cells, but the header has 3: put quotes around cells that contain ','"),
         ("1,2,cat,cat,dog", "has 5 cells, but the header has 3"),
         ('1,2,"cat, cat"', "'cat, cat' looks like several labels: put ';' between labels, or write 'cat, cat:1'"),
         ("1,2,cat|dog", "looks like several labels"),
-        ("1,2,cat;;dog", "a label is empty: remove the ';' that is too many"),
-        ("1,2,:2", "a label must be a name, but is ''"),
+        ("1,2,cat;;dog", "a label is empty: remove the extra ';'"),
+        ("1,2,:2", "a label must be a non-empty string, but is ''"),
         ("1,2,cat:two", "the count of 'cat' must be a whole number from 0 to 10000, but is 'two'"),
-        ("1,2,cat:two", "if ':' belongs to the name, write 'cat:two:1'"),
+        ("1,2,cat:two", "if ':' is part of the name, write 'cat:two:1'"),
         ("1,2,cat:-1", "but is -1.0"),
         ("1,2,cat:1.5", "but is 1.5"),
         ("1,2,cat:1e9", "the count of 'cat' must be a whole number from 0 to 10000"),
         ("1,2,cat:nan", "but is nan"),
         ('"1,5",2,cat', "'x' must be a number such as 0.5, but is '1,5': write 1.5"),
-        ("1,NA,cat", "'y' must be a number such as 0.5, but is 'NA': leave it empty if it is not known"),
-        ("1,a.jpg,cat", "but is 'a.jpg': leave it empty if it is not known; a column of paths must be called 'image'"),
+        ("1,NA,cat", "'y' must be a number such as 0.5, but is 'NA': leave it empty if unknown"),
+        ("1,a.jpg,cat", "but is 'a.jpg': leave it empty if unknown; name a column of paths 'image'"),
         ("1,inf,cat", "'y' must be a finite number that fits in float32, but is inf"),
         ('1,2,"cat"dog', 'is a quote (") not closed, or not doubled?'),
     ],
@@ -123,11 +126,11 @@ def test_a_quote_that_is_never_closed_is_reported_where_it_opens(tmp_path):
         ("image,labels,count:cat", "not both"),
         ("image,labels,notes", "unknown column 'notes': rename or remove it, or start its name with '#'"),
         ("image,labels,splt", "unknown column 'splt' (did you mean 'split'?)"),
-        ("image,labels,boxes", "unknown column 'boxes' (only JSONL can hold it)"),
-        ("image,labels,Image", "the column 'image' is there twice"),
-        ("x,count:cat,count: cat", "the column 'count:cat' is there twice"),
+        ("image,labels,boxes", "unknown column 'boxes' (supported only in JSONL)"),
+        ("image,labels,Image", "duplicate column 'image'"),
+        ("x,count:cat,count: cat", "duplicate column 'count:cat'"),
         ("image,labels,", "a column has no name"),
-        ("labels,split", "the header must have an input, a column 'image' or 'array' (paths) or columns of numbers"),
+        ("labels,split", "the header must have an input, a column 'image' or 'array' (paths) or feature columns"),
     ],
 )
 def test_a_header_that_does_not_fit(tmp_path, header, message):
@@ -153,14 +156,14 @@ def test_all_problems_come_at_once(tmp_path):
     )
     problems = problems_of(path, classes=["cat", "dog"])
     wanted = [
-        (1, "no 'split', but other lines have it"),
+        (1, "'split' is missing, but other lines have it"),
         (2, f"there is no file {tmp_path / 'missing.png'}"),
         (2, "the label 'dgo' is not one of the classes (did you mean 'dog'?)"),
         (3, "not JSON"),
         (4, "'split' must be one of"),
-        (4, "'id' must be a name, but is True"),
+        (4, "'id' must be a non-empty string, but is True"),
         (5, f"{tmp_path / 'text.png'}: not an image"),
-        (6, "the id 'a.png' is already on line 1: remove one, or give each an id of its own"),
+        (6, "the id 'a.png' is already used on line 1: remove one, or give each line a unique id"),
         (7, "the input is features, but on line 1 it is image"),
     ]
     for line, what in wanted:
@@ -191,7 +194,7 @@ def test_an_empty_data_set_is_refused(tmp_path, name, text):
     path.write_text(text)
     ((line, what),) = problems_of(path)
     assert line == 0
-    assert "the file is empty" in what or "there are no examples" in what
+    assert "the file is empty" in what or "the file has no examples" in what
 
 
 def test_lines_that_do_not_fit_to_the_first(tmp_path):
@@ -204,9 +207,9 @@ def test_lines_that_do_not_fit_to_the_first(tmp_path):
         {"features": [1, 2], "labels": ["cat"]},
     )
     assert problems_of(path) == [
-        (2, "there are 3 features, but line 1 has 2"),
-        (3, "the id 'x' is already on line 1: remove one, or give each an id of its own"),
-        (4, "no 'areas', but other lines have it: all lines must, or none"),
+        (2, "the line has 3 features, but line 1 has 2"),
+        (3, "the id 'x' is already used on line 1: remove one, or give each line a unique id"),
+        (4, "'areas' is missing, but other lines have it: add it to all lines or none"),
     ]
 
 
@@ -215,7 +218,7 @@ def test_text_that_is_not_utf8_is_reported_line_by_line(tmp_path):
     path.write_bytes("x,labels\n1,Kühe\n2,Hund\n3,Bär\n".encode("latin-1"))
     problems = problems_of(path)
     assert [line for line, _ in problems] == [2, 4]
-    assert problems[0][1] == "the byte b'\\xfc' is not UTF-8 text: save the file as UTF-8"
+    assert problems[0][1] == "the byte b'\\xfc' is not valid UTF-8: save the file as UTF-8"
     path.write_bytes("x,labels\n1,Hund\n".encode("utf-16"))
     ((line, what),) = problems_of(path)
     assert line == 0
@@ -225,7 +228,7 @@ def test_text_that_is_not_utf8_is_reported_line_by_line(tmp_path):
 def test_a_path_that_is_no_manifest(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         read_manifest(tmp_path / "missing.csv")
-    with pytest.raises(FileNotFoundError, match=r"must hold a file labels\.csv or labels\.jsonl"):
+    with pytest.raises(FileNotFoundError, match=r"must contain a file labels\.csv or labels\.jsonl"):
         read_manifest(tmp_path)
     with pytest.raises(ValueError, match=r"path must be a \.jsonl or \.csv file, or a folder"):
         read_manifest(write(tmp_path, "data.txt", "x,labels"))
@@ -237,7 +240,7 @@ def test_a_path_that_is_no_manifest(tmp_path):
 
 def test_folders_of_another_system_get_a_hint(tmp_path):
     path = write(tmp_path, "data.csv", "image,labels", "images\\a.png,cat")
-    assert problems_of(path)[0][1].endswith("(put / between folders)")
+    assert problems_of(path)[0][1].endswith("(use / as the path separator)")
 
 
 @given(st.binary(max_size=60), st.sampled_from([".csv", ".jsonl"]))

@@ -23,7 +23,7 @@ def test_empty_multisets_only_need_classes(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels,split", "1,,train", "2,,train")
     ((line, what),) = problems_of(path)
     assert line == 0
-    assert what.startswith("no line has a label: add examples with labels, or give the names of the classes")
+    assert what.startswith("no line has a label: add examples with labels, or specify the class names")
     train = read_manifest(path, classes=["a"])["train"]
     assert train.batch([0, 1]).target.tolist() == [[0], [0]]
 
@@ -42,7 +42,7 @@ def test_labels_that_differ_only_in_how_they_are_written_must_be_meant(tmp_path)
     path = write(tmp_path, "data.csv", "x,labels", "1,cat;caf\u00e9", "2,Cat", "3,cafe\u0301", "4,Cat")
     (line, what), (line_2, _) = problems_of(path)
     assert (line, line_2) == (3, 4)
-    assert "'cat' and 'Cat' differ only in how they are written" in what
+    assert "'cat' and 'Cat' differ only in case or Unicode form" in what
     both = ["cat", "Cat", "caf\u00e9", "cafe\u0301"]
     assert len(together(read_manifest(path, classes=both))) == 4
 
@@ -52,12 +52,12 @@ def test_labels_that_differ_only_in_how_they_are_written_must_be_meant(tmp_path)
     [
         ({"classes": []}, "classes must be a list of names"),
         ({"classes": "cat"}, "classes must be a list of names"),
-        ({"classes": ["cat", " dog"]}, "classes must be a list of names without spaces around them"),
-        ({"classes": ["cat", "dog", "cat"]}, r"no name is there twice, but is \['cat'\]"),
-        ({"fractions": (0.5, 0.5)}, "fractions must be three shares"),
-        ({"fractions": (0.5, 0.6, -0.1)}, "fractions must be three shares"),
-        ({"fractions": (0.5, 0.2, 0.2)}, "that add up to 1"),
-        ({"fractions": (float("nan"), 0.5, 0.5)}, "fractions must be three shares"),
+        ({"classes": ["cat", " dog"]}, "classes must be a list of names without surrounding spaces"),
+        ({"classes": ["cat", "dog", "cat"]}, r"classes must be unique, but \['cat'\] occur more than once"),
+        ({"fractions": (0.5, 0.5)}, "fractions must be three numbers"),
+        ({"fractions": (0.5, 0.6, -0.1)}, "fractions must be three numbers"),
+        ({"fractions": (0.5, 0.2, 0.2)}, "that sum to 1"),
+        ({"fractions": (float("nan"), 0.5, 0.5)}, "fractions must be three numbers"),
         ({"image_size": 0}, "image_size must be at least 1 pixel"),
     ],
 )

@@ -217,7 +217,10 @@ def test_an_image_may_be_empty() -> None:
         ({"classes": ()}, "classes must be different digits from 0 to 9"),
         ({"classes": (1, 1)}, "classes must be different digits"),
         ({"classes": (3, 10)}, "classes must be different digits"),
-        ({"classes": (1, 2, 3), "repeats": False}, "sizes must be at most 3, the number of classes, as repeats is"),
+        (
+            {"classes": (1, 2, 3), "repeats": False},
+            "sizes must be at most 3, the number of classes, because repeats is",
+        ),
         ({"train": -1}, "train must be at least 0"),
         ({"seed": -1}, "seed must be from 0"),
         ({"seed": 1 << 64}, "seed must be from 0"),
@@ -244,7 +247,7 @@ def test_bad_requests_are_refused() -> None:
         generate(MnistMulti(), digits, "dev", range(3))
     with pytest.raises(ValueError, match="indices must be one-dimensional and at least 0"):
         generate(MnistMulti(), digits, "train", [3, -1])
-    with pytest.raises(ValueError, match="digits must hold some of every class, but has none of 7, 8, 9"):
+    with pytest.raises(ValueError, match="digits must include every class, but has none of 7, 8, 9"):
         generate(MnistMulti(), flat_digits(range(1, 8)), "train", range(3))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         next(stream(MnistMulti(), digits, 0))

@@ -153,9 +153,9 @@ def test_splits_share_no_digit_clutter_included(tmp_path: Path) -> None:
 def test_a_folder_with_other_parameters_or_digits_is_left_alone(tmp_path: Path) -> None:
     build(tmp_path, SMALL, flat_pools())
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"different data set .source.parameters.seed is 0 there and 1 here"):
+    with pytest.raises(ValueError, match=r"different data set .source.parameters.seed is 0, not 1"):
         build(tmp_path, replace(SMALL, seed=1), flat_pools())
-    with pytest.raises(ValueError, match=r"source.digits.name is 'flat' there and 'other' here"):
+    with pytest.raises(ValueError, match=r"source.digits.name is 'flat', not 'other'"):
         build(tmp_path, SMALL, replace(flat_pools(), name="other"))
     assert contents(tmp_path) == before
     assert len(build(tmp_path, SMALL, flat_pools())["test"]) == 30
@@ -179,7 +179,7 @@ def test_test_images_may_be_unlike_the_others(tmp_path: Path) -> None:
     assert (made["train"].labels[:, 2:] == -1).all()
     assert made["train"].boxes is not None
     assert not made["train"].boxes[:, 2:].any()
-    with pytest.raises(ValueError, match="holds a different data set"):
+    with pytest.raises(ValueError, match="contains a different data set"):
         build(tmp_path / "unlike", learned, pools)
     with pytest.raises(ValueError, match="tested must be of the same canvas and classes"):
         build(tmp_path / "other", learned, pools, tested=replace(tested, canvas=90))

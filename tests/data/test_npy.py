@@ -111,7 +111,7 @@ def test_a_header_that_cannot_be_is_told_with_what_to_do(reader, header, tmp_pat
         path.write_bytes(with_header(HEADERS[header], version=version))
         told = message_of(READERS[reader], path)
         assert told is not None
-        assert told.startswith(f"{path} is damaged, or not a NumPy file (")
+        assert told.startswith(f"{path} is damaged or not a NumPy file (")
         assert ": delete the folder and build" in told if "store" in reader else ": save it again with" in told
         assert "\n" not in told
         assert len(told) < len(str(path)) + 300
@@ -156,7 +156,7 @@ def test_an_error_of_the_disk_keeps_its_kind_if_it_names_a_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"), readable(tmp_path / "file", "mend it"):
         (tmp_path / "nowhere").read_bytes()
     with (
-        pytest.raises(ValueError, match=r"file is damaged, or .* \(OSError\): mend it"),
+        pytest.raises(ValueError, match=r"file is damaged or .* \(OSError\): mend it"),
         readable(tmp_path / "file", "mend it"),
     ):
         raise OSError

@@ -163,7 +163,7 @@ LABELS = torch.tensor([[0, 1, 2]])
     [
         (lambda: class_permutation(0, torch.Generator()), "num_classes must be at least 1"),
         (lambda: random_rank(LABELS, torch.tensor([0, 1])), "labels from 0 to 1, but holds 2"),
-        (lambda: random_rank(LABELS, torch.tensor([0, 1, 1])), "a rank of its own for each class"),
+        (lambda: random_rank(LABELS, torch.tensor([0, 1, 1])), "a unique rank for each class"),
         (lambda: random_rank(LABELS, torch.tensor([[0, 1, 2]])), r"permutation must be .* shape \(C,\)"),
         (lambda: random_rank(LABELS[0], torch.tensor([0, 1, 2])), r"labels must be .* shape \(B, T\)"),
         (lambda: area_rank(LABELS, torch.zeros(1, 2)), r"areas must be .*\(1, 3\), but is .*\(1, 2\)"),

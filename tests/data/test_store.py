@@ -141,17 +141,17 @@ def test_a_folder_with_another_data_set_is_left_alone(tmp_path: Path, fails_at: 
         write(tmp_path, PLAN, Counting(fails_at), chunk=4)
     before = contents(tmp_path)
     other = replace(PLAN, source={"made": "for a test", "numbers": [1, 3]}, splits={**PLAN.splits, "test": 4})
-    message = re.escape("(source.numbers is [1, 2] there and [1, 3] here; splits.test is 3 there and 4 here)")
-    with pytest.raises(ValueError, match=f"holds a different data set {message}: choose another folder"):
+    message = re.escape("(source.numbers is [1, 2], not [1, 3]; splits.test is 3, not 4)")
+    with pytest.raises(ValueError, match=f"contains a different data set {message}: choose another folder"):
         write(tmp_path, other, make, chunk=4)
     assert contents(tmp_path) == before
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="is not empty and holds no data set"):
+    with pytest.raises(ValueError, match="is not empty and contains no data set"):
         write(tmp_path, PLAN, make, chunk=4)
-    with pytest.raises(ValueError, match="is a file, but a data set needs a folder"):
+    with pytest.raises(ValueError, match="is a file, but a data set requires a folder"):
         write(tmp_path / "thesis.txt", PLAN, make, chunk=4)
     assert contents(tmp_path) == {"thesis.txt": b"years of work"}
 
@@ -170,16 +170,16 @@ def test_what_does_not_keep_to_the_plan_is_refused(tmp_path: Path) -> None:
     def wrong_shape(chunk: Chunk) -> dict[str, np.ndarray]:
         return {**make(chunk), "areas": np.zeros((chunk.examples, 3), np.float32)}
 
-    with pytest.raises(ValueError, match=r"return labels of type <i8 and shape .*, but they have type <i4"):
+    with pytest.raises(ValueError, match=r"return labels of dtype <i8 and shape .*, but returned dtype <i4"):
         write(tmp_path / "type", PLAN, wrong_type, chunk=4)
-    with pytest.raises(ValueError, match=r"return areas of type <f4 .* and shape \(4, 3\)"):
+    with pytest.raises(ValueError, match=r"return areas of dtype <f4 .* and shape \(4, 3\)"):
         write(tmp_path / "shape", PLAN, wrong_shape, chunk=4)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"arrays": {"inputs": Row("|u1", ())}}, "arrays must be given for inputs and labels"),
+        ({"arrays": {"inputs": Row("|u1", ())}}, "arrays must include inputs and labels"),
         ({"arrays": {**PLAN.arrays, "colours": Row("|u1", ())}}, "each name in arrays must be one of 'inputs'"),
         ({"splits": {"../train": 3}}, "the name of a split must be a plain word, but is '../train'"),
         ({"splits": {"train": -1}}, r"splits\['train'\] must be at least 0"),
@@ -236,13 +236,13 @@ def _other_shape(folder: Path) -> None:
     ("damage", "message"),
     [
         (_no_json, "manifest.json is damaged"),
-        (_other_format, "is not of format 1, the one that this version"),
-        (_no_arrays, "is no manifest of a data set .*arrays"),
+        (_other_format, "is not of format 1, which this version"),
+        (_no_arrays, "is not a valid manifest .*arrays"),
         (_escape, "the name of a split must be a plain word"),
         (_cut_off, "inputs.npy is damaged"),
         (_cut_off_small, "labels.npy is damaged"),
         (_empty, "inputs.npy is damaged"),
-        (_other_shape, r"labels.npy has type <i8 and shape \(10, 3\), but the manifest says <i8 and \(10, 2\)"),
+        (_other_shape, r"labels.npy has dtype <i8 and shape \(10, 3\), but the manifest has <i8 and \(10, 2\)"),
     ],
 )
 def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:

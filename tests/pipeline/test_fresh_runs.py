@@ -203,7 +203,7 @@ def test_what_cannot_change_is_refused(config, tmp_path, monkeypatch):
     vectors_only = replace(config, data=DataConfig(str(tmp_path / "t.csv")))
     with pytest.raises(ValueError, match=r"augment is for images, and .*t\.csv has none: leave it out"):
         prepare(vectors_only)
-    with pytest.raises(ValueError, match=r"for MNIST Multi only, but .*t\.csv is other data"):
+    with pytest.raises(ValueError, match=r"requires MNIST Multi, but .*t\.csv is a different data set"):
         prepare(replace(vectors_only, data=replace(vectors_only.data, fresh=True), optim=OptimConfig()))
     with pytest.raises(ValueError, match="distort changes the digits of fresh images: say fresh, too"):
         prepare(replace(config, data=replace(config.data, fresh=False, distort=True)))

@@ -246,7 +246,7 @@ def test_a_table_with_texts_and_empty_cells_becomes_a_model_that_reads_others(ru
 
     (tmp_path / "wrong.csv").write_text("people,metres\n2,1000\n")
     code, _, err = run("predict", "runs/hats", "wrong.csv")
-    assert (code, "the column 'colour', which was there in training, is missing" in err) == (1, True)
+    assert (code, "the column 'colour', used in training, is missing" in err) == (1, True)
 
 
 @pytest.mark.usefixtures("without_shape_hook")

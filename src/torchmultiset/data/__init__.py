@@ -1,13 +1,13 @@
-"""Data sets of inputs and the multisets of labels that belong to them.
+"""Data sets of inputs, each with a multiset of labels.
 
-- `digits`: where the digits of MNIST come from
-- `mnist_multi`: pictures of several digits, generated
+- `digits`: sources of MNIST digits
+- `mnist_multi`: generated images of several digits
 - `coco`: the paper's variants of COCO
-- `manifest`: your own images, arrays or tables
-- `ranks`: the orders that the sequence loss can be taught
-- `fresh`: new images of MNIST Multi for each epoch
-- `augment`: images that are changed a little in training
-- `features`: what a frozen backbone makes of images, kept on disk
+- `manifest`: user-defined images, arrays or tables
+- `ranks`: label orders for the sequence loss
+- `fresh`: new MNIST Multi images for each epoch
+- `augment`: image augmentation for training
+- `features`: on-disk cache of frozen backbone features
 """
 
 from torchmultiset.data.examples import Batch, Examples, Inputs

@@ -1,4 +1,4 @@
-"""Arrays in .npy files as inputs."""
+"""Inputs stored as .npy files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["ArrayFiles", "read_array"]
 
 
 class ArrayFiles:
-    """The `Inputs` of .npy files of one shape, read by the batch.
+    """`Inputs` from .npy files of one shape, read batch by batch.
 
     Args:
-        paths: The files, one for each input. The first tells the shape.
+        paths: The files, one per input. The first one sets the shape and dtype.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -34,7 +34,7 @@ class ArrayFiles:
             array = read_array(self.paths[i])
             if (array.shape, array.dtype) != (self.shape, self.dtype):
                 raise ValueError(
-                    f"{self.paths[i]} must be {self.dtype} of shape {self.shape} as {self.paths[0]} is, "
+                    f"{self.paths[i]} must be {self.dtype} of shape {self.shape}, like {self.paths[0]}, "
                     f"but is {array.dtype} of shape {array.shape}"
                 )
             batch[row] = array
@@ -42,26 +42,26 @@ class ArrayFiles:
 
 
 def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
-    """Read an array of numbers: uint8 images as they are, anything else as float32.
+    """Read a numeric array: uint8 images unchanged, anything else as float32.
 
-    A single array of height and width is an image of one channel: (H, W) becomes (1, H, W).
+    A two-dimensional array is a single-channel image: (H, W) becomes (1, H, W).
 
     Raises:
         OSError: The file cannot be opened.
-        ValueError: The file is damaged or not an .npy file, holds something else than numbers (a pickle is never
-            opened), no dimension or more than three, or a number that is not finite.
+        ValueError: The file is damaged or not an .npy file, is not numeric (pickles are never loaded), has zero or
+            more than three dimensions, or contains a non-finite number.
     """
     array = open_array(path, "save it again with numpy.save")
     if array.dtype.kind not in "buif" or array.ndim == 0:
-        raise ValueError(f"{path}: must hold an array of numbers, but holds {array.dtype} of shape {array.shape}")
+        raise ValueError(f"{path}: must contain a numeric array, but contains {array.dtype} of shape {array.shape}")
     if array.ndim > 3:
         kinds = "(features), (height, width) or (channels, height, width)"
-        raise ValueError(f"{path}: must have the shape {kinds}, but has {array.shape}: one file for each example")
+        raise ValueError(f"{path}: must have shape {kinds}, but has {array.shape}: save one file per example")
     shape = (1, *array.shape) if array.ndim == 2 else array.shape
     if array.dtype == np.uint8 and len(shape) == 3:
         return np.array(array).reshape(shape)
     with np.errstate(over="ignore"):
         numbers = array.astype(np.float32).reshape(shape)
     if not np.isfinite(numbers).all():
-        raise ValueError(f"{path}: holds numbers that are not finite, or too large for float32")
+        raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32")
     return numbers

@@ -1,4 +1,4 @@
-"""A COCO annotation file (``instances_*.json``) as checked columns."""
+"""Reader for COCO annotation files (``instances_*.json``)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 __all__ = ["CocoFile", "read_coco_file"]
 
-_SHOWN = 5  # how many wrong entries an error names before it only counts them
+_SHOWN = 5  # maximum number of invalid entries listed in an error message
 
 
 @dataclass(frozen=True, eq=False)
 class CocoFile:
     """Images, categories and objects of one annotation file.
 
-    Shapes: I images, C categories, N objects; all in the order of the file, but categories by their id.
+    Shapes: I images, C categories, N objects. Images and objects are in file order, categories are sorted by id.
     """
 
     path: Path
@@ -28,41 +28,41 @@ class CocoFile:
     image_names: tuple[str, ...]
     """File name of each image."""
     image_sizes: Int64[np.ndarray, "i 2"]
-    """Width and height of each image, as annotated: its file may be smaller."""
+    """Width and height of each image, as annotated; the image file may be smaller."""
     categories: dict[int, str]
-    """Category id -> name."""
+    """Mapping from category id to name."""
     object_ids: Int64[np.ndarray, " n"]
     image: Int64[np.ndarray, " n"]
-    """Position of each object's image, from 0 to I - 1."""
+    """Index of each object's image, from 0 to I - 1."""
     category: Int64[np.ndarray, " n"]
-    """Position of each object's category, from 0 to C - 1."""
+    """Index of each object's category, from 0 to C - 1."""
     boxes: Float64[np.ndarray, "n 4"]
     """x, y, width and height in pixels of the annotated image."""
     areas: Float64[np.ndarray, " n"] | None
-    """The `area` fields, COCO's area of the segment; None if any object lacks it."""
+    """`area` field of each object (in COCO, the segment's area); None if any object lacks it."""
     crowd: Bool[np.ndarray, " n"]
-    """Whether the object is a crowd: many of one class under one mask."""
+    """Whether each object is a crowd: many objects of one class under one mask."""
 
 
 def read_coco_file(path: str | Path) -> CocoFile:
-    """Read and check an annotation file.
+    """Read and validate an annotation file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: Something in it is wrong; the message names the file, the entries and what is expected.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is invalid; the message gives the file, the entries and what is expected.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no annotation file {path}; COCO calls it instances_*.json")
+        raise FileNotFoundError(f"there is no annotation file {path}; in COCO it is named instances_*.json")
     content = _load(path)
     images, categories, objects = (_Entries.of(path, content, key) for key in ("images", "categories", "annotations"))
     image_ids, names = images.ids(), images.column("file_name", "U", "a string")
-    images.refuse(_repeats(names), "a file_name that another one has, too")
+    images.refuse(_repeats(names), "a duplicate file_name")
     sizes = np.stack([images.integers("width"), images.integers("height")], axis=1)
     images.refuse(sizes.min(1) < 1, "a width or height below 1")
 
     category_ids, category_names = categories.ids(), categories.column("name", "U", "a string")
-    categories.refuse(_repeats(category_names), "a name that another one has, too")
+    categories.refuse(_repeats(category_names), "a duplicate name")
     return CocoFile(
         path=path,
         image_ids=image_ids,
@@ -80,7 +80,7 @@ def read_coco_file(path: str | Path) -> CocoFile:
 
 def _load(path: Path) -> dict[str, Any]:
     def without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-        # Outlines are nearly all of the file and nothing here needs them: they go as soon as they are parsed.
+        # Segmentations make up most of the file and are not needed: drop each one as soon as it is parsed.
         entry.pop("segmentation", None)
         return entry
 
@@ -90,13 +90,13 @@ def _load(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object with images, annotations and categories")
+        raise ValueError(f"{path} must contain a JSON object with images, annotations and categories")
     return content
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """One of the lists of the file, read column by column."""
+    """One list of the annotation file, read column by column."""
 
     path: Path
     name: str
@@ -107,8 +107,8 @@ class _Entries:
         entries = content.get(name)
         if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
             raise ValueError(
-                f"{path} must hold a list of objects {name!r} that is not empty, as COCO's instances_*.json do; "
-                f"it has {', '.join(map(repr, content)) or 'nothing'}"
+                f"{path} must have a non-empty list of objects {name!r}, like COCO's instances_*.json; "
+                f"its keys are {', '.join(map(repr, content)) or 'none'}"
             )
         return cls(path, name, entries)
 
@@ -132,7 +132,7 @@ class _Entries:
 
     def ids(self) -> Int64[np.ndarray, " n"]:
         ids = self.integers("id")
-        self.refuse(_repeats(ids), "an id that another one has, too")
+        self.refuse(_repeats(ids), "a duplicate id")
         return ids
 
     def refuse(self, wrong: Bool[np.ndarray, " n"], problem: str) -> None:
@@ -144,7 +144,7 @@ class _Entries:
 
 
 def _positions(objects: _Entries, key: str, known: Int64[np.ndarray, " k"]) -> Int64[np.ndarray, " n"]:
-    """Where the id that each object refers to stands among the known ones."""
+    """Return the index in `known` of the id that each object refers to."""
     ids = objects.integers(key)
     order = np.argsort(known)
     positions = order[np.searchsorted(known, ids, sorter=order).clip(max=len(known) - 1)]
@@ -154,9 +154,9 @@ def _positions(objects: _Entries, key: str, known: Int64[np.ndarray, " k"]) -> I
 
 def _boxes(objects: _Entries) -> Float64[np.ndarray, "n 4"]:
     boxes = objects.column("bbox", "iuf", "four numbers x, y, width, height", (4,)).astype(np.float64)
-    # A box without width or height is refused only if its object turns out large: COCO itself has two, of area 0.
+    # Boxes of zero width or height are rejected later, and only for large objects: COCO has two, of area 0.
     wrong = ~(np.isfinite(boxes.sum(1)) & (boxes[:, 2:].min(1) >= 0))
-    objects.refuse(wrong, "a bbox of negative width or height, or that is not finite")
+    objects.refuse(wrong, "a bbox that is not finite or has a negative width or height")
     return boxes
 
 

@@ -1,15 +1,15 @@
-"""Which images and objects of COCO make a data set: the rules, and the stages that apply them.
+"""Selection of COCO images and objects: the rules and the stages that apply them.
 
 Four stages, in this order (section 5.1 of the paper):
 
-1. large objects: area above the 40th percentile of the training objects;
-2. images with the right number of large objects; smaller ones are as if they were not there;
-3. images that hold only rare classes go; a class is rare if it makes up less than 1/|C| of the objects that
-   stage 2 kept, where C are all categories of the file;
-4. images that mix common and rare classes: the paper leaves them open, so there is a rule. That their rare labels go
-   and the image stays is the one that gives the paper's number of images (docs/coco.md).
+1. Keep large objects: area above the 40th percentile of the training objects.
+2. Keep images with the right number of large objects; small objects are ignored.
+3. Drop images with only rare classes. A class is rare if it makes up less than 1/|C| of the objects that stage 2
+   kept, where C is the set of all categories of the file.
+4. Handle images that mix common and rare classes. The paper does not specify how; dropping the rare labels and keeping
+   the image reproduces the paper's number of images (docs/coco.md).
 
-The test set goes through the same stages with the area threshold and the classes of the training set.
+The test set goes through the same stages, with the area threshold and the classes of the training set.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ __all__ = ["CocoRules", "Selection", "Stage", "count", "object_areas", "select"]
 
 @dataclass(frozen=True)
 class CocoRules:
-    """Which images and objects of COCO make the data set.
+    """Rules that select images and objects of COCO.
 
     Example:
-        >>> CocoRules(sizes=(1, 4), min_area=938.0)  # the threshold as a number
+        >>> CocoRules(sizes=(1, 4), min_area=938.0)  # absolute threshold
         CocoRules(sizes=(1, 4), area_percentile=40.0, min_area=938.0, area='annotation', ...)
     """
 
     sizes: tuple[int, int] = (2, 2)
-    """Least and greatest number of large objects in an image."""
+    """Minimum and maximum number of large objects per image."""
     area_percentile: float = 40.0
     """An object is large if its area is above this percentile of the training objects."""
     min_area: float | None = None
-    """An object is large if its area is above this, in pixels of the annotated image; None: by percentile."""
+    """Absolute area threshold for large objects, in pixels of the annotated image; None: use `area_percentile`."""
     area: Literal["annotation", "box"] = "annotation"
-    """What the area is: the file's `area` field (COCO: of the segment) or width times height of the box."""
+    """Definition of area: the file's `area` field (in COCO, the segment's area), or box width times height."""
     rare_below: float | None = None
-    """A class is rare if its share of the objects of the right images is below this; None: 1/|C|."""
+    """A class is rare if its share of the objects left after the `sizes` stage is below this; None: 1/|C|."""
     mixed: Literal["drop-label", "drop-image", "keep"] = "drop-label"
-    """What becomes of an image with common and rare classes: its rare labels go, and the image too if too few are
-    left, which gives the paper's sizes; the image goes; or it stays and its rare classes count as classes."""
+    """Handling of images with common and rare classes: drop the rare labels, and the image if too few remain, which
+    reproduces the paper's sizes; drop the image; or keep it, with its rare classes among the classes."""
     crowds: bool = False
-    """Whether a crowd counts as an object, here and in the percentile."""
+    """Whether crowds count as objects, also in the percentile."""
     validation_share: float = 0.15
-    """Share of the training images that is held out."""
+    """Fraction of the training images held out for validation."""
     seed: int = 0
-    """Which ones are held out."""
+    """Random seed of the validation split."""
 
     def __post_init__(self) -> None:
         least, most = self.sizes
-        check(1 <= least <= most, "sizes", "(least, greatest) with 1 <= least <= greatest", self.sizes)
+        check(1 <= least <= most, "sizes", "(minimum, maximum) with 1 <= minimum <= maximum", self.sizes)
         check(0 <= self.area_percentile <= 100, "area_percentile", "from 0 to 100", self.area_percentile)
         check(self.min_area is None or self.min_area >= 0, "min_area", "None or at least 0", self.min_area)
         check_one_of("area", self.area, ("annotation", "box"))
@@ -67,10 +67,10 @@ class CocoRules:
 
 
 class Stage(NamedTuple):
-    """How much one stage left of one split."""
+    """Number of images, objects and classes that one stage keeps of one split."""
 
     split: Literal["training", "test", "train", "validation"]
-    """`training` is what `train` and `validation` are made of."""
+    """`training` is the union of `train` and `validation`."""
     name: str
     images: int
     objects: int
@@ -78,30 +78,30 @@ class Stage(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What the stages left of one annotation file (N objects, C categories), and by which threshold and classes."""
+    """Objects selected from one annotation file (N objects, C categories), with the threshold and classes used."""
 
     kept: Bool[np.ndarray, " n"]
-    """The objects that are left."""
+    """Mask of the selected objects."""
     min_area: float
     common: Bool[np.ndarray, " c"]
-    """The categories that are not rare."""
+    """Mask of the categories that are not rare."""
     classes: Bool[np.ndarray, " c"]
-    """The categories that are left."""
+    """Mask of the categories that remain."""
     stages: tuple[Stage, ...]
 
 
 def select(
     split: Literal["training", "test"], file: CocoFile, rules: CocoRules, *, like: Selection | None = None
 ) -> Selection:
-    """Pass all objects through the stages; threshold and classes come from `like`, if there is one."""
+    """Pass all objects through the stages, with the threshold and classes of `like` if given."""
     stages = [count(split, "all annotations", file, np.ones(len(file.image), dtype=bool))]
-    # Images without any object are in the file, too.
+    # `count` sees only images with objects; the file also lists images without any.
     stages[0] = stages[0]._replace(images=len(file.image_ids))
 
     def keep(name: str, kept: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
         stages.append(count(split, name, file, kept))
         if not kept.any():
-            raise ValueError(f"{file.path}: no {split} image is left after the stage {name!r} of {rules}")
+            raise ValueError(f"{file.path}: no {split} image is left after the stage {name!r}; relax {rules}")
         return kept
 
     kept = np.ones(len(file.image), dtype=bool)
@@ -126,7 +126,7 @@ def select(
     common = frequency >= rare_below if like is None else like.common
     kept = keep("not only rare classes", kept & _holds_any(file, kept & common[file.category]))
 
-    # What can be a label of the test set is what is one in the training set.
+    # Test labels are restricted to the classes of the training set.
     everything = np.ones_like(common)
     allowed = (everything if rules.mixed == "keep" else common) if like is None else like.classes
     if rules.mixed == "drop-label":
@@ -140,23 +140,23 @@ def select(
 
 
 def object_areas(file: CocoFile, rules: CocoRules) -> Float64[np.ndarray, " n"]:
-    """The area of each object (N,), as the rules define it."""
+    """Return the area of each object (N,), as defined by the rules."""
     if rules.area == "box":
         return np.asarray(file.boxes[:, 2] * file.boxes[:, 3])
     if file.areas is None:
-        raise ValueError(f"{file.path}: not all annotations have an 'area'; add it or choose area='box'")
+        raise ValueError(f"{file.path}: not all annotations have an 'area': add it, or use area='box'")
     return file.areas
 
 
 def _of_right_size(file: CocoFile, kept: Bool[np.ndarray, " n"], rules: CocoRules) -> Bool[np.ndarray, " n"]:
-    """Whether each object's image holds a number of kept objects that the rules allow."""
+    """Return whether each object's image has a number of kept objects within `rules.sizes`."""
     least, most = rules.sizes
     sizes = np.bincount(file.image[kept], minlength=len(file.image_ids))[file.image]
     return np.asarray((least <= sizes) & (sizes <= most))
 
 
 def _holds_any(file: CocoFile, wanted: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Whether each object's image holds any of the wanted objects."""
+    """Return whether each object's image contains any of the wanted objects."""
     found = np.bincount(file.image[wanted], minlength=len(file.image_ids))[file.image]
     return np.asarray(found > 0)
 
@@ -165,8 +165,8 @@ def _check_large_boxes(file: CocoFile, kept: Bool[np.ndarray, " n"]) -> None:
     flat = file.object_ids[kept & (file.boxes[:, 2:].min(1) <= 0)].tolist()
     if flat:
         raise ValueError(
-            f"{file.path}: {len(flat)} large objects have a bbox without width or height, the first is the "
-            f"annotation of id {flat[0]}: correct the bbox, or choose area='box'"
+            f"{file.path}: {len(flat)} large objects have a bbox of zero width or height, starting with annotation id "
+            f"{flat[0]}: correct the bbox, or use area='box'"
         )
 
 
@@ -176,7 +176,7 @@ def count(
     file: CocoFile,
     kept: Bool[np.ndarray, " n"],
 ) -> Stage:
-    """How many images, objects and classes are left when these objects are."""
+    """Count the images, objects and classes among the kept objects."""
     images, classes = np.unique(file.image[kept]), np.unique(file.category[kept])
     return Stage(split, name, len(images), int(kept.sum()), len(classes))
 

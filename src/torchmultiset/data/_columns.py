@@ -1,4 +1,4 @@
-"""The columns of a table, from cells to numbers: what training examples were like is remembered for later tables."""
+"""Encoding of table columns as numbers, fitted on the training examples and reused for prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Column", "check_columns", "encode", "learn_columns"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, or of texts that become numbers.
+    """A numeric column, or a text column that is one-hot encoded.
 
     Example:
         >>> Column("colour", categories=("blue", "red")).encode(["red", "blue", "pink", None]).tolist()
@@ -28,26 +28,26 @@ class Column:
 
     name: str
     categories: tuple[str, ...] = ()
-    """The texts of the training examples, sorted; none for a column of numbers."""
+    """Sorted categories of the training examples; empty for a numeric column."""
     mean: float = 0.0
-    """Of the numbers of the training examples: what an empty cell becomes."""
+    """Mean over the training examples, which replaces empty cells of a numeric column."""
     empty: int = 0
-    """How many cells are empty in the file that it was learned from."""
+    """Number of empty cells in the file that the column was fitted on."""
 
     def encode(self, cells: Sequence[Cell]) -> Float32[np.ndarray, "n d"]:
-        """Numbers as they are; for a text a 1 in the place of its category, for one that is not known only zeros."""
+        """Return numbers unchanged and text one-hot encoded; unknown categories become all zeros."""
         if self.categories:
             return np.array([[cell == name for name in self.categories] for cell in cells], dtype=np.float32)
         return np.array([[self.mean if cell is None else cell] for cell in cells], dtype=np.float32)
 
 
 def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], problems: Problems) -> tuple[Column, ...]:
-    """What the columns of a table hold: numbers, if some cell is one; else categories.
+    """Fit the columns of a table: numeric if any cell is a number, else categorical.
 
     Args:
-        records: The lines.
-        train: Which of them are training examples.
-        problems: Where problems go, one for each column.
+        records: The lines of the table.
+        train: Mask (N,) of the training examples.
+        problems: Collects problems, one per column.
     """
     columns = []
     for name in records[0].cells:
@@ -62,8 +62,8 @@ def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], prob
             column = replace(column, mean=float(np.mean([cell for cell in known if isinstance(cell, float)] or 0)))
         else:
             if len(texts) > max(2, len(known) / 2):
-                fix = "call it 'image' or 'array' if these are paths, 'id' if they are names, '#...' to have it ignored"
-                found = f"{len(texts)} different texts in {len(known)} lines"
+                fix = "name it 'image' or 'array' for paths, 'id' for identifiers, or '#...' to ignore it"
+                found = f"{len(texts)} different values in {len(known)} lines"
                 problems.add(0, f"the column {name!r} has {found}, too many for categories: {fix}")
             column = replace(column, categories=tuple(sorted(texts)))
         columns.append(column)
@@ -71,21 +71,21 @@ def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], prob
 
 
 def check_columns(columns: Sequence[Column], records: Sequence[Record], problems: Problems) -> None:
-    """Compare a table with the columns that it should have; a category that is not known is worth a warning.
+    """Compare a table with the columns seen in training, and warn about unknown categories.
 
     Args:
-        columns: Those.
-        records: The lines.
-        problems: Where problems go, one for each column.
+        columns: The columns seen in training.
+        records: The lines of the table.
+        problems: Collects problems, one per column.
     """
     found, wanted = records[0].cells, [column.name for column in columns]
     missing = [name for name in wanted if name not in found]
     for name in missing:
-        problems.add(0, f"the column {name!r}, which was there in training, is missing")
+        problems.add(0, f"the column {name!r}, used in training, is missing: add it")
     for name in found:
         if name not in wanted:
-            fix = "remove it, or start its name with '#' to have it ignored"
-            problems.add(0, f"the column {name!r} was not there in training{did_you_mean(name, missing)}: {fix}")
+            fix = "remove it, or start its name with '#' to ignore it"
+            problems.add(0, f"the column {name!r} was not used in training{did_you_mean(name, missing)}: {fix}")
     for column in columns:
         if not column.categories:
             _check_numbers(column.name, records, problems)
@@ -94,18 +94,18 @@ def check_columns(columns: Sequence[Column], records: Sequence[Record], problems
         others = [cell for cell in cells if cell is not None and cell not in column.categories]
         if others and column.name in found:
             warnings.warn(
-                f"{len(others)} of {len(cells)} cells of {column.name!r} are not known from training, such as"
-                f" {show(others[0])}: read as empty",
+                f"{len(others)} of {len(cells)} cells of {column.name!r} have a category not seen in training, such as"
+                f" {show(others[0])}; they are treated as empty",
                 stacklevel=3,
             )
 
 
 def encode(columns: Sequence[Column], records: Sequence[Record]) -> Float32[np.ndarray, "n d"]:
-    """The numbers of all columns, side by side.
+    """Encode all columns and concatenate them (N, D).
 
     Args:
-        columns: In their order.
-        records: The lines.
+        columns: The columns, in output order.
+        records: The lines of the table.
     """
     return np.concatenate([column.encode([record.cells[column.name] for record in records]) for column in columns], 1)
 
@@ -115,13 +115,13 @@ def _check_numbers(name: str, records: Sequence[Record], problems: Problems) -> 
     if wrong:
         line, cell = wrong[0]
         more = f" ({len(wrong)} lines have no number there)" if len(wrong) > 1 else ""
-        paths = "a column of paths must be called 'image' or 'array', one to be ignored must start with '#'"
-        fix = f"write {_with_point(cell)}" if _with_point(cell) else f"leave it empty if it is not known; {paths}"
+        paths = "name a column of paths 'image' or 'array', and start the name of a column to ignore with '#'"
+        fix = f"write {_with_point(cell)}" if _with_point(cell) else f"leave it empty if unknown; {paths}"
         problems.add(line, f"{name!r} must be a number such as 0.5, but is {show(cell)}{more}: {fix}")
 
 
 def _with_point(text: str) -> str:
-    """The text with a point for a comma, if that is a number; else nothing."""
+    """Return the text with a decimal point for a comma if that is a number, else an empty string."""
     number = text.replace(",", ".")
     try:
         float(number)

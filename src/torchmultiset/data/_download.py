@@ -1,4 +1,4 @@
-"""Download a file whose SHA-256 is known: from the first mirror that works, resumed, and never half there."""
+"""Atomic, resumable download of a file with a known SHA-256, with fallback to other mirrors."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["DownloadError", "cache_folder", "download"]
 _BLOCK = 1 << 16
 
 Report = Callable[[int, int | None], None]
-"""Told the bytes that are there and, where known, the bytes that there will be."""
+"""Callback that receives the number of bytes downloaded and, if known, the total."""
 
 
 class DownloadError(OSError):
-    """No mirror gave the file. The message says what each of them did."""
+    """Error raised when no mirror provides the file; the message lists the failure of each mirror."""
 
 
 class _MirrorError(Exception):
-    """What one mirror did wrong; `final` if it would do the same again."""
+    """Failure of one mirror; `final` if retrying is pointless."""
 
     def __init__(self, problem: str, *, final: bool = False) -> None:
         super().__init__(problem)
@@ -36,7 +36,7 @@ class _MirrorError(Exception):
 
 
 class _NothingToResume(Exception):
-    """HTTP 416: the part is at least as long as the file, and yet is not the file."""
+    """HTTP 416: the partial file is at least as long as the file, but its checksum is wrong."""
 
 
 def download(
@@ -49,39 +49,39 @@ def download(
     rounds: int = 3,
     pause: float = 1.0,
 ) -> Path:
-    """Have the file with this checksum at `path`: download it unless it is there.
+    """Download a file, unless `path` already has the given checksum.
 
-    The bytes go to ``<path>.part``, which is renamed once its checksum is right, so `path` is the whole file or
-    is not touched. After a failure or a kill the part stays, and the next call resumes it. Processes that want
-    the same file wait for each other (``<path>.lock``).
+    Data is written to ``<path>.part`` and renamed once its checksum matches, so `path` is either complete or
+    untouched. After a failure or a kill the partial file is kept, and the next call resumes it. Concurrent
+    processes wait for each other (``<path>.lock``).
 
     Args:
-        urls: The mirrors, tried in this order.
-        path: Where the file goes; its folder is made. A file there with another checksum is replaced.
-        sha256: The file's SHA-256, in hexadecimal.
-        timeout: Seconds without a byte from a mirror before the next one is tried.
+        urls: URLs of the mirrors, in the order to try them.
+        path: Destination; its folder is created. A file with a different checksum is replaced.
+        sha256: SHA-256 of the file, in hexadecimal.
+        timeout: Seconds without data from a mirror before the next one is tried.
         progress: Show a progress bar on standard error.
-        rounds: How often to go through the mirrors. One that has not got the file is asked only once.
-        pause: Seconds to wait before the second round; twice as long before the third, and so on.
+        rounds: Maximum number of passes over the mirrors. A mirror without the file is tried only once.
+        pause: Seconds to wait before the second pass; the wait grows linearly with each further pass.
 
     Returns:
         `path`.
 
     Raises:
-        DownloadError: If no mirror gave the file.
+        DownloadError: No mirror provided the file.
     """
     check(not isinstance(urls, str) and len(urls) > 0, "urls", "a list of at least one URL", urls)
     path = Path(path)
     if _has(path, sha256):
         return path
-    from filelock import FileLock  # every PyTorch brings it
+    from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
         # Another process may have fetched it while this one waited.
         if not _has(path, sha256):
             part = path.with_name(path.name + ".part")
-            # A kill between the last byte and the renaming leaves a part that is whole.
+            # A kill between the last byte and the rename leaves a complete partial file.
             if not _has(part, sha256):
                 with _bar(path.name, progress) as report:
                     _from_any(urls, path, part, sha256, timeout, report, rounds=rounds, pause=pause)
@@ -90,9 +90,9 @@ def download(
 
 
 def cache_folder(name: str) -> Path:
-    """The folder for files that can be fetched again: ``torchmultiset/<name>`` in the user's cache.
+    """Return the cache folder ``torchmultiset/<name>`` for downloaded files.
 
-    That is ``$XDG_CACHE_HOME`` where it is set, and otherwise what the platform uses, such as ``~/.cache``.
+    The parent is ``$XDG_CACHE_HOME`` if set, else the platform's cache folder, such as ``~/.cache``.
     """
     if os.environ.get("XDG_CACHE_HOME"):
         caches = Path(os.environ["XDG_CACHE_HOME"])
@@ -120,7 +120,7 @@ def _from_any(
     rounds: int,
     pause: float,
 ) -> None:
-    """Fill `part` with the right bytes from one of the mirrors, or raise."""
+    """Download `part` from the first mirror that works, or raise."""
     mirrors = list(urls)
     problems = []
     for number in range(rounds):
@@ -135,14 +135,14 @@ def _from_any(
                     mirrors.remove(url)
     raise DownloadError(
         f"could not download {path.name}:\n"
-        + "\n".join(dict.fromkeys(problems))  # the same again in a later round is no news
-        + "\nTry again later (what has arrived is kept), or get the file by other means and save it as "
+        + "\n".join(dict.fromkeys(problems))  # list each failure once, even if it recurs in a later pass
+        + "\nTry again later (the download will resume), or obtain the file by other means and save it as "
         f"{path} (SHA-256 {sha256})."
     )
 
 
 def _from_one(url: str, part: Path, sha256: str, timeout: float, report: Report) -> None:
-    """Fill `part` with the right bytes from this mirror, or raise."""
+    """Download `part` from this mirror and verify its checksum, or raise."""
     resumed = part.exists()
     with suppress(_NothingToResume):
         _fetch(url, part, timeout, report)
@@ -150,13 +150,13 @@ def _from_one(url: str, part: Path, sha256: str, timeout: float, report: Report)
         return
     part.unlink()
     if not resumed:
-        raise _MirrorError("sent bytes with another SHA-256 than the file's", final=True)
-    # The wrong bytes may have been those that were there before.
+        raise _MirrorError("sent a file with a different SHA-256", final=True)
+    # The wrong bytes may stem from an earlier download: start over.
     _from_one(url, part, sha256, timeout, report)
 
 
 def _fetch(url: str, part: Path, timeout: float, report: Report) -> None:
-    """Ask for what `part` does not hold yet and append it; begin anew if the mirror does not resume."""
+    """Request the missing bytes and append them to `part`; start over if the mirror cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "torchmultiset"} | ({"Range": f"bytes={have}-"} if have else {})
     with _open(Request(url, headers=headers), timeout) as response:
@@ -164,7 +164,7 @@ def _fetch(url: str, part: Path, timeout: float, report: Report) -> None:
         if not resuming:
             have = 0
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-            raise _MirrorError("sent another range of bytes than it was asked for", final=True)
+            raise _MirrorError("sent a different byte range than requested", final=True)
         total = None if response.length is None else have + response.length
         with part.open("ab" if resuming else "wb") as file:
             report(have, total)
@@ -185,20 +185,20 @@ def _open(request: Request, timeout: float) -> HTTPResponse:
             error.close()
             if error.code == 416 and request.has_header("Range"):
                 raise _NothingToResume from None
-            # 408 and 429 mean "later"; the other 4xx mean that asking again is no use.
+            # 408 and 429 are temporary; the other 4xx errors are permanent.
             final = 400 <= error.code < 500 and error.code not in (408, 429)
-            raise _MirrorError(f"answered HTTP {error.code} {error.reason}", final=final) from None
+            raise _MirrorError(f"returned HTTP {error.code} {error.reason}", final=final) from None
 
 
 def _read(response: HTTPResponse, timeout: float) -> bytes:
     with _network(timeout):
-        # read1 hands over what has come; read would lose it if the rest does not.
+        # read1 returns what has arrived; read would lose it if the connection then failed.
         return response.read1(_BLOCK)
 
 
 @contextmanager
 def _network(timeout: float) -> Iterator[None]:
-    """Turn what can go wrong on the way to a mirror into a _MirrorError; a full disk stays what it is."""
+    """Convert network errors to a _MirrorError; errors outside the block, such as a full disk, are unaffected."""
     try:
         yield
     except (OSError, HTTPException) as error:

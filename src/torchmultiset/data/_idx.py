@@ -1,4 +1,4 @@
-"""The idx format of the original MNIST files: a magic number, the lengths, then the bytes."""
+"""Reader for the idx format of the original MNIST files: magic number, dimensions, data."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _BLOCK = 1 << 20
 
 
 def read_idx(path: str | os.PathLike[str], *, ndim: int) -> UInt8[np.ndarray, "*shape"]:
-    """Read an idx file of unsigned bytes, gzipped or not (its content tells, not its name).
+    """Read an idx file of unsigned bytes, gzipped or not (detected from its content, not its name).
 
     Args:
         path: The file.
-        ndim: How many dimensions it must have: 3 for images, 1 for labels.
+        ndim: Required number of dimensions: 3 for images, 1 for labels.
 
     Returns:
-        The array, read-only.
+        A read-only array.
 
     Raises:
-        ValueError: If the file is no idx file of `ndim` dimensions, or is cut off or damaged.
+        ValueError: The file is not an idx file of `ndim` dimensions, or is truncated or damaged.
 
     Example:
         >>> import tempfile
@@ -51,7 +51,7 @@ def read_idx(path: str | os.PathLike[str], *, ndim: int) -> UInt8[np.ndarray, "*
 
 
 def _parse(stream: io.BufferedIOBase, path: Path, ndim: int) -> UInt8[np.ndarray, "*shape"]:
-    # 0x08 is idx's code for unsigned bytes, the only type that MNIST uses.
+    # 0x08 is the idx code for unsigned bytes, the only type in MNIST.
     wanted = bytes([0, 0, 8, ndim])
     magic = stream.read(4)
     if magic != wanted:
@@ -61,18 +61,18 @@ def _parse(stream: io.BufferedIOBase, path: Path, ndim: int) -> UInt8[np.ndarray
         )
     lengths = stream.read(4 * ndim)
     if len(lengths) < 4 * ndim:
-        raise _unusable(path, "is cut off inside its header")
+        raise _unusable(path, "is truncated inside its header")
     shape = struct.unpack(f">{ndim}I", lengths)
     size = math.prod(shape)
     content = _read_at_most(stream, size + 1)
     if len(content) != size:
         holds = "more" if len(content) > size else f"only {len(content)}"
-        raise _unusable(path, f"should hold {size} bytes after its header, for the shape {shape}, but holds {holds}")
+        raise _unusable(path, f"should have {size} bytes after its header, for shape {shape}, but has {holds}")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def _read_at_most(stream: io.BufferedIOBase, size: int) -> bytes:
-    # Block by block, because read(size) sets aside `size` bytes at once, however wrong the header is.
+    # Block by block: read(size) would allocate `size` bytes up front, even for a corrupt header.
     blocks = []
     while size and (block := stream.read(min(size, _BLOCK))):
         blocks.append(block)

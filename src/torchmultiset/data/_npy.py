@@ -1,4 +1,4 @@
-"""NumPy's files: those of a stored data set, made at full length and filled piece by piece; any, opened with care."""
+"""Reading of .npy files with clear errors, and row-by-row writing of preallocated ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jaxtyping import Shaped
 __all__ = ["allocate", "open_array", "open_rows", "readable", "write_rows"]
 
 _LONGEST_REASON = 120
-"""Characters of NumPy's own message that are shown: it may repeat a whole header."""
+"""Maximum number of characters quoted from NumPy's error message, which may repeat a whole header."""
 
 
 def write_rows(path: Path, rows: Shaped[np.ndarray, "n ..."], *, before_end: int) -> None:
-    """Write rows where that many rows are left until the end of the file, and wait until they are on disk."""
-    # Not through a memory map: there a full disk is a crash, here an error, and pages written would stay in memory.
+    """Overwrite rows, starting `before_end` rows before the end of the file, and flush them to disk."""
+    # Not through a memory map: a full disk would crash the process, and written pages would stay in memory.
     with path.open("r+b") as file:
         file.seek(-before_end * prod(rows.shape[1:]) * rows.dtype.itemsize, os.SEEK_END)
         file.write(np.ascontiguousarray(rows).view(np.uint8).data)
@@ -29,7 +29,7 @@ def write_rows(path: Path, rows: Shaped[np.ndarray, "n ..."], *, before_end: int
 
 
 def allocate(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """A .npy file with its header in place and room for the rows."""
+    """Create an .npy file of full length, with a header and empty rows."""
     path.parent.mkdir(exist_ok=True)
     unfinished = path.with_name(f"{path.name}.partial")
     with unfinished.open("wb") as file:
@@ -41,54 +41,54 @@ def allocate(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 @contextmanager
 def readable(path: Path, fix: str) -> Iterator[None]:
-    """Report a file that NumPy cannot read as a ValueError that names the file and what to do.
+    """Convert errors from reading a damaged file to a ValueError with the file name and the fix.
 
-    NumPy parses a header as Python source and multiplies the numbers in it, so that a damaged one raises nearly
+    NumPy parses the header as Python source and multiplies the numbers in it, so a damaged one can raise almost
     anything: SyntaxError, tokenize.TokenError, TypeError, OverflowError, MemoryError and more.
 
     Args:
         path: The file that is read in the block.
-        fix: What to do about it, such as "delete the folder and build it again".
+        fix: What the user should do, such as "delete the folder and build it again".
 
     Raises:
-        ValueError: The block raised something else than an OSError that names a file.
+        ValueError: The block raised anything but an OSError with a file name.
     """
     try:
-        with np.errstate(all="ignore"):  # the product of a damaged shape overflows before it is refused
+        with np.errstate(all="ignore"):  # the product of a damaged shape may overflow before it is rejected
             yield
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
         reason = (str(error).splitlines() or [""])[0][:_LONGEST_REASON] or type(error).__name__
-        raise ValueError(f"{path} is damaged, or not a NumPy file ({reason}): {fix}") from None
+        raise ValueError(f"{path} is damaged or not a NumPy file ({reason}): {fix}") from None
 
 
 def open_array(path: Path, fix: str) -> Shaped[np.ndarray, "*shape"]:
-    """Open an .npy file as a memory map; a pickle is never opened.
+    """Open an .npy file as a memory map; pickles are never loaded.
 
     Args:
         path: The file.
-        fix: What to do if it cannot be read.
+        fix: What the user should do if the file cannot be read.
 
     Raises:
-        OSError: There is no such file, or it may not be read.
-        ValueError: It is damaged, or not an .npy file.
+        OSError: The file does not exist or cannot be opened.
+        ValueError: The file is damaged or not an .npy file.
     """
     with readable(path, fix):
-        # Mapping compares the header with the length of the file before anything is allocated.
+        # Mapping compares the header with the file length before anything is allocated.
         array: Shaped[np.ndarray, "*shape"] = np.lib.format.open_memmap(path, mode="r")
     return array
 
 
 def open_rows(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, mapped: bool) -> Shaped[np.ndarray, "n ..."]:
-    """Open a file as a memory map, or read it; raise unless it has this type and shape."""
+    """Open an array as a memory map or read it into memory; raise unless it has this dtype and shape."""
     try:
         array = open_array(path, "delete the folder and build the data set again")
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing: delete the folder and build the data set again") from None
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(
-            f"{path} has type {array.dtype.str} and shape {array.shape}, but the manifest says {dtype.str} and "
+            f"{path} has dtype {array.dtype.str} and shape {array.shape}, but the manifest has {dtype.str} and "
             f"{shape}: delete the folder and build the data set again"
         )
     return array if mapped else np.array(array)

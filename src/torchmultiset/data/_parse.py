@@ -1,6 +1,6 @@
-"""From the text of a manifest to the fields of each line, with every problem written down.
+"""Parsing of a manifest (JSONL or CSV) into the fields of each line, collecting all problems.
 
-A CSV row becomes what the same line would be in JSONL, so that there is one set of rules after this.
+A CSV row is converted to the fields of the equivalent JSONL line, so later stages need only one set of rules.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = ["Fields", "ManifestError", "Problems", "did_you_mean", "read_count", 
 
 _COLUMNS = ("image", "array", "labels", "split", "id")
 _COUNT = "count:"
-# A count beyond this is a slip of the keyboard, and each label takes a place in memory.
+# A larger count is most likely a typing error, and each label takes memory.
 _MOST = 10_000
 _SHOWN = 20
 
 T = TypeVar("T")
 Fields = dict[str, Any]
-"""What one line says, by key."""
+"""Mapping from key to value for one line."""
 
 
 class ManifestError(ValueError):
-    """All that is wrong with a manifest, line by line.
+    """Error that lists all problems of a manifest by line.
 
     Attributes:
         path: The manifest.
-        problems: Pairs of a line number (0 for the file as a whole) and what to fix. All of them; the message
-            shows the first 20.
+        problems: All pairs of a line number (0 for the file as a whole) and a description; the message shows the
+            first 20.
     """
 
     def __init__(self, path: Path, problems: Sequence[tuple[int, str]]) -> None:
@@ -53,7 +53,7 @@ class ManifestError(ValueError):
 
 @dataclass
 class Problems:
-    """What is wrong with one manifest, as it is found."""
+    """Collector for the problems of one manifest."""
 
     path: Path
     found: list[tuple[int, str]] = field(default_factory=list)
@@ -62,11 +62,11 @@ class Problems:
         return len(self.found)
 
     def add(self, line: int, what: object) -> None:
-        """Write down one problem."""
+        """Record a problem."""
         self.found.append((line, str(what)))
 
     def attempt(self, line: int, read: Callable[..., T], *args: Any) -> T | None:
-        """What `read` returns; if it raises a ValueError, None, and the problem is written down."""
+        """Return ``read(*args)``; if it raises a ValueError, record the problem and return None."""
         try:
             return read(*args)
         except ValueError as error:
@@ -74,25 +74,25 @@ class Problems:
             return None
 
     def stop(self) -> None:
-        """Raise a ManifestError if there are any."""
+        """Raise a ManifestError if there are any problems."""
         if self.found:
             raise ManifestError(self.path, sorted(self.found, key=lambda problem: problem[0]))
 
 
 def show(value: object) -> str:
-    """A value as a message shows it."""
+    """Return the repr of a value, shortened for messages."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A hint for a name that is not known, or nothing."""
+    """Return a hint with the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def read_count(value: Any, name: str) -> int:
-    """A whole number from 0 on. 2.0 is one: that is how many programs write 2."""
+    """Return a count as an int. 2.0 is accepted, because many programs write 2 this way."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value % 1 != 0 or not 0 <= value <= _MOST:
         expected = f"a whole number from 0 to {_MOST}"
@@ -101,21 +101,21 @@ def read_count(value: Any, name: str) -> int:
 
 
 def read_fields(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[tuple[int, Fields]]:
-    """The lines of a .jsonl or .csv file that are not blank: number and fields; `labelled`: labels must be there."""
+    """Return line number and fields of each non-blank line; with `labelled`, a CSV header must declare labels."""
     text = _decode(path.read_bytes(), problems)
     return _csv_lines(text, problems, labelled) if path.suffix.lower() == ".csv" else _json_lines(text, problems)
 
 
 def _decode(data: bytes, problems: Problems) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        problems.add(0, "the file is UTF-16 text: save it as UTF-8 ('CSV UTF-8' in a spreadsheet)")
+        problems.add(0, "the file is UTF-16: save it as UTF-8 ('CSV UTF-8' in a spreadsheet)")
         problems.stop()
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             line.decode()
         except UnicodeDecodeError as error:
             byte = line[error.start : error.start + 1]
-            problems.add(number, f"the byte {byte!r} is not UTF-8 text: save the file as UTF-8")
+            problems.add(number, f"the byte {byte!r} is not valid UTF-8: save the file as UTF-8")
     problems.stop()
     return data.decode("utf-8-sig")
 
@@ -133,10 +133,10 @@ def _json_object(line: str) -> Fields:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
-        raise ValueError("not JSON that can be read: too many brackets within brackets") from None
+        raise ValueError("not readable JSON: brackets are nested too deeply") from None
     if not isinstance(fields, dict):
         example = '{"image": "a.jpg", "labels": ["cat", "cat"]}'
-        raise ValueError(f"each line must be a JSON object such as {example}, but this is {show(fields)}")
+        raise ValueError(f"each line must be a JSON object such as {example}, but is {show(fields)}")
     return fields
 
 
@@ -144,7 +144,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Fields:
     fields: Fields = {}
     for key, value in pairs:
         if key in fields:
-            raise ValueError(f"the key {key!r} is there twice: keep one")
+            raise ValueError(f"duplicate key {key!r}: keep one")
         fields[key] = value
     return fields
 
@@ -161,7 +161,7 @@ def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[
     inputs = [] if {"image", "array"} & set(columns) else [c for c in columns if _is_feature(c)]
     for number, row in rows:
         if len(row) != len(columns):
-            fix = f"put quotes around a cell that holds {delimiter!r}"
+            fix = f"put quotes around cells that contain {delimiter!r}"
             problems.add(number, f"has {len(row)} cells, but the header has {len(columns)}: {fix}")
             continue
         before = len(problems)
@@ -172,13 +172,13 @@ def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[
 
 
 def _delimiter(text: str) -> str:
-    # A spreadsheet puts between cells what its language does not use in numbers: the header tells.
+    # Spreadsheets use ';' in locales with a decimal comma: detect the delimiter from the header.
     header = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
     return next((mark for mark in ",;\t" if mark in header), ",")
 
 
 def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, each with the number of its first line."""
+    """Yield the non-blank rows, each with its first line number."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
@@ -209,11 +209,11 @@ def _is_feature(column: str) -> bool:
 
 def _check_header(number: int, columns: list[str], problems: Problems, labelled: bool) -> None:
     if not columns:
-        problems.add(0, "the file is empty: write a header such as image,labels and a line for each example")
+        problems.add(0, "the file is empty: write a header such as image,labels and one line per example")
         return
     for name, times in Counter(columns).items():
         if not name or times > 1:
-            problems.add(number, f"the column {name!r} is there twice" if name else "a column has no name")
+            problems.add(number, f"duplicate column {name!r}" if name else "a column has no name")
     counted = any(name.startswith(_COUNT) for name in columns)
     if counted == ("labels" in columns) and (counted or labelled):
         which = "not both" if counted else "but has neither"
@@ -222,11 +222,11 @@ def _check_header(number: int, columns: list[str], problems: Problems, labelled:
     others = [name for name in columns if _is_feature(name)]
     if "image" in columns or "array" in columns:
         for name in others:
-            hint = " (only JSONL can hold it)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
-            fix = "rename or remove it, or start its name with '#' to have it ignored"
+            hint = " (supported only in JSONL)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
+            fix = "rename or remove it, or start its name with '#' to ignore it"
             problems.add(number, f"unknown column {name!r}{hint}: {fix}")
     elif not others:
-        expected = "a column 'image' or 'array' (paths) or columns of numbers"
+        expected = "a column 'image' or 'array' (paths) or feature columns"
         problems.add(number, f"the header must have an input, {expected}, but has none")
 
 
@@ -246,17 +246,17 @@ def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems:
 
 
 def _split_labels(cell: str) -> list[str]:
-    """``cat;cat;dog`` or ``cat:2;dog``. A name with a count may hold any sign but ';'."""
+    """Parse ``cat;cat;dog`` or ``cat:2;dog``. A name with a count may contain any character but ';'."""
     labels: list[str] = []
     for part in map(str.strip, cell.split(";") if cell else []):
         name, colon, count = part.rpartition(":")
         if not part:
-            raise ValueError("a label is empty: remove the ';' that is too many")
+            raise ValueError("a label is empty: remove the extra ';'")
         if colon:
             try:
                 labels += [name] * _count(count, name)
             except ValueError as error:
-                raise ValueError(f"{error}; if ':' belongs to the name, write '{part}:1'") from None
+                raise ValueError(f"{error}; if ':' is part of the name, write '{part}:1'") from None
         elif "," in part or "|" in part:
             fix = f"put ';' between labels, or write '{part}:1' if it is one name"
             raise ValueError(f"{part!r} looks like several labels: {fix}")
@@ -274,7 +274,7 @@ def _count(cell: str, name: str) -> int:
 
 
 def _cell(cell: str) -> float | str | None:
-    """A number or a text; None for an empty cell and for nan, as some programs write one."""
+    """Return a number or text; None for an empty cell and for nan, which some programs write for one."""
     try:
         number = float(cell)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One progress bar for all that takes long."""
+"""Progress bar for long-running operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["progress_bar"]
 
 @contextmanager
 def progress_bar(shown: bool, title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, or none; what it gives is called with the number done since the last call."""
+    """Show a bar on standard error if `shown`; call the yielded function with the number of steps completed."""
     if not shown:
         yield lambda _: None
         return

@@ -1,7 +1,7 @@
-"""Random numbers that depend only on where they are used, not on how many were drawn before.
+"""Counter-based random numbers, which do not depend on how many were drawn before.
 
 A number is a hash of (seed, stream, index, purpose, slot). So example i of a data set is the same whether it is
-made alone, in a batch or by another process, and a whole batch is drawn at once without a generator for each.
+generated alone, in a batch or by another process, and a whole batch is drawn at once without a generator per example.
 The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), on uint64 arrays, which wrap around.
 """
 
@@ -20,12 +20,12 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def example_keys(seed: int, stream: int, indices: Int64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """A key for each example, from which all its numbers are drawn.
+    """Compute one key per example, from which all its numbers are drawn.
 
     Args:
-        seed: From 0 to 2^64 - 1.
-        stream: Keeps the same index of different splits apart, from 0 to 2^64 - 1.
-        indices: Which examples, from 0 on.
+        seed: Random seed, from 0 to 2^64 - 1.
+        stream: Stream number, from 0 to 2^64 - 1; different splits use different streams.
+        indices: Indices of the examples, starting at 0.
 
     Example:
         >>> example_keys(0, 0, np.array([5, 6, 5])) == example_keys(0, 0, np.array([5]))
@@ -41,13 +41,13 @@ def draw(
     slots: int,
     below: int | Int64[np.ndarray, "#n #slots"],
 ) -> Int64[np.ndarray, "n slots"]:
-    """Whole numbers, each uniform on 0, ..., below - 1 and independent of all others, without bias.
+    """Draw independent integers, exactly uniform on 0, ..., below - 1.
 
     Args:
-        keys: One for each example.
-        purpose: What the numbers are for: another purpose gives other numbers.
-        slots: How many for each example. Fewer are the first of more.
-        below: The bound, from 1 to 2^32: one for all, or one for each example or slot.
+        keys: One key per example.
+        purpose: Identifier of what the numbers are used for; different purposes give independent numbers.
+        slots: How many numbers to draw per example. A smaller number of slots gives a prefix of a larger one.
+        below: Upper bound, exclusive, from 1 to 2^32: one for all, or one per example or slot.
 
     Example:
         >>> draw(example_keys(0, 0, np.arange(3)), purpose=0, slots=8, below=10)
@@ -59,8 +59,8 @@ def draw(
     check(bool(np.all((bounds >= 1) & (bounds <= 1 << 32))), "below", "from 1 to 2^32", below)
     numbers = (np.uint64(purpose) << _HALF) + np.arange(slots, dtype=np.uint64)
     bits = _fold(keys[:, None], numbers[None, :])
-    # Lemire (2019): the upper half of 32 random bits times the bound is uniform, once the few products are drawn
-    # again whose lower half is below 2^32 mod bound. That is rare, so the remainder is taken only where needed.
+    # Lemire (2019): the upper half of 32 random bits times the bound is uniform if products whose lower half is
+    # below 2^32 mod bound are redrawn. That is rare, so the remainder is computed only where needed.
     product = (bits >> _HALF) * bounds
     doubtful = np.nonzero((product & _LOW) < bounds)
     while len(doubtful[0]):
@@ -78,13 +78,13 @@ def draw_distinct(
     slots: int,
     below: Int64[np.ndarray, " n"],
 ) -> Int64[np.ndarray, "n slots"]:
-    """Whole numbers from 0 to below - 1 without repeats, every ordered choice equally likely.
+    """Draw integers from 0 to below - 1 without replacement; every ordered choice is equally likely.
 
     Args:
-        keys: One for each example.
-        purpose: What the numbers are for.
-        slots: How many for each example, at most the least of `below`.
-        below: The bound of each example.
+        keys: One key per example.
+        purpose: Identifier of what the numbers are used for.
+        slots: How many numbers to draw per example, at most the minimum of `below`.
+        below: Upper bound of each example, exclusive.
 
     Example:
         >>> draw_distinct(example_keys(0, 0, np.arange(3)), purpose=0, slots=4, below=np.array([4, 4, 9]))
@@ -93,7 +93,7 @@ def draw_distinct(
                [0, 5, 2, 8]])
     """
     check(bool(np.all(below >= slots)), "below", f"at least slots = {slots}", below)
-    # Fisher and Yates's shuffle, of all rows at once, stopped after the first `slots` places.
+    # Fisher-Yates shuffle of all rows at once, stopped after the first `slots` places.
     places = np.arange(slots)
     chosen = places + draw(keys, purpose, slots, below[:, None] - places)
     rows = np.arange(len(keys))
@@ -116,5 +116,5 @@ def _mix(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
 
 
 def _one(number: int) -> UInt64[np.ndarray, " one"]:
-    # An array even of one: NumPy warns when a scalar wraps around.
+    # An array even for one number, because NumPy warns when a scalar wraps around.
     return np.array([number], dtype=np.uint64)

@@ -1,6 +1,6 @@
-"""From the fields of each line of a manifest to a checked `Record`, with every problem written down.
+"""Conversion of the fields of each manifest line to a validated `Record`, collecting all problems.
 
-A function that reads a field raises a ValueError that says what to fix; the line's number is added above it.
+A function that reads a field raises a ValueError that describes the fix; the caller adds the line number.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from torchmultiset.data._splits import SPLITS
 __all__ = ["Cell", "Record", "read_records"]
 
 Cell: TypeAlias = float | str | None
-"""A number, a text, or nothing."""
+"""Number, text, or None for an empty cell."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One line, checked as far as a line can be checked by itself."""
+    """One line of a manifest, validated independently of the others."""
 
     line: int
     kind: str
     """``"image"``, ``"array"`` or ``"features"``."""
     path: str
-    """Path of the image or array as it is written; empty for features."""
+    """Path of the image or array as written; empty for features."""
     features: Float32[np.ndarray, " d"]
-    """As a list of numbers; empty for images, arrays and cells."""
+    """Unnamed features (D,); empty for images, arrays and named features."""
     cells: dict[str, Cell]
-    """Features by the names of their columns, as they are written; else empty."""
+    """Named features as written, by column; empty for other inputs."""
     labels: tuple[str, ...]
     id: str
     split: str | None
@@ -44,12 +44,12 @@ class Record:
 
 
 def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> list[Record]:
-    """The lines of a .jsonl or .csv file that are well formed; what is wrong with the others goes to problems.
+    """Read the valid lines of a .jsonl or .csv file and collect the problems of the others.
 
     Args:
         path: The file.
-        problems: Where problems go.
-        labelled: Whether each line must say its labels; else one that does not has none.
+        problems: Collects the problems.
+        labelled: Whether every line must have labels; if False, missing labels mean an empty multiset.
     """
     instead: Fields = {} if labelled else {"labels": []}
     records = [
@@ -74,15 +74,15 @@ def _check_keys(fields: Fields) -> None:
     known = (*_READ, "image", "array", "counts")
     for key in fields:
         if key not in known or key in ("kind", "path", "cells"):
-            fix = "rename or remove it, or start it with '#' to have it ignored"
+            fix = "rename or remove it, or start it with '#' to ignore it"
             raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}: {fix}")
 
 
 def _kind(fields: Fields) -> str:
     kinds = [kind for kind in ("image", "array", "features") if kind in fields]
     if len(kinds) != 1:
-        found = "there are " + " and ".join(kinds) if kinds else "there is none"
-        raise ValueError(f"there must be one input, 'image', 'array' or 'features', but {found}")
+        found = "has " + (" and ".join(kinds) or "none")
+        raise ValueError(f"each line must have one input, 'image', 'array' or 'features', but this one {found}")
     return kinds[0]
 
 
@@ -105,7 +105,7 @@ def _cells(fields: Fields) -> dict[str, Cell]:
     if not isinstance(values, dict):
         return {}
     if not values:
-        raise ValueError("'features' must have at least one number or text, but is {}")
+        raise ValueError("'features' must have at least one entry, but is {}")
     return {name: _cell(value, name) for name, value in values.items()}
 
 
@@ -117,8 +117,8 @@ def _cell(value: object, name: str) -> Cell:
 
 def _labels(fields: Fields) -> tuple[str, ...]:
     if ("labels" in fields) == ("counts" in fields):
-        found = "'labels' and 'counts' are both there: keep one"
-        raise ValueError(found if "labels" in fields else "no 'labels': for an empty multiset write []")
+        found = "both 'labels' and 'counts' are present: keep one"
+        raise ValueError(found if "labels" in fields else "'labels' is missing: for an empty multiset write []")
     key = "labels" if "labels" in fields else "counts"
     value = fields[key]
     if isinstance(value, dict):
@@ -147,7 +147,7 @@ def _split(fields: Fields) -> str | None:
 
 def _boxes(fields: Fields) -> tuple[tuple[float, ...], ...] | None:
     if "features" in fields and "boxes" in fields:
-        raise ValueError("'boxes' need an image or an array that they lie in, but the input is features")
+        raise ValueError("'boxes' requires an image or an array as input, not features: remove it")
     boxes = _per_label(fields, "boxes")
     return None if boxes is None else tuple(_box(box) for box in boxes)
 
@@ -155,9 +155,9 @@ def _boxes(fields: Fields) -> tuple[tuple[float, ...], ...] | None:
 def _box(box: object) -> tuple[float, ...]:
     if not isinstance(box, list) or len(box) != 4:
         raise ValueError(f"a box must be [x, y, width, height], but is {show(box)}")
-    x, y, width, height = (_real(value, "a number of a box") for value in box)
+    x, y, width, height = (_real(value, "a box coordinate") for value in box)
     if width < 0 or height < 0:
-        raise ValueError(f"width and height of a box must not be negative, but it is {show(box)}")
+        raise ValueError(f"the width and height of a box must not be negative, but the box is {show(box)}")
     return x, y, width, height
 
 
@@ -176,22 +176,22 @@ def _per_label(fields: Fields, key: str) -> list[Any] | None:
     if values is None:
         return None
     if not isinstance(labels, list):
-        raise ValueError(f"{key!r} go one by one with the labels: write 'labels' as a list")
+        raise ValueError(f"{key!r} requires one entry per label: write 'labels' as a list")
     if not isinstance(values, list) or len(values) != len(labels):
-        raise ValueError(f"{key!r} must be a list of {len(labels)}, one for each label, but is {show(values)}")
+        raise ValueError(f"{key!r} must be a list of length {len(labels)}, one per label, but is {show(values)}")
     return values
 
 
 def _text(value: object, what: str) -> str:
-    """A name without the spaces around it. A whole number is a name, too."""
+    """Return a name without surrounding spaces; an integer is converted to a string."""
     if isinstance(value, float) and value % 1 == 0:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{what} must be a name, but is {show(value)}")
+        raise ValueError(f"{what} must be a non-empty string, but is {show(value)}")
     if any("\ud800" <= sign <= "\udfff" for sign in value):
-        raise ValueError(f"{what} must be text, but {show(value)} holds half a sign")
+        raise ValueError(f"{what} must be valid text, but {show(value)} contains an unpaired surrogate")
     return value.strip()
 
 

@@ -1,4 +1,4 @@
-"""Which examples are for training, validation and test, when the data does not say."""
+"""Random assignment of examples to training, validation and test."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def split_by_id(
     *,
     labelled: Bool[np.ndarray, " n"] | None = None,
 ) -> Int64[np.ndarray, " n"]:
-    """Draw a split for each id, with these chances.
+    """Draw a split for each id, with the given probabilities.
 
-    The draw of an example follows from its id and the seed alone, so that more examples do not move it from
-    one split to another. The price: shares are met as a fair coin meets one half. Only where a split would
-    stay empty, an example of the largest one is moved there; and where the first, that of training, would stay
-    without a label, an example with labels is exchanged for one of its own.
+    The split of an example depends only on its id and the seed, so adding examples does not move it. The split sizes
+    therefore match `fractions` only in expectation. There are two exceptions: if a split would be empty, it gets an
+    example of the largest split; if no training example (split 0) would have a label, one is swapped for an
+    example with labels.
 
     Args:
-        ids: A name for each example, no two alike. At least as many as there are fractions above 0.
-        fractions: The chance of each split; they add up to 1.
-        seed: Another seed gives another split.
-        labelled: Which examples (N,) have labels; if None, all of them.
+        ids: Unique id of each example. There must be at least one id per positive fraction.
+        fractions: Probability of each split; they sum to 1.
+        seed: Random seed.
+        labelled: Mask (N,) of the examples that have labels; if None, all of them.
 
     Returns:
-        The split of each example (N,), as a position in `fractions`.
+        The split of each example (N,), as an index into `fractions`.
 
     Example:
         >>> ids = [f"{i}.jpg" for i in range(1000)]
@@ -62,6 +62,6 @@ def split_by_id(
 
 
 def _place(name: str, seed: int) -> float:
-    """A number in [0, 1), uniform over names."""
+    """Return a number in [0, 1), uniform over names."""
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53

@@ -1,6 +1,6 @@
-"""Images that are changed a little at each step of training, so that no two epochs show the same.
+"""Random image augmentation for training.
 
-Labels stay. What a change moves out of the picture still counts, so changes are small.
+Labels are unchanged, even for objects that are moved out of the image, so transformations are small.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["AUGMENTATIONS", "affine", "shift"]
 
 
 def shift(batch: Batch, generator: torch.Generator, *, by: int | float = 1 / 12) -> Batch:
-    """Move each image, with its boxes, by whole pixels up and down, left and right; what comes in is black.
+    """Translate each image and its boxes by a random number of pixels along both axes; fill with black.
 
     Args:
-        batch: With images (B, channels, H, W) for inputs.
-        generator: Decides how far, each distance equally likely; on the device of the images.
-        by: The farthest, as a share of the image's height and width.
+        batch: Batch with images (B, channels, H, W) as inputs.
+        generator: Random generator on the device of the images; all offsets are equally likely.
+        by: Maximum offset, as a fraction of the image's height and width.
 
     Example:
         >>> x = torch.arange(1, 4).expand(1, 1, 3, 3)
@@ -36,7 +36,7 @@ def shift(batch: Batch, generator: torch.Generator, *, by: int | float = 1 / 12)
     x = _images(batch)
     count, _, height, width = x.shape
     rooms = int(height * by), int(width * by)
-    # Every place that the image can be seen from, as a view; one of them is copied.
+    # A view of all possible offsets, of which one per image is copied.
     views = pad(x, (rooms[1], rooms[1], rooms[0], rooms[0])).unfold(2, height, 1).unfold(3, width, 1)
     down, right = (torch.randint(-room, room + 1, (count,), generator=generator, device=x.device) for room in rooms)
     moved = views[torch.arange(count, device=x.device), :, rooms[0] - down, rooms[1] - right]
@@ -56,18 +56,18 @@ def affine(
     by: int | float = 1 / 12,
     bend: int | float = 0,
 ) -> Batch:
-    """Move, turn and scale each image about its middle, by one bilinear interpolation; what comes in is black.
+    """Translate, rotate and scale each image about its centre, with one bilinear interpolation; fill with black.
 
-    A box goes with the middle of its object and is scaled, but stays upright; bending leaves it where it is.
+    A box follows the centre of its object and is scaled, but stays axis-aligned; `bend` does not affect boxes.
 
     Args:
-        batch: With images (B, channels, H, W) for inputs.
-        generator: Decides how much, evenly between the bounds; on the device of the images.
-        degrees: The largest angle, either way.
-        scale: How much larger or smaller: 0.1 is from 0.9 to 1.1.
-        by: The farthest, as a share of the image's height and width.
-        bend: How far each point is moved beside, as a share of the image's height and width: the standard deviation of
-            a random field that is smooth over a quarter of them.
+        batch: Batch with images (B, channels, H, W) as inputs.
+        generator: Random generator on the device of the images; parameters are uniform between their bounds.
+        degrees: Maximum rotation angle in either direction.
+        scale: Maximum relative change in size: 0.1 scales by 0.9 to 1.1.
+        by: Maximum translation, as a fraction of the image's height and width.
+        bend: Strength of the elastic deformation, as a fraction of the image's height and width: the standard deviation
+            of a random displacement field that is smooth over a quarter of them.
     """
     x = _images(batch)
     count, _, height, width = x.shape
@@ -77,8 +77,8 @@ def affine(
     rotation = torch.stack([cos, -sin, sin, cos], -1).view(count, 2, 2)
     half = torch.tensor([width, height], device=x.device) / 2
     move = 2 * by * half * torch.stack([right, down], -1)
-    # Seen from the middle, what was at p is now at factor * rotation (p + move). `grid_sample` wants the way back, in
-    # units of half the width and height. As a sum of rows and columns it takes a tenth of `affine_grid`'s time.
+    # Relative to the centre, p is mapped to factor * rotation (p + move). `grid_sample` needs the inverse map, in units
+    # of half the width and height. Computed as a sum of rows and columns, it takes a tenth of `affine_grid`'s time.
     back = rotation.mT / factor / half[:, None]
     rows, columns = (torch.arange(n, device=x.device) + (0.5 - n / 2) for n in (height, width))
     of_rows = back[:, None, :, 1] * rows[:, None] - (move / half)[:, None]  # (B, H, 2)
@@ -102,7 +102,7 @@ def affine(
 
 def _images(batch: Batch) -> Shaped[Tensor, "b c h w"]:
     if batch.x.ndim != 4:
-        raise ValueError(f"augment needs images, (B, channels, H, W), but inputs have shape {tuple(batch.x.shape)}")
+        raise ValueError(f"augment requires images (B, channels, H, W), but inputs have shape {tuple(batch.x.shape)}")
     return batch.x
 
 
@@ -111,4 +111,4 @@ AUGMENTATIONS: Mapping[str, Callable[[Batch, torch.Generator], Batch]] = {
     "shift": shift,
     "affine": affine,
 }
-"""By the names in `OptimConfig.augment`."""
+"""Augmentations by their names in `OptimConfig.augment`."""

@@ -1,6 +1,6 @@
 """COCO Easy and COCO Medium (section 5.1 of the paper), built from COCO's ``instances_*.json`` files.
 
-What the stages of the filter are is written in `CocoRules` and in docs/coco.md.
+`CocoRules` and docs/coco.md describe the stages of the filter.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torchmultiset.data.images import ImageFiles, check_files, image_sizes, lett
 __all__ = ["PAPER", "VARIANTS", "Coco", "CocoRules", "PaperCounts", "Stage", "as_markdown", "build"]
 
 VARIANTS = {"coco-easy": CocoRules(sizes=(2, 2)), "coco-medium": CocoRules(sizes=(1, 4))}
-"""The paper's two variants by name."""
+"""Rules of the paper's two variants, by name."""
 
 
 class PaperCounts(NamedTuple):
-    """What the paper says it kept of train2014 and val2014."""
+    """Sizes that the paper reports for train2014 and val2014."""
 
     training: int
-    """Images, the 15% for validation among them."""
+    """Number of training images, including the 15% held out for validation."""
     test: int
     classes: int
 
@@ -37,7 +37,7 @@ PAPER = {"coco-easy": PaperCounts(10_230, 5_107, 24), "coco-medium": PaperCounts
 
 @dataclass(frozen=True, eq=False)
 class Coco:
-    """A data set built from COCO; each split's `ids` are the image ids, `classes` go by category id.
+    """Data set built from COCO. The `ids` of each split are image ids; `classes` are sorted by category id.
 
     Boxes and areas are in pixels of the inputs.
     """
@@ -47,7 +47,7 @@ class Coco:
     test: Examples
     rules: CocoRules
     min_area: float
-    """The threshold that was used: objects are large above it."""
+    """Area threshold that was used; objects above it are large."""
     stages: tuple[Stage, ...]
 
 
@@ -61,26 +61,26 @@ def build(
     size: int = 600,
     progress: bool = False,
 ) -> Coco:
-    """Build train, validation and test set from two annotation files.
+    """Build the train, validation and test sets from two annotation files.
 
     Args:
-        rules: Which images and objects to keep: one of `VARIANTS`, or your own.
+        rules: Selection rules: one of `VARIANTS`, or a custom `CocoRules`.
         train_json: Annotations of the training images, such as instances_train2014.json.
         test_json: Annotations of the test images, such as instances_val2014.json.
         train_images: Folder of the training images.
-        test_images: Folder of the test images; the same one if None.
-        size: Side of the square inputs, in pixels.
+        test_images: Folder of the test images; if None, `train_images`.
+        size: Side length of the square inputs, in pixels.
         progress: Show a progress bar.
 
     Raises:
-        FileNotFoundError: An annotation file or some images are missing; all images in one message.
-        ValueError: Something in the files is wrong, or a rule leaves nothing.
+        FileNotFoundError: An annotation file or some images are missing; all missing images are listed.
+        ValueError: A file is invalid, or no image satisfies the rules.
 
     Example:
         >>> import json
         >>> from tempfile import TemporaryDirectory
         >>> from PIL import Image
-        >>> def annotate(file, picture):  # one picture with three cats
+        >>> def annotate(file, picture):  # one image with three cats
         ...     Image.new("RGB", (64, 48)).save(file.parent / picture)
         ...     cat = {"image_id": 1, "category_id": 5, "bbox": [16, 12, 32, 24]}
         ...     images = [{"id": 1, "file_name": picture, "width": 64, "height": 48}]
@@ -102,7 +102,7 @@ def build(
     training, testing = read_coco_file(train_json), read_coco_file(test_json)
     if training.categories != testing.categories:
         differ = sorted(training.categories.items() ^ testing.categories.items())
-        raise ValueError(f"{train_json} and {test_json} must list the same categories, but differ in {differ}")
+        raise ValueError(f"{train_json} and {test_json} must have the same categories, but differ in {differ}")
     selected = select("training", training, rules)
     selected_test = select("test", testing, rules, like=selected)
 
@@ -134,13 +134,13 @@ def build(
 def _hold_out(
     file: CocoFile, kept: Bool[np.ndarray, " n"], rules: CocoRules
 ) -> tuple[Bool[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-    """The kept objects of the images for training, and of those held out for validation."""
+    """Split the mask of kept objects (N,) into one for training images and one for held-out validation images."""
     images = np.unique(file.image[kept])
     held_out = round(rules.validation_share * len(images))
     if rules.validation_share > 0 and not 0 < held_out < len(images):
         raise ValueError(
             f"validation_share = {rules.validation_share} of the {len(images)} training images that the rules keep "
-            f"is {held_out} images: choose a share that leaves some on both sides, or 0 for no validation set"
+            f"is {held_out} images: choose a share that leaves images in both sets, or 0 for no validation set"
         )
     chosen = np.random.default_rng(rules.seed).permutation(images)[:held_out]
     is_held_out = np.isin(file.image, chosen)
@@ -155,7 +155,7 @@ class _Split:
 
     @property
     def images(self) -> Int64[np.ndarray, " k"]:
-        """Positions in the file of the images that are left."""
+        """Indices in the file of the images that are kept."""
         return np.unique(self.file.image[self.kept])
 
     @property
@@ -169,7 +169,7 @@ def _check_images(train: _Split, validation: _Split, test: _Split) -> None:
     shared = sorted(set(training) & set(test.paths))
     if shared:
         raise ValueError(
-            f"{len(shared)} images, such as {shared[0]}, are in {train.file.path} and in {test.file.path}: "
+            f"{len(shared)} images, such as {shared[0]}, are in both {train.file.path} and {test.file.path}: "
             f"a test image must not be a training image"
         )
 
@@ -178,7 +178,7 @@ def _examples(
     split: _Split, classes: Bool[np.ndarray, " c"], rules: CocoRules, size: int, *, progress: bool
 ) -> Examples:
     file, images, paths = split.file, split.images, split.paths
-    # Objects of one image side by side, in the order of the annotations.
+    # Group objects by image, keeping the order of the annotations.
     objects = np.flatnonzero(split.kept)
     objects = objects[np.argsort(file.image[objects], kind="stable")]
     row = np.searchsorted(images, file.image[objects])
@@ -207,7 +207,7 @@ def _examples(
 
 
 def as_markdown(coco: Coco, paper: PaperCounts | None = None) -> str:
-    """The table of the stages in Markdown; `paper`, one of `PAPER`, puts the paper's numbers beside."""
+    """Format the stages as a Markdown table; `paper`, one of `PAPER`, adds the paper's numbers."""
     header, *rows = _table(coco, paper)
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])

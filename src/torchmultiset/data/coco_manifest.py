@@ -1,4 +1,4 @@
-"""A data set built from COCO as a manifest, the JSONL file that `data.manifest` reads."""
+"""Export of a data set built from COCO to a manifest, the JSONL file that `data.manifest` reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchmultiset.data.images import ImageFiles, image_sizes, letterbox
 
 __all__ = ["write_coco_manifest"]
 
-# How an EXIF orientation shows what is stored: mirrored from left to right, from top to bottom, then transposed.
+# EXIF orientation -> flip horizontally, flip vertically, then transpose.
 _TURNS = {
     2: (True, False, False),
     3: (True, True, False),
@@ -32,30 +32,30 @@ _TURNS = {
 
 
 def write_coco_manifest(path: str | Path, coco: Coco) -> None:
-    """Write the three splits into one file that `read_manifest` reads.
+    """Write the three splits to one file that `read_manifest` reads.
 
-    Each line has the path of an image, from the folder of the file; its labels, split and id; and the box and area
-    of each label's object in pixels of the image as a viewer shows it. If the file is there already, it must say
-    the same.
+    Each line has the path of an image, relative to the folder of the file; its labels, split and id; and the box and
+    area of each label's object in pixels of the image after EXIF rotation. An existing file must have the same
+    content.
 
     Args:
         path: A .jsonl file.
-        coco: What `coco.build` made.
+        coco: Data set returned by `coco.build`.
 
     Raises:
-        FileExistsError: There is such a file, and it says something else.
+        FileExistsError: The file exists with different content.
     """
     path = Path(path)
     check(path.suffix == ".jsonl", "path", "a .jsonl file", str(path))
     splits = {"train": coco.train, "validation": coco.validation, "test": coco.test}
     ids = [name for examples in splits.values() for name in examples.ids or ()]
-    # Ids of train and test may be the same numbers where COCO did not give them: then the path tells images apart.
+    # Outside COCO, train and test may share image ids; without ids, the paths identify the images.
     with_ids = len(set(ids)) == len(ids)
     lines = [line for split, examples in splits.items() for line in _lines(path, split, examples, with_ids)]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     if path.exists():
         if path.read_text(encoding="utf-8") != text:
-            raise FileExistsError(f"{path} is there already and says something else: delete it, or choose another name")
+            raise FileExistsError(f"{path} already exists with different content: delete it, or choose another name")
         return
     write_whole(path, text)
 
@@ -86,7 +86,7 @@ def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterat
 def _upright(
     boxes: Float64[np.ndarray, "m 4"], size: Int64[np.ndarray, " 2"], image: Path
 ) -> Float64[np.ndarray, "m 4"]:
-    """Boxes of the pixels as stored, moved to the image as its EXIF tag says to show it."""
+    """Transform boxes (M, 4) from the stored pixels to the image after EXIF rotation."""
     with Image.open(image) as opened:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
     *mirrored, transposed = _TURNS.get(orientation, (False, False, False))
@@ -97,5 +97,5 @@ def _upright(
 
 
 def _short(numbers: Float64[np.ndarray, "m ..."]) -> object:
-    """With two decimals, as COCO writes them; the sum makes 0.0 of -0.0."""
+    """Round to two decimals, as in COCO; adding 0.0 turns -0.0 into 0.0."""
     return (numbers.round(2) + 0.0).tolist()

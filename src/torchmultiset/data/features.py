@@ -1,10 +1,10 @@
-"""What a frozen backbone makes of each image, computed once and kept on disk in half precision.
+"""On-disk cache of frozen backbone features, computed once and stored in half precision.
 
-A folder holds the features of one backbone (its weights included) for images of one size, and knows each image
-by its key: splits and data sets that share images share the folder, and what is missing is added. Three files:
-``manifest.json`` says what the folder is for, ``features.f16`` holds one row after another, ``index.jsonl``
-names the image of each row. A row counts once the index names it, and the index is written after the row: a
-run that is killed leaves whole rows, and at most some bytes behind them that the next run cuts off.
+A folder stores the features of one backbone (with fixed weights) for images of one size, each identified by a key.
+Splits and data sets that share images can share the folder; missing features are added. There are three files:
+``manifest.json`` describes the backbone and the images, ``features.f16`` contains the rows, and ``index.jsonl`` the
+key of each row. A row is valid once it is in the index, which is written after the row: a killed run leaves
+complete rows and at most some trailing bytes, which the next run truncates.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ _HALF = np.dtype("<f2")
 
 @runtime_checkable
 class FrozenBackbone(Protocol):
-    """Maps images (B, channels, H, W) to features (B, D, h, w), each image by itself, and never changes."""
+    """Fixed map from images (B, channels, H, W) to features (B, D, h, w), independent for each image."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name for messages."""
         ...
 
     def fingerprint(self) -> str:
-        """Another string for other weights, and for another normalisation of the images."""
+        """Return a string that identifies the weights and the normalisation of the images."""
         ...
 
     def __call__(self, images: Tensor, /) -> Tensor:
-        """The features, on any device."""
+        """Compute the features, on any device."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureCache:
-    """Features on disk in the place of images: inputs that are read by the batch, as float16 (B, D, h, w).
+    """`Inputs` that read float16 features (B, D, h, w) from disk in place of images.
 
-    It holds no more than a path and row numbers, so that another process can be handed one.
+    It stores only a path and row numbers, so it is cheap to send to another process.
     """
 
     path: Path
-    """The file of rows."""
+    """File that contains the rows."""
     shape: tuple[int, ...]
-    """D, h and w."""
+    """Shape of a row: D, h and w."""
     rows: Int64[np.ndarray, " n"]
-    """Where the features of each input are in the file."""
+    """Row number of each input (N,)."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,25 +84,24 @@ def cache_features(
     recheck: int = 16,
     progress: bool = False,
 ) -> FeatureCache:
-    """Compute the features of each input that the folder does not have yet, and give all of them.
+    """Compute the features that are missing from the folder and return the features of all inputs.
 
-    The size is projected and the disk looked at before anything is computed. A run that was stopped, even
-    killed, is resumed. If another process fills the same folder, this one waits for it.
+    The free disk space is checked before anything is computed. An interrupted run, even a killed one, is resumed. If
+    another process is writing to the same folder, this one waits for it.
 
     Args:
-        backbone: What makes the features.
+        backbone: Backbone that computes the features.
         inputs: Images of one size, (channels, H, W) each.
-        folder: Where the features are kept; made if need be.
-        keys: A name for each image that no other image has, such as COCO's image id.
-        batch_size: How many images at a time.
-        recheck: How many of the images that the folder knows already are compared, pixel by pixel, with what
-            they were, evenly spread; their features too, with what was written. ``len(inputs)`` compares all.
-        progress: Whether to show a progress bar.
+        folder: Folder for the features; created if it does not exist.
+        keys: Unique key of each image, such as COCO's image id.
+        batch_size: Number of images per batch.
+        recheck: Number of cached images, evenly spread, whose pixels and features are compared with the stored
+            checksums. ``len(inputs)`` checks all of them.
+        progress: Show a progress bar.
 
     Raises:
-        ValueError: The folder holds features of another backbone, of another size or of other images, or it is
-            damaged.
-        OSError: The disk has not enough room.
+        ValueError: The folder contains features of a different backbone, size or set of images, or it is damaged.
+        OSError: There is not enough free disk space.
 
     Example:
         >>> from dataclasses import replace
@@ -139,7 +138,7 @@ def cache_features(
 
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / "features.lock"):
-            store = _open(folder, purpose)  # another process may have filled it meanwhile
+            store = _open(folder, purpose)  # another process may have filled it in the meantime
             missing = np.array([i for i, key in enumerate(keys) if key not in store.entries], dtype=np.int64)
             if not store.shape:
                 probe = backbone(torch.from_numpy(np.ascontiguousarray(first)))
@@ -174,7 +173,7 @@ class _Store:
     shape: tuple[int, ...] = ()
     entries: dict[str, _Entry] = field(default_factory=dict)
     index_bytes: int = 0
-    """Length of the whole lines of the index."""
+    """Total length of the complete lines of the index."""
 
     @property
     def features(self) -> Path:
@@ -204,18 +203,18 @@ def _open(folder: Path, purpose: dict[str, Any]) -> _Store:
         found = json.loads(manifest.read_text())
         shape = tuple(int(length) for length in found["features"])
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder, f"manifest.json cannot be read ({error!r})") from error
+        raise _damaged(folder, f"manifest.json cannot be read ({error})") from error
     other = [f"{what} {found.get(what)}, not {mine}" for what, mine in purpose.items() if found.get(what) != mine]
     if other:
         raise ValueError(
-            f"the features in {folder} are not the ones asked for: {'; '.join(other)}. Give another folder, or"
-            " delete this one to compute them again"
+            f"the features in {folder} are not the requested ones: {'; '.join(other)}. Use another folder, or"
+            " delete this one to recompute them"
         )
     store = _Store(folder, shape)
     if not store.index.exists():
         return store
     lines = store.index.read_bytes()
-    whole = lines[: lines.rfind(b"\n") + 1]  # a kill can cut the last line
+    whole = lines[: lines.rfind(b"\n") + 1]  # a kill can truncate the last line
     entries: dict[str, _Entry] = {}
     for row, line in enumerate(whole.splitlines()):
         try:
@@ -223,7 +222,7 @@ def _open(folder: Path, purpose: dict[str, Any]) -> _Store:
         except (ValueError, TypeError) as error:
             raise _damaged(folder, f"line {row + 1} of {store.index.name} cannot be read") from error
         if key in entries:
-            raise _damaged(folder, f"line {row + 1} of {store.index.name} names {key!r} a second time")
+            raise _damaged(folder, f"line {row + 1} of {store.index.name} repeats the key {key!r}")
         entries[key] = _Entry(row, image, features)
     size = store.features.stat().st_size if store.features.exists() else 0
     if size < len(entries) * store.row_bytes:
@@ -238,14 +237,14 @@ def _compute(
         batch = chosen[start : start + batch_size]
         images = np.ascontiguousarray(inputs[batch])
         if _kind(images) != kind:
-            raise ValueError(f"all images must be {kind}, like the first, but some are {_kind(images)}")
+            raise ValueError(f"all inputs must be {kind}, like the first, but some are {_kind(images)}")
         with torch.no_grad():
             features = backbone(torch.from_numpy(images)).to("cpu", torch.float16).numpy()
         yield _Computed(batch, images, features.astype(_HALF, copy=False))
 
 
 def _add(store: _Store, keys: Sequence[str], computed: Iterator[_Computed], advance: Callable[[int], None]) -> None:
-    # Written at the end of plain files and not through a memory map: a full disk is then an error, not a crash.
+    # Append to plain files: through a memory map, a full disk would crash the process.
     with store.features.open("ab") as features, store.index.open("ab") as index:
         features.truncate(len(store.entries) * store.row_bytes)
         index.truncate(store.index_bytes)
@@ -264,16 +263,16 @@ def _add(store: _Store, keys: Sequence[str], computed: Iterator[_Computed], adva
 def _append(file: Any, data: bytes) -> None:
     file.write(data)
     file.flush()
-    os.fsync(file.fileno())  # so that the index never names a row that a power cut took
+    os.fsync(file.fileno())  # so that the index never lists a row that was lost in a power failure
 
 
 def _check_rows(rows: Float16[np.ndarray, "b ..."], shape: tuple[int, ...], keys: Sequence[str]) -> None:
     if rows.shape != (len(keys), *shape):
-        raise ValueError(f"the backbone must give features of shape {(len(keys), *shape)}, but gave {rows.shape}")
+        raise ValueError(f"the backbone must return features of shape {(len(keys), *shape)}, not {rows.shape}")
     finite = np.isfinite(rows).reshape(len(rows), -1).all(1)
     if not finite.all():
         raise ValueError(
-            f"the features of image {keys[int(finite.argmin())]!r} do not fit into float16 (beyond 65504, or NaN)"
+            f"the features of image {keys[int(finite.argmin())]!r} do not fit into float16 (above 65504, or NaN)"
         )
 
 
@@ -287,11 +286,11 @@ def _recheck(
         images = np.ascontiguousarray(inputs[batch])
         for i, entry, image, row in zip(batch, entries, images, rows, strict=True):
             if _digest(row) != entry.features:
-                raise _damaged(store.folder, f"the features of {keys[i]!r} are not what was written")
+                raise _damaged(store.folder, f"the features of {keys[i]!r} do not match their checksum")
             if _digest(image) != entry.image:
                 raise ValueError(
-                    f"the features in {store.folder} are of other images: the pixels of {keys[i]!r} were"
-                    " different. Give another folder, or delete this one to compute them again"
+                    f"the features in {store.folder} are of different images: the pixels of {keys[i]!r} have"
+                    " changed. Use another folder, or delete this one to recompute them"
                 )
 
 
@@ -318,10 +317,10 @@ def _digest(array: Shaped[np.ndarray, "*shape"]) -> str:
 def _check_keys(keys: Sequence[str], length: int) -> None:
     check(length > 0, "inputs", "at least one image", length)
     if len(keys) != length:
-        raise ValueError(f"keys must name each of the {length} inputs, but there are {len(keys)}")
+        raise ValueError(f"keys must have one entry for each of the {length} inputs, but has {len(keys)}")
     double, times = Counter(keys).most_common(1)[0]
     if times > 1:
-        raise ValueError(f"keys must be different for each image, but {double!r} occurs {times} times")
+        raise ValueError(f"keys must be unique, but {double!r} occurs {times} times")
 
 
 def _check_disk(store: _Store, images: int) -> int:
@@ -330,7 +329,7 @@ def _check_disk(store: _Store, images: int) -> int:
     if need > free:
         raise OSError(
             f"the features of {images:,} images need {_size(need)}, but only {_size(free)} are free in"
-            f" {store.folder}: make room, or give a folder on another disk"
+            f" {store.folder}: free up space, or use a folder on another disk"
         )
     return need
 
@@ -340,4 +339,4 @@ def _size(count: int) -> str:
 
 
 def _damaged(folder: Path, what: str) -> ValueError:
-    return ValueError(f"the features in {folder} are damaged: {what}. Delete the folder to compute them again")
+    return ValueError(f"the features in {folder} are damaged: {what}. Delete the folder to recompute them")

@@ -1,4 +1,4 @@
-"""New training images for each epoch: like those of an MNIST Multi that was built, and from the same digits."""
+"""New MNIST Multi training images for each epoch, with the parameters and digits of a stored data set."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from torchmultiset.data.mnist_multi import GENERATOR, MnistMulti, generate
 __all__ = ["distort", "fresh_epochs"]
 
 _AT_A_TIME = 4096
-"""Digits that are distorted together."""
+"""Number of digits distorted per batch."""
 _BEND = 1 / 40
-"""How far elastic digits are bent, as a share of their side."""
+"""Strength of the elastic deformation, as a fraction of a digit's side length."""
 
 
 def fresh_epochs(
     folder: str | Path, *, seed: int, mnist: str | Path | None = None, distorted: bool = False, elastic: bool = False
 ) -> Callable[[int], Examples]:
-    """Training examples for each epoch: first those that are stored, then as many new ones each time.
+    """Return a function that gives the training examples of an epoch: the stored ones first, then new ones.
 
-    An image is made when a batch with it is read. So an epoch takes no memory, and of several processes each makes its
-    own part; all see the same examples, and so does a run that is resumed.
+    Every epoch has the same number of examples. Images are generated when a batch is read, so an epoch takes no memory
+    and each of several processes generates its own part. All processes, and resumed runs, see the same examples.
 
     Args:
-        folder: A data set that `mnist_multi.build` made.
-        seed: Another seed, other images.
-        mnist: Where the digits are that it was made of, as for `load_digits`. Only those for training are used.
-        distorted: Whether the digits of new images are distorted, each a little, and in each epoch otherwise.
-        elastic: Whether distorted digits are bent, too.
+        folder: Data set written by `mnist_multi.build`.
+        seed: Random seed of the new images.
+        mnist: Source of the digits that the data set was built from, as for `load_digits`. Only the training pool is
+            used.
+        distorted: Whether to distort the digits of new images slightly, differently in each epoch.
+        elastic: Whether distorted digits are also deformed elastically.
 
     Returns:
-        A function of the epoch, from 0 on.
+        A function that maps an epoch, starting at 0, to its examples.
 
     Raises:
-        ValueError: The data set is of another kind, was made of other digits or by another version, or is too small to
-            show what its images can be like.
+        ValueError: The folder is not MNIST Multi, was built from other digits or by another version, or is too small
+            to contain images of the smallest and the largest size.
 
     Example:
         >>> import tempfile
@@ -58,24 +59,24 @@ def fresh_epochs(
     """
     source = store.read_manifest(folder)["source"] if is_store(folder) else {}
     if source.get("name") != "MNIST Multi":
-        raise ValueError(f"fresh images can be made for MNIST Multi only, but {folder} is other data: leave out fresh")
+        raise ValueError(f"fresh requires MNIST Multi, but {folder} is a different data set: do not use fresh")
     if source["generator"] != GENERATOR:
-        raise ValueError(f"{folder} was made by another version of torchmultiset: for fresh images, build it again")
+        raise ValueError(f"{folder} was built by another version of torchmultiset: to use fresh, build it again")
     pools = load_digits(mnist)
     if source["digits"]["sha256"] != pools.sha256:
         raise ValueError(
-            f"fresh images need the digits that {folder} was made of ({source['digits']['name']}), but those given"
-            f" ({pools.name}) are others: say where they are (mnist); if some were left out, leave out fresh"
+            f"fresh requires the digits that {folder} was built from ({source['digits']['name']}), but mnist gives"
+            f" different ones ({pools.name}): set mnist to their source; if digits were removed, do not use fresh"
         )
-    told = source["parameters"].items()
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told}
+    items = source["parameters"].items()
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in items}
     parameters = MnistMulti(**values)
     stored = store.load(folder)["train"]
     sizes, (least, most) = (stored.labels >= 0).sum(1), parameters.sizes
     if not {least, most} <= {*sizes.tolist()}:
         raise ValueError(
-            f"fresh images would have {least} to {most} digits, but not all of that occurs in the {len(stored)} stored"
-            f" for training in {folder}: build it with more"
+            f"fresh images would have {least} to {most} digits, but the {len(stored)} training images in {folder} do"
+            f" not cover this range: build it with more"
         )
 
     def examples(epoch: int) -> Examples:
@@ -90,13 +91,13 @@ def fresh_epochs(
 
 
 def distort(digits: Digits, *, seed: int, elastic: bool = False) -> Digits:
-    """Each digit turned by up to 10 degrees, scaled by 0.9 to 1.1 and moved by up to a pixel.
+    """Rotate each digit by up to 10 degrees, scale it by 0.9 to 1.1 and translate it by up to one pixel.
 
     Args:
-        digits: Of MNIST, which leaves room around them.
-        seed: Another seed, other changes.
-        elastic: Whether they are bent, too, each point by less than a pixel as a rule (Simard et al., "Best Practices
-            for Convolutional Neural Networks Applied to Visual Document Analysis", ICDAR 2003).
+        digits: MNIST digits, whose black margin leaves room for the changes.
+        seed: Random seed.
+        elastic: Whether to deform digits elastically as well, usually by less than a pixel (Simard et al., "Best
+            Practices for Convolutional Neural Networks Applied to Visual Document Analysis", ICDAR 2003).
 
     Example:
         >>> digits = load_digits("bundled").train

@@ -1,4 +1,4 @@
-"""Image files as inputs of one size: the larger side resized, the other zero-padded, centred (Appendix E)."""
+"""Image files as square inputs: the longer side is resized, the shorter one centred and zero-padded (Appendix E)."""
 
 from __future__ import annotations
 
@@ -29,29 +29,28 @@ __all__ = [
     "unreadable",
 ]
 
-_SHOWN = 10  # how many files an error names before it only counts them
+_SHOWN = 10  # maximum number of files listed in an error message
 _QUARTER_TURNS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 _T = TypeVar("_T")
 
 
 class UnreadableImageError(ValueError):
-    """A file that cannot be read as an image; the message names it and says why."""
+    """Error raised for a file that cannot be read as an image; the message gives the file and the reason."""
 
 
 class ImageFiles:
-    """The `Inputs` of a folder of images: uint8 (B, 3, size, size), decoded when a batch is read.
+    """`Inputs` from image files: uint8 (B, 3, size, size), decoded when a batch is read.
 
-    Every image becomes RGB: grey ones repeat their channel, 16-bit ones keep their high byte, transparent ones
-    are laid on white. An image of more than ``PIL.Image.MAX_IMAGE_PIXELS`` pixels is refused before it is
-    decoded.
+    Every image is converted to RGB: grey images repeat their channel, 16-bit images keep their high byte, transparent
+    images are composited on white. An image with more than ``PIL.Image.MAX_IMAGE_PIXELS`` pixels is rejected before
+    it is decoded.
 
     Args:
-        paths: The files, one for each input. All must be there; what is in them is looked at when it is read.
-        size: Side of the square inputs, in pixels.
-        exif: Turn each image the way its EXIF tag says, as a viewer shows it: right for photographs that come
-            from a phone. Off by default, since boxes that refer to the pixels as stored (COCO's do) would no
-            longer fit.
+        paths: The files, one per input. All must exist; their content is checked only when they are read.
+        size: Side length of the square inputs, in pixels.
+        exif: Apply the EXIF orientation, as image viewers do; use it for photographs from phones. Off by default,
+            because boxes may refer to the pixels as stored, as COCO's do.
     """
 
     def __init__(self, paths: Sequence[str | Path], size: int = 600, *, exif: bool = False) -> None:
@@ -65,7 +64,7 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> UInt8[np.ndarray, "b 3 size size"]:
-        """Read the images at these positions; one error lists all of them that cannot be read."""
+        """Read the images with these indices; one error lists all that cannot be read."""
         images = np.empty((len(indices), 3, self.size, self.size), dtype=np.uint8)
 
         def fill(row: int) -> None:
@@ -77,15 +76,15 @@ class ImageFiles:
 
 
 def read_image(path: str | Path, size: int = 600, *, exif: bool = False) -> UInt8[np.ndarray, "3 size size"]:
-    """Read one image as `ImageFiles` does.
+    """Read one image like `ImageFiles`.
 
     Args:
         path: The file.
-        size: Side of the square result, in pixels.
-        exif: Turn the image the way its EXIF tag says.
+        size: Side length of the square result, in pixels.
+        exif: Apply the EXIF orientation.
 
     Returns:
-        Pixels (3, size, size), red, green and blue.
+        RGB pixels (3, size, size).
 
     Raises:
         UnreadableImageError: The file is not an image, is damaged or has too many pixels.
@@ -113,7 +112,7 @@ def read_image(path: str | Path, size: int = 600, *, exif: bool = False) -> UInt
 
 @dataclass(frozen=True, eq=False)
 class Grey:
-    """Colour images as grey ones, (B, 1, H, W)."""
+    """`Inputs` that convert RGB images (B, 3, H, W) to grey (B, 1, H, W)."""
 
     inputs: Inputs
 
@@ -121,26 +120,26 @@ class Grey:
         return len(self.inputs)
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> UInt8[np.ndarray, "b 1 h w"]:
-        # The weights of ITU-R 601, as Pillow's: what is grey already stays as it is.
+        # ITU-R 601 weights, as in Pillow; images that are already grey are unchanged.
         grey = np.tensordot(self.inputs[indices].astype(np.float64), np.array([0.299, 0.587, 0.114]), (1, 0))
         return np.rint(grey).astype(np.uint8)[:, None]
 
 
 class Placement(NamedTuple):
-    """Where images lie in their square inputs, as width and height, x and y in pixels of the input."""
+    """Size and position of images inside their square inputs, in pixels of the input."""
 
     resized: Int64[np.ndarray, "n 2"]
-    """Width and height of the image in the input."""
+    """Width and height of each resized image."""
     corner: Int64[np.ndarray, "n 2"]
-    """Position of its upper left corner."""
+    """x and y of each image's upper left corner."""
 
 
 def letterbox(sizes: Int[np.ndarray, "n 2"], size: int) -> Placement:
-    """Fit images into squares: the larger side fills the square, the other one is centred.
+    """Fit images into squares: the longer side fills the square, the shorter one is centred.
 
     Args:
         sizes: Width and height of each image (N, 2).
-        size: Side of the square.
+        size: Side length of the square.
 
     Example:
         >>> letterbox(np.array([[640, 480], [100, 300]]), size=600)
@@ -158,14 +157,14 @@ def place_boxes(
     stored: Int[np.ndarray, "n 2"],
     size: int,
 ) -> Float32[np.ndarray, "n 4"]:
-    """Move boxes from the pixels of the annotated images to the pixels of the inputs.
+    """Transform boxes from pixels of the annotated images to pixels of the inputs.
 
     Args:
         boxes: x, y, width and height of each box (N, 4).
-        annotated: Width and height of the image that the box refers to (N, 2).
-        stored: Width and height of the image as its file holds it (N, 2). It may be smaller than the annotated
-            one, and squeezed: each axis has a scale of its own.
-        size: Side of the inputs.
+        annotated: Width and height of the image that each box refers to (N, 2).
+        stored: Width and height of the image in the file (N, 2). It may differ from the annotated size, also in aspect
+            ratio: each axis is scaled separately.
+        size: Side length of the inputs.
 
     Returns:
         x, y, width and height in pixels of the inputs (N, 4).
@@ -184,15 +183,15 @@ def place_boxes(
 
 
 def image_sizes(paths: Sequence[str | Path], *, exif: bool = False, progress: bool = False) -> Int64[np.ndarray, "n 2"]:
-    """Width and height of each image; only the headers are read.
+    """Return the width and height of each image (N, 2); only the headers are read.
 
     Args:
         paths: The files.
-        exif: Turn each image the way its EXIF tag says. Otherwise the sizes are those of the pixels as stored.
+        exif: Apply the EXIF orientation; otherwise the sizes are those of the pixels as stored.
         progress: Show a progress bar.
 
     Raises:
-        UnreadableImageError: Some files are not images; all of them in one message.
+        UnreadableImageError: Some files are not images; the message lists all of them.
     """
 
     def size(path: str | Path) -> tuple[int, int]:
@@ -206,7 +205,7 @@ def image_sizes(paths: Sequence[str | Path], *, exif: bool = False, progress: bo
 
 
 def unreadable(paths: Sequence[str | Path], *, progress: bool = False) -> dict[int, str]:
-    """Decode each file and report those that fail: position in `paths` -> file and reason.
+    """Decode each file and return the failures: index in `paths` -> file and reason.
 
     Args:
         paths: The files.
@@ -226,7 +225,7 @@ def unreadable(paths: Sequence[str | Path], *, progress: bool = False) -> dict[i
 
 
 def check_files(paths: Sequence[str | Path]) -> None:
-    """Raise one FileNotFoundError for all files that are not there."""
+    """Raise a FileNotFoundError that lists all missing files."""
     missing = [str(path) for path in paths if not Path(path).is_file()]
     if missing:
         raise FileNotFoundError(f"{len(missing)} of {len(paths)} image files are missing: {_some(missing)}")
@@ -242,11 +241,11 @@ def _opened(path: str | Path) -> Iterator[Image.Image]:
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableImageError(
-            f"{path}: too many pixels to be opened safely ({error}); if you trust the file, make it smaller or "
-            f"raise PIL.Image.MAX_IMAGE_PIXELS = {Image.MAX_IMAGE_PIXELS}"
+            f"{path}: too many pixels to open safely ({error}); if you trust the file, resize it or raise "
+            f"PIL.Image.MAX_IMAGE_PIXELS = {Image.MAX_IMAGE_PIXELS}"
         ) from error
     except UnidentifiedImageError as error:
-        raise UnreadableImageError(f"{path}: not an image, or of a kind that Pillow cannot read") from error
+        raise UnreadableImageError(f"{path}: not an image, or in a format that Pillow cannot read") from error
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow's decoders raise on damaged files
         reason = f"[Errno {error.errno}] {error.strerror}" if isinstance(error, OSError) and error.errno else error
         raise UnreadableImageError(f"{path}: {reason}") from error
@@ -254,8 +253,8 @@ def _opened(path: str | Path) -> Iterator[Image.Image]:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F"):
-        raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits a channel")
-    if image.mode.startswith("I;16"):  # Pillow would cut at 255 instead of scaling
+        raise ValueError("32-bit pixels have no fixed range; save the image with 8 or 16 bits per channel")
+    if image.mode.startswith("I;16"):  # Pillow would clip at 255 instead of scaling
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
@@ -266,7 +265,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _attempt(
     function: Callable[[_T], object], items: Sequence[_T], *, bar: str | None = None
 ) -> tuple[list[object], dict[int, str]]:
-    """Call for each item; keep the results, and the messages of those that could not be read."""
+    """Call the function for each item; return the results and the messages of unreadable items by position."""
     results: list[object] = []
     problems: dict[int, str] = {}
     with progress_bar(bar is not None, bar or "", len(items)) as advance:
@@ -287,6 +286,6 @@ def _refuse(problems: Mapping[int, str]) -> None:
 
 
 def _some(lines: Sequence[str]) -> str:
-    """The first few, one a line, and how many more there are."""
+    """Format the first few lines and the number of the remaining ones."""
     more = [f"... and {len(lines) - _SHOWN} more"] * (len(lines) > _SHOWN)
     return "".join(f"\n  {line}" for line in [*lines[:_SHOWN], *more])

@@ -1,4 +1,4 @@
-"""One door to all data sets on disk, whatever made them."""
+"""Common entry point to all data sets on disk."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ __all__ = ["is_store", "load_data"]
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a data set was built in this folder by `store.write`, or is being built."""
+    """Return whether the folder contains a data set written by `store.write`, complete or unfinished."""
     return any((Path(path) / name).exists() for name in (store.MANIFEST, store.BUILDING))
 
 
 def load_data(
     path: str | Path, *, image_size: int = 224, check_inputs: bool = False, progress: bool = False
 ) -> dict[str, Examples]:
-    r"""Open a data set that was built, or one of your own.
+    r"""Open a built data set or a manifest.
 
     Args:
-        path: A folder that a build wrote; a .jsonl or .csv file; or a folder of images with labels.jsonl or
-            labels.csv in it.
-        image_size: Side of the square that images of your own are fitted into, in pixels. What was built has
-            its size.
-        check_inputs: Look at every input now: images and arrays are read, and what was built is compared with
-            its checksums. Otherwise that is known when a batch is read.
+        path: A folder with a built data set; a .jsonl or .csv manifest; or a folder of images with labels.jsonl or
+            labels.csv.
+        image_size: Side length in pixels of the square that a manifest's images are resized to. Built data sets have
+            a fixed size.
+        check_inputs: Validate every input now: read all images and arrays of a manifest, or compare a built data set
+            with its checksums. Otherwise errors show up when a batch is read.
         progress: Show a progress bar while images are read.
 
     Returns:
         The splits ``"train"``, ``"validation"`` and ``"test"``.
 
     Raises:
-        FileNotFoundError: There is no data set.
-        ValueError: It is damaged; a manifest of your own has its problems listed line by line.
+        FileNotFoundError: There is no data set at `path`.
+        ValueError: The data set is damaged; the problems of a manifest are listed line by line.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -52,7 +52,7 @@ def load_data(
         return store.load(path)
     if path.is_dir() and not any((path / name).is_file() for name in ("labels.jsonl", "labels.csv")):
         raise FileNotFoundError(
-            f"there is no data set in {path}: it holds neither one that was built ({store.MANIFEST}) nor images with "
-            "a file labels.csv or labels.jsonl that names them"
+            f"there is no data set in {path}: it contains neither a built data set ({store.MANIFEST}) nor images with "
+            "a file labels.csv or labels.jsonl"
         )
     return read_manifest(path, image_size=image_size, check_inputs=check_inputs, progress=progress)

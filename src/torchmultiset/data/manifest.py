@@ -1,4 +1,4 @@
-"""Your own data: a JSONL or CSV file, or a folder of images with a labels file, becomes three `Examples`.
+"""Reader for user-defined data: a JSONL or CSV file, or a folder of images with a labels file.
 
 `docs/own-data.md` shows the formats by example.
 """
@@ -26,27 +26,27 @@ from torchmultiset.data.examples import Examples, Inputs
 __all__ = ["FRACTIONS", "Column", "Glance", "ManifestError", "glance", "read_manifest"]
 
 FRACTIONS = (0.7, 0.15, 0.15)
-"""Shares of train, validation and test, where the lines name no split."""
+"""Default fractions of train, validation and test if the lines have no split."""
 
 
 class Glance(NamedTuple):
-    """What there is to know about a manifest before it is read."""
+    """Summary of a manifest, available without validating it."""
 
     examples: int
-    """Number of examples, those with problems included."""
+    """Number of examples, including those with problems."""
     images: tuple[Path, ...]
-    """Those that it names and that are there."""
+    """Paths of the listed images that exist."""
     labelled: bool
-    """Whether a line says its labels."""
+    """Whether any line has labels."""
     split: bool
-    """Whether a line says its split."""
+    """Whether any line has a split."""
 
 
 def glance(path: str | Path) -> Glance:
-    """Look at a data set of your own; what is wrong with its lines is left to `read_manifest`.
+    """Summarise a manifest without reporting invalid lines, which is left to `read_manifest`.
 
     Args:
-        path: As for `read_manifest`.
+        path: Path as for `read_manifest`.
     """
     source = _labels_file(Path(path))
     lines = [fields for _, fields in read_fields(source, Problems(source), labelled=False)]
@@ -73,35 +73,35 @@ def read_manifest(
     columns: Sequence[Column] = (),
     progress: bool = False,
 ) -> dict[str, Examples]:
-    r"""Read a data set of your own.
+    r"""Read a user-defined data set.
 
     Args:
-        path: A .jsonl file, a .csv file, or a folder that holds labels.jsonl or labels.csv. Paths in the file
-            start from the folder that it is in.
-        classes: Names of the classes, in the order of their indices; a label that is not among them is a
-            problem. If None, the labels that occur, sorted.
-        fractions: Shares of train, validation and test, if the lines do not name their split. The split of an
-            example follows from its id and the seed alone, so it stays when lines are added. Only in a file so
-            small that a split would be empty, or training would have no label, an example is moved there.
-        seed: Another seed gives another split.
-        image_size: Side of the square that images are fitted into, in pixels.
-        exif: Turn images the way their EXIF tag says, as a viewer shows them. Boxes refer to the image as
-            shown; with False, image and boxes are as stored.
-        skip_unreadable: Leave out examples whose image or array cannot be read, with a warning that lists
-            them. A file that is missing is a problem all the same.
-        check_inputs: Read every image and array once now, so that no damaged file ends a training later.
-        labelled: Whether each line must say its labels; else one that does not has none. Needs `classes`.
-        columns: Of a table: the columns of the examples that a model was trained on, so that texts and empty cells
-            are read as they were there. If empty, they follow from the training examples of this file.
+        path: A .jsonl file, a .csv file, or a folder that contains labels.jsonl or labels.csv. Paths in the file
+            are relative to its folder.
+        classes: Class names in the order of their indices; any other label is a problem. If None, the sorted labels of
+            the file.
+        fractions: Fractions of train, validation and test, used if the lines have no split. The split of an example
+            depends only on its id and the seed, so it does not change when lines are added. Exception: in a very
+            small file, an example is moved to a split that would be empty, or to train if it would have no labels.
+        seed: Random seed of the split.
+        image_size: Side length of the square that images are resized to, in pixels.
+        exif: Apply the EXIF orientation of images, as image viewers do; boxes refer to the rotated image. If False,
+            images and boxes are as stored.
+        skip_unreadable: Skip examples whose image or array cannot be read, with a warning that lists them. A missing
+            file is still a problem.
+        check_inputs: Read every image and array once now, so that a damaged file cannot abort training later.
+        labelled: Whether every line must have labels; if False, missing labels mean an empty multiset. Requires
+            `classes`.
+        columns: Columns that a model was trained on, to encode a table in the same way. If empty, columns are fitted
+            on the training examples of this file.
         progress: Show a progress bar while images are read.
 
     Returns:
-        The splits ``"train"``, ``"validation"`` and ``"test"``. They share their classes. A split that no
-        line names is empty.
+        The splits ``"train"``, ``"validation"`` and ``"test"``, with the same classes. A split may be empty.
 
     Raises:
-        ManifestError: With every problem of the file, each with its line number and what to fix.
-        FileNotFoundError: There is no such file, or no labels file in the folder.
+        ManifestError: The file has problems; each is listed with its line number and what to fix.
+        FileNotFoundError: The file does not exist, or the folder has no labels file.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -124,7 +124,7 @@ def read_manifest(
     problems = Problems(source)
     records = read_records(source, problems, labelled=labelled)
     if not records and not problems.found:
-        problems.add(0, "there are no examples in the file: write a line for each")
+        problems.add(0, "the file has no examples: write one line per example")
     names = _class_names(records, classes, problems)
     _check_together(records, problems)
     records = _readable(records, problems, skip_unreadable, check_inputs, progress)
@@ -151,20 +151,21 @@ def read_manifest(
 def _check_arguments(classes: Sequence[str] | None, fractions: Sequence[int | float], image_size: int) -> None:
     if classes is not None:
         ok = not isinstance(classes, str) and all(isinstance(c, str) and c and c == c.strip() for c in classes)
-        check(ok and len(classes) >= 1, "classes", "a list of names without spaces around them", classes)
+        check(ok and len(classes) >= 1, "classes", "a list of names without surrounding spaces", classes)
         twice = [name for name, count in Counter(classes).items() if count > 1]
-        check(not twice, "classes", "a list in which no name is there twice", twice)
+        if twice:
+            raise ValueError(f"classes must be unique, but {twice} occur more than once")
     ok = len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
-    check(ok, "fractions", "three shares, of train, validation and test, that add up to 1", fractions)
+    check(ok, "fractions", "three numbers, for train, validation and test, that sum to 1", fractions)
     check(image_size >= 1, "image_size", "at least 1 pixel", image_size)
 
 
 def _labels_file(path: Path) -> Path:
-    """The file itself, or the labels file of a folder."""
+    """Return the file itself, or the labels file of a folder."""
     if path.is_dir():
         found = [file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file()]
         if not found:
-            raise FileNotFoundError(f"{path} must hold a file labels.csv or labels.jsonl that names its images")
+            raise FileNotFoundError(f"{path} must contain a file labels.csv or labels.jsonl that lists its images")
         check(len(found) == 1, str(path), "a folder with one labels file", [file.name for file in found])
         return found[0]
     if not path.is_file():
@@ -177,15 +178,13 @@ def _class_names(records: list[Record], given: Sequence[str] | None, problems: P
     lines = {label: record.line for record in reversed(records) for label in record.labels}
     if given is None:
         if records and not lines and not problems.found:
-            problems.add(
-                0, "no line has a label: add examples with labels, or give the names of the classes (classes=[...])"
-            )
+            problems.add(0, "no line has a label: add examples with labels, or specify the class names (classes=[...])")
         alike: dict[str, str] = {}
         for name, line in sorted(lines.items(), key=lambda item: item[1]):
             other = alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
             if other != name:
-                fix = "write them alike, or give both in classes=[...] if both are meant"
-                problems.add(line, f"the labels {other!r} and {name!r} differ only in how they are written: {fix}")
+                fix = "use one spelling, or list both in classes=[...] if both are intended"
+                problems.add(line, f"the labels {other!r} and {name!r} differ only in case or Unicode form: {fix}")
         return tuple(sorted(lines))
     hints = {name: did_you_mean(name, given) for name in lines.keys() - set(given)}
     for record in records:
@@ -196,39 +195,39 @@ def _class_names(records: list[Record], given: Sequence[str] | None, problems: P
 
 
 def _check_together(records: list[Record], problems: Problems) -> None:
-    """What one line alone cannot show: repeated ids, and lines that do not fit to the first."""
+    """Find problems across lines: duplicate ids, and lines that are inconsistent with the first."""
     line_of: dict[str, int] = {}
     parts = [part for part in ("split", "boxes", "areas") if any(getattr(r, part) is not None for r in records)]
     for record in records:
         first, line = records[0], record.line
         if line_of.setdefault(record.id, line) != line:
-            fix = "remove one, or give each an id of its own"
-            problems.add(line, f"the id {show(record.id)} is already on line {line_of[record.id]}: {fix}")
+            fix = "remove one, or give each line a unique id"
+            problems.add(line, f"the id {show(record.id)} is already used on line {line_of[record.id]}: {fix}")
         if record.kind != first.kind:
-            fix = "use one kind of input in a file"
+            fix = "use one kind of input per file"
             problems.add(line, f"the input is {record.kind}, but on line {first.line} it is {first.kind}: {fix}")
         elif len(record.features) != len(first.features):
             expected = f"line {first.line} has {len(first.features)}"
-            problems.add(line, f"there are {len(record.features)} features, but {expected}")
+            problems.add(line, f"the line has {len(record.features)} features, but {expected}")
         elif record.cells.keys() != first.cells.keys():
             different = ", ".join(sorted(record.cells.keys() ^ first.cells.keys()))
-            problems.add(line, f"the features have other names than on line {first.line}: {show(different)}")
+            problems.add(line, f"the feature names differ from those on line {first.line}: {show(different)}")
         for part in parts:
             if getattr(record, part) is None and (record.labels or part == "split"):
-                problems.add(line, f"no {part!r}, but other lines have it: all lines must, or none")
+                problems.add(line, f"{part!r} is missing, but other lines have it: add it to all lines or none")
 
 
 def _readable(
     records: list[Record], problems: Problems, skip: bool, check_inputs: bool, progress: bool
 ) -> list[Record]:
-    """The records whose file can be read. The others are problems, or left out with a warning."""
+    """Return the records whose file can be read; the others are problems, or skipped with a warning."""
     folder = problems.path.parent
     there: list[Record] = []
     for record in records:
         if not record.path or (folder / record.path).is_file():
             there.append(record)
         else:
-            hint = " (put / between folders)" if "\\" in record.path else ""
+            hint = " (use / as the path separator)" if "\\" in record.path else ""
             problems.add(record.line, f"there is no file {folder / record.path}{hint}")
     broken: dict[int, str] = {}
     if check_inputs:
@@ -240,7 +239,7 @@ def _readable(
         listed = ManifestError(problems.path, sorted(broken.items()))
         warnings.warn(f"skipped {len(broken)} of {len(records)} examples: {listed}", stacklevel=3)
         if len(broken) == len(records):
-            problems.add(0, "no example is left: none of the files can be read")
+            problems.add(0, "no examples are left: none of the files can be read")
     return [record for record in there if record.line not in broken]
 
 
@@ -265,19 +264,19 @@ def _broken_arrays(records: list[Record], folder: Path, problems: Problems) -> d
         line, dtype, shape = first = first or (record.line, array.dtype, array.shape)
         if (array.dtype, array.shape) != (dtype, shape):
             found = f"the array is {array.dtype} of shape {array.shape}"
-            problems.add(record.line, f"{found}, but the one of line {line} is {dtype} of shape {shape}")
+            problems.add(record.line, f"{found}, but the one on line {line} is {dtype} of shape {shape}")
     return broken
 
 
 def _splits(
     records: list[Record], fractions: Sequence[int | float], seed: int, problems: Problems
 ) -> Int64[np.ndarray, " n"]:
-    """Which of `SPLITS` each record belongs to."""
+    """Return the split of each record (N,), as an index into `SPLITS`."""
     if any(record.split for record in records):
         return np.array([SPLITS.index(record.split or "train") for record in records], dtype=np.int64)
     wanted = sum(share > 0 for share in fractions)
     if len(records) < wanted and not problems.found:
-        fix = "add examples, name the split on each line, or give other fractions"
+        fix = "add examples, set the split on each line, or use other fractions"
         problems.add(0, f"{len(records)} examples cannot fill {wanted} splits: {fix}")
     if problems.found:
         return np.zeros(len(records), dtype=np.int64)
@@ -288,7 +287,7 @@ def _splits(
 def _columns(
     records: list[Record], splits: Int64[np.ndarray, " n"], given: Sequence[Column], problems: Problems
 ) -> tuple[Column, ...]:
-    """Those of a table; none for other inputs."""
+    """Return the columns of a table; none for other inputs."""
     if not records or not records[0].cells:
         return ()
     if given:
@@ -318,7 +317,7 @@ def _inputs(records: list[Record], paths: list[Path], image_size: int, exif: boo
 def _boxes(
     records: list[Record], labels: Int64[np.ndarray, "n m"], paths: list[Path], image_size: int, exif: bool
 ) -> Float32[np.ndarray, "n m 4"] | None:
-    """The boxes in pixels of the inputs."""
+    """Return the boxes (N, M, 4) in pixels of the inputs, or None."""
     if all(record.boxes is None for record in records):
         return None
     known = labels >= 0
@@ -336,7 +335,7 @@ def _boxes(
 def _areas(
     records: list[Record], labels: Int64[np.ndarray, "n m"], boxes: Float32[np.ndarray, "n m 4"] | None
 ) -> Float32[np.ndarray, "n m"] | None:
-    """The areas as they are given, or else those of the boxes."""
+    """Return the given areas (N, M), else those of the boxes, or None."""
     if all(record.areas is None for record in records):
         return None if boxes is None else boxes[..., 2:].prod(-1)
     areas = np.zeros(labels.shape, dtype=np.float32)

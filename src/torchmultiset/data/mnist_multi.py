@@ -1,8 +1,8 @@
 """MNIST Multi (section 5.1): digits of several sizes on a canvas with clutter, and the multiset of their classes.
 
-The paper does not say how digits are placed. Here, as in its authors' first code: on a grid whose cell is as large
-as the largest digit of the image, one digit in a cell, at a random place in it; clutter first, digits over it where
-they are not black.
+The paper does not specify how digits are placed. As in its authors' first code, the canvas is a grid whose cells are
+as large as the largest digit of the image. Each digit has its own cell and a random position in it. Clutter is drawn
+first; black pixels of a digit are transparent.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from torchmultiset.data.store import Chunk, Plan, Row, write
 
 __all__ = ["VARIANTS", "MnistMulti", "build", "generate", "stream"]
 
-# To be raised by any change after which the same parameters give other bytes.
+# Increment after any change that makes the same parameters produce different bytes.
 GENERATOR = 1
 
 _DIGIT = 28
 _SPLITS: tuple[Split, ...] = get_args(Split)
-# Pixels that are worked on at a time: small enough for the processor's cache (a block), for memory (a chunk).
+# Pixels processed at a time: a block fits into the CPU cache, a chunk into memory.
 _BLOCK_PIXELS = 1 << 18
 _CHUNK_PIXELS = 10_000_000
 
 
 @dataclass(frozen=True)
 class MnistMulti:
-    """All that a data set depends on, apart from the digits it is made of.
+    """All parameters of a data set, except for the digits it is built from.
 
     Example:
         >>> MnistMulti(sizes=(5, 9), digit_px=(16, 32), train=1000)
@@ -48,40 +48,41 @@ class MnistMulti:
     """
 
     sizes: tuple[int, int] = (4, 4)
-    """Least and most digits of an image; every number from one to the other is equally likely."""
+    """Minimum and maximum number of digits per image, sampled uniformly."""
     digit_px: tuple[int, int] = (20, 50)
-    """Least and most pixels of a digit's width and height; each equally likely."""
+    """Minimum and maximum side length of a digit in pixels, sampled uniformly."""
     canvas: int = 100
     """Width and height of an image in pixels."""
     clutter: int = 8
-    """How many pieces of other digits lie about."""
+    """Number of clutter patches, cropped from other digits."""
     clutter_px: int = 5
-    """Width and height of such a piece, cut from a digit of 28x28."""
+    """Width and height of a clutter patch, cropped from a 28x28 digit."""
     classes: tuple[int, ...] = tuple(range(10))
-    """Digits that are counted. Labels are positions in here. Clutter is cut from all digits."""
+    """Digits that are drawn and counted. Labels are indices into this tuple. Clutter is cropped from all digits."""
     repeats: bool = True
     """Whether a class may occur more than once in an image."""
     train: int = 63_000
-    """How many examples are stored for training."""
+    """Number of training examples."""
     validation: int = 7_000
-    """How many examples are stored for validation."""
+    """Number of validation examples."""
     test: int = 10_000
-    """How many examples are stored for testing."""
+    """Number of test examples."""
     seen: int = 0
-    """How many more are stored for testing that are made of the training digits, as the paper's test images are."""
+    """Number of additional test examples built from the training digits, like the paper's test images."""
     seed: int = 0
-    """Another seed, other images."""
+    """Random seed."""
 
     def __post_init__(self) -> None:
         (least, most), (small, large) = self.sizes, self.digit_px
-        check(0 <= least <= most and most >= 1, "sizes", "(least, most) with 0 <= least <= most >= 1", self.sizes)
-        check(1 <= small <= large, "digit_px", "(least, most) with 1 <= least <= most", self.digit_px)
+        expected = "(minimum, maximum) with 0 <= minimum <= maximum >= 1"
+        check(0 <= least <= most and most >= 1, "sizes", expected, self.sizes)
+        check(1 <= small <= large, "digit_px", "(minimum, maximum) with 1 <= minimum <= maximum", self.digit_px)
         self._refuse_crowded()
         ten = set(range(10))
         distinct = len(set(self.classes)) == len(self.classes) >= 1
         check(distinct and ten.issuperset(self.classes), "classes", "different digits from 0 to 9", self.classes)
         if not self.repeats:
-            expected = f"at most {len(self.classes)}, the number of classes, as repeats is False"
+            expected = f"at most {len(self.classes)}, the number of classes, because repeats is False"
             check(most <= len(self.classes), "sizes", expected, self.sizes)
         widest = min(_DIGIT, self.canvas)
         check(1 <= self.clutter_px <= widest, "clutter_px", f"from 1 to {widest}", self.clutter_px)
@@ -107,7 +108,7 @@ VARIANTS: Mapping[str, MnistMulti] = {
     "1-4": MnistMulti(sizes=(1, 4)),
     "10": MnistMulti(sizes=(10, 10), digit_px=(20, 20)),
 }
-"""The three of the paper."""
+"""Parameters of the paper's three variants."""
 
 
 def generate(
@@ -118,18 +119,18 @@ def generate(
     *,
     lazy: bool = False,
 ) -> Examples:
-    """Make examples in memory. Each depends on the parameters, the digits, the split and its index only.
+    """Generate examples. Each one depends only on the parameters, the digits, the split and its index.
 
     Args:
-        parameters: What the images are like; how many of them are stored does not matter here.
-        digits: What they are made of, clutter included.
-        split: Example i of one split has nothing in common with example i of another.
-        indices: Which examples, from 0 on; there is no last one.
-        lazy: Make an image when a batch with it is read, each time anew, and keep none in memory.
+        parameters: Parameters of the images; the split sizes are ignored.
+        digits: Digits to draw, also used for clutter.
+        split: Split, which selects an independent random stream.
+        indices: Indices of the examples, starting at 0, without an upper limit.
+        lazy: Generate images each time a batch is read instead of storing them in memory.
 
     Returns:
-        Images (N, 1, canvas, canvas), uint8; labels (N, M), padded with -1, M the most digits of an image; boxes
-        (N, M, 4), the squares that the resized digits cover, their black margin included; and their areas.
+        Examples with uint8 images (N, 1, canvas, canvas); labels (N, M), padded with -1, where M is the maximum number
+        of digits per image; boxes (N, M, 4) of the resized digits, including their black margin; and areas (N, M).
 
     Example:
         >>> from torchmultiset.data.digits import load_digits
@@ -162,14 +163,14 @@ def generate(
 def stream(
     parameters: MnistMulti, digits: Digits, batch_size: int, *, split: Split = "train", start: int = 0
 ) -> Iterator[Batch]:
-    """Fresh examples without end: those with indices start, start + 1, and so on.
+    """Yield batches of new examples indefinitely, with indices start, start + 1, and so on.
 
     Args:
-        parameters: What the images are like.
-        digits: What they are made of.
-        batch_size: How many make a batch.
-        split: Whose examples; `build` stores the first of the same ones.
-        start: The first index.
+        parameters: Parameters of the images; the split sizes are ignored.
+        digits: Digits to draw, also used for clutter.
+        batch_size: Number of examples per batch.
+        split: Split of the examples; `build` stores its first ones.
+        start: Index of the first example.
 
     Example:
         >>> from torchmultiset.data.digits import load_digits
@@ -179,7 +180,7 @@ def stream(
     """
     check(batch_size >= 1, "batch_size", "at least 1", batch_size)
     check(start >= 0, "start", "at least 0", start)
-    # Several batches at a time, because a few images cost nearly as much as a few hundred.
+    # Generate several batches at a time, because a few images take nearly as long as a few hundred.
     ahead = batch_size * max(1, _chunk(parameters) // batch_size)
     while True:
         examples = generate(parameters, digits, split, range(start, start + ahead))
@@ -197,24 +198,24 @@ def build(
     workers: int = 1,
     progress: bool = False,
 ) -> dict[str, Examples]:
-    """Make a data set on disk; `store.load` opens it again. The bytes do not depend on `workers`.
+    """Build a data set on disk; `store.load` opens it again. The bytes do not depend on `workers`.
 
-    A build that was stopped, even killed, goes on where it was when it is started again.
+    An interrupted build, even a killed one, resumes when it is started again.
 
     Args:
-        folder: Where to: new, empty, or with the same data set, whole or begun.
-        parameters: What the images are like and how many there are.
-        pools: The digits that each split is made of.
-        tested: What the test images are like, if they are to be unlike the others; canvas and classes are the same.
-        workers: How many threads make images.
+        folder: A new or empty folder, or one with the same data set, complete or unfinished.
+        parameters: Parameters of the images, and the split sizes.
+        pools: Digits for each split.
+        tested: Parameters of the test images, if different; canvas and classes must be the same.
+        workers: Number of threads that generate images.
         progress: Show a progress bar.
 
     Returns:
-        ``"train"``, ``"validation"`` and ``"test"``, and ``"seen"`` if there is to be one; images are memory-mapped.
+        The splits ``"train"``, ``"validation"``, ``"test"`` and, if requested, ``"seen"``, with memory-mapped images.
 
     Raises:
-        ValueError: If the folder holds something else.
-        OSError: If the disk is too small.
+        ValueError: The folder contains something else.
+        OSError: There is not enough free disk space.
 
     Example:
         >>> import tempfile
@@ -262,7 +263,7 @@ def build(
 
 
 def _widened(array: np.ndarray, row: Row) -> np.ndarray:
-    """With room for as many digits as the images of any split have; labels are padded with -1, the rest with 0."""
+    """Pad axis 1 to the maximum number of digits over all splits: labels with -1, other arrays with 0."""
     missing = row.shape[0] - array.shape[1]
     if not missing:
         return array
@@ -272,7 +273,7 @@ def _widened(array: np.ndarray, row: Row) -> np.ndarray:
 
 @unique
 class _Purpose(IntEnum):
-    """What random numbers are for. Another purpose, another number: so no clutter, say, moves no digit."""
+    """Purposes of random numbers. Each has its own stream, so that changing the clutter, say, moves no digit."""
 
     SIZE = 0
     PX = 1
@@ -289,10 +290,10 @@ class _Purpose(IntEnum):
 
 
 class _Scene(NamedTuple):
-    """The digits of each image: which of the pool, and where."""
+    """Index into the pool, size and position of each digit of each image."""
 
     there: Bool[np.ndarray, "n m"]
-    """Whether the image has so many; the rest of a row means nothing where it has not."""
+    """Mask of the digits that are present; the other fields are meaningless where it is False."""
     digit: Int64[np.ndarray, "n m"]
     px: Int64[np.ndarray, "n m"]
     x: Int64[np.ndarray, "n m"]
@@ -301,7 +302,7 @@ class _Scene(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Images:
-    """Images that are drawn when they are read."""
+    """`Inputs` that generate images when they are read."""
 
     parameters: MnistMulti
     digits: Digits
@@ -326,7 +327,7 @@ def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64
     cell = np.where(there, px, small).max(-1, keepdims=True)
     side = parameters.canvas // cell
     place = draw_distinct(keys, _Purpose.CELL, most, (side * side)[:, 0])
-    # An absent digit may be larger than the cell: it has no room to move, and is not drawn.
+    # An absent digit may be larger than the cell; it is not drawn, but its room must not be negative.
     room = np.maximum(cell - px, 0) + 1
     return _Scene(
         there=there,
@@ -340,7 +341,7 @@ def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64
 def _choose(
     parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64[np.ndarray, " n"]
 ) -> Int64[np.ndarray, "n m"]:
-    """Which digits of the pool: uniform over all that count, or over those of classes drawn without repeats."""
+    """Choose digits of the pool (N, M): uniformly, or uniformly within classes drawn without replacement."""
     most, num_classes = parameters.sizes[1], len(parameters.classes)
     if parameters.repeats:
         counted = np.flatnonzero(labels >= 0)
@@ -362,7 +363,7 @@ def _add_clutter(
     from_y = draw(keys, _Purpose.CLUTTER_FROM_Y, pieces, _DIGIT - px + 1)
     x = draw(keys, _Purpose.CLUTTER_X, pieces, parameters.canvas - px + 1)
     y = draw(keys, _Purpose.CLUTTER_Y, pieces, parameters.canvas - px + 1)
-    # One piece of every image at a time: those of one image may overlap.
+    # One patch per image at a time, because patches of the same image may overlap.
     for i in range(pieces):
         patches = cut(digits.images, digit[:, i], from_y[:, i], from_x[:, i], px)
         paste(canvas, np.arange(len(canvas)), y[:, i], x[:, i], patches)
@@ -370,7 +371,7 @@ def _add_clutter(
 
 def _add_digits(canvas: UInt8[np.ndarray, "n h h"], digits: Digits, scene: _Scene) -> None:
     image, slot = np.nonzero(scene.there)
-    # Digits of one size at a time, from whichever images: one matrix resizes them all, and each has its own cell.
+    # Group digits of all images by size: one matrix resizes a whole group, and no two digits overlap.
     order = np.argsort(scene.px[image, slot], kind="stable")
     image, slot = image[order], slot[order]
     px, starts = np.unique(scene.px[image, slot], return_index=True)
@@ -383,13 +384,13 @@ def _add_digits(canvas: UInt8[np.ndarray, "n h h"], digits: Digits, scene: _Scen
 
 
 def _labels(parameters: MnistMulti, digits: Digits) -> Int64[np.ndarray, " k"]:
-    """The position of each digit's class among those that count, or -1."""
+    """Return the index of each digit's class in `parameters.classes` (K,), or -1."""
     positions = np.full(10, -1)
     positions[list(parameters.classes)] = np.arange(len(parameters.classes))
     there = np.bincount(digits.labels, minlength=10) > 0
     missing = [digit for digit in parameters.classes if not there[digit]]
     if missing:
-        raise ValueError(f"digits must hold some of every class, but has none of {', '.join(map(str, missing))}")
+        raise ValueError(f"digits must include every class, but has none of {', '.join(map(str, missing))}")
     return np.take(positions, digits.labels)
 
 

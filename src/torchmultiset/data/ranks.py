@@ -1,10 +1,10 @@
-r"""Rank functions: how a multiset becomes the one sequence that the sequence loss wants (Appendix F).
+r"""Rank functions, which turn a multiset into the target sequence of the sequence loss (Appendix F).
 
 A rank function r orders the labels of a multiset so that :math:`r(s_i) \ge r(s_j)` for all :math:`j > i`: the
-label of the highest rank comes first. Every function here takes labels (B, M) and gives the same labels in
-their new order, padded with -1 at the end. It keeps the multiset; it only ever picks an order.
+label of the highest rank comes first. Every function here takes labels (B, M) and returns the same labels in
+their new order, padded with -1 at the end.
 
-The order of the annotations decides where a rank does not: labels of equal rank stay as they were.
+Sorting is stable: labels of equal rank keep the order of the annotations.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["area_rank", "class_permutation", "random_rank", "spatial_rank"]
 
 
 def class_permutation(num_classes: int, generator: torch.Generator) -> Int64[Tensor, " c"]:
-    """Draw the random rank function: a unique rank from 0 to C - 1 for each class.
+    """Draw a random rank function: a unique rank from 0 to C - 1 for each class.
 
-    The paper draws one before training and keeps it. Drawing a new one for each batch is the variant of which
-    the footnote of section 5.3 says that it is worse.
+    The paper draws it once, before training. The footnote of section 5.3 reports that drawing a new one for each
+    batch is worse.
 
     Args:
-        num_classes: C.
-        generator: Where the randomness comes from.
+        num_classes: Number of classes, C.
+        generator: Random generator.
 
     Returns:
         The rank of each class (C,).
@@ -41,11 +41,11 @@ def class_permutation(num_classes: int, generator: torch.Generator) -> Int64[Ten
 
 
 def random_rank(labels: Int64[Tensor, "b m"], permutation: Int64[Tensor, " c"]) -> Int64[Tensor, "b m"]:
-    """Labels by decreasing rank of their class, with one rank function for all examples.
+    """Sort labels by decreasing rank of their class, with one rank function for all examples.
 
     Args:
         labels: Labels (B, M), negative where padded.
-        permutation: The rank of each class (C,), as `class_permutation` draws it.
+        permutation: The rank of each class (C,), as returned by `class_permutation`.
 
     Returns:
         The sequences (B, M), padded with -1 at the end.
@@ -60,17 +60,18 @@ def random_rank(labels: Int64[Tensor, "b m"], permutation: Int64[Tensor, " c"]) 
     check(ok, "permutation", "an int64 tensor of shape (C,)", permutation)
     if can_look(permutation):
         ranks = permutation.tolist()
-        check(len(set(ranks)) == len(ranks), "permutation", "a rank of its own for each class", ranks)
+        if len(set(ranks)) < len(ranks):
+            raise ValueError(f"permutation must have a unique rank for each class, but is {ranks}")
     check_labels("labels", labels, len(permutation), padding=True)
     return _sequence(labels, -permutation[labels.clamp(min=0)])
 
 
 def area_rank(labels: Int64[Tensor, "b m"], areas: Float[Tensor, "b m"]) -> Int64[Tensor, "b m"]:
-    """Labels by decreasing area of their object: the largest comes first.
+    """Sort labels by decreasing area of their object.
 
     Args:
         labels: Labels (B, M), negative where padded.
-        areas: Area of each label's object (B, M), of its pixels or of its box: ``boxes[..., 2:].prod(-1)``.
+        areas: Area of each label's object (B, M), from its mask or its box: ``boxes[..., 2:].prod(-1)``.
 
     Returns:
         The sequences (B, M), padded with -1 at the end.
@@ -89,17 +90,17 @@ def area_rank(labels: Int64[Tensor, "b m"], areas: Float[Tensor, "b m"]) -> Int6
 def spatial_rank(
     labels: Int64[Tensor, "b m"], boxes: Float[Tensor, "b m 4"], *, bands: int, height: int | float
 ) -> Int64[Tensor, "b m"]:
-    r"""Labels in reading order: band by band from the top, from left to right in each band.
+    r"""Sort labels in reading order: bands from top to bottom, objects from left to right within each band.
 
-    An object is in the band that holds its centre, :math:`\lfloor \mathrm{bands} \cdot y / \mathrm{height}
-    \rfloor`. Bands are the lines of the page: without them, of two objects side by side the one that lies a
-    pixel higher would come first. The formula of Appendix F.2 leaves pairs such as top right and bottom left
-    open; bands, then x, then the order of the annotations decide all of them.
+    An object is in the band that contains its centre, :math:`\lfloor \mathrm{bands} \cdot y / \mathrm{height}
+    \rfloor`. Bands correspond to lines of text: without them, a difference of one pixel in height would decide the
+    order of two objects side by side. The formula of Appendix F.2 does not order pairs such as top right and bottom
+    left; here the band, then x, then the order of the annotations determine the order.
 
     Args:
         labels: Labels (B, M), negative where padded.
-        boxes: x, y, width and height of each label's object (B, M, 4), x and y of its top left corner.
-        bands: Number of bands of equal height that divide the input. With 1 only x counts.
+        boxes: x, y, width and height of each label's object (B, M, 4), where (x, y) is the upper left corner.
+        bands: Number of bands of equal height that divide the input. With 1, only x matters.
         height: Height of the input, in the unit of the boxes.
 
     Returns:
@@ -116,16 +117,16 @@ def spatial_rank(
     _check_labels(labels)
     check_float("boxes", boxes, "(B, M, 4)", like=(*labels.shape, 4))
     x, y = (boxes[..., :2] + boxes[..., 2:] / 2).unbind(-1)
-    # A centre on the lower edge, or outside the input, belongs to the nearest band.
+    # A centre on the lower edge or outside the input is assigned to the nearest band.
     band = (bands * y / height).floor().clamp(0, bands - 1)
     return _sequence(labels, band, x)
 
 
 def _sequence(labels: Tensor, *keys: Tensor) -> Tensor:
-    """Labels by ascending keys (B, M), the first key most important; padding last; ties as they were."""
+    """Sort labels stably by ascending keys (B, M), the first key most significant, with padding last."""
     padding = labels < 0
     order = torch.arange(labels.shape[1], device=labels.device).expand_as(labels)
-    # Stable sorts compose: sorting by the least important key first makes the order lexicographic.
+    # Stable sorts compose: sorting by the least significant key first gives a lexicographic order.
     for key in reversed((padding.long(), *keys)):
         order = order.gather(1, key.gather(1, order).argsort(dim=1, stable=True))
     return labels.masked_fill(padding, -1).gather(1, order)

@@ -1,15 +1,14 @@
-"""A data set as a folder: arrays to be memory-mapped, and a manifest that says what they are.
+"""Storage of a data set in a folder of memory-mapped arrays, described by a manifest.
 
 ::
 
     folder/
-      manifest.json       what it was made from, classes, counts, and the SHA-256 of each file
-      train/inputs.npy    a row for each example; beside it labels.npy, and boxes, areas and ids where known
+      manifest.json       source, classes, split sizes, and the SHA-256 of each file
+      train/inputs.npy    one row per example; also labels.npy and, if known, boxes, areas and ids
       ...
 
-The manifest is written last: a folder without it is not a data set. While one is being written, ``building.json``
-says which, and ``finished.jsonl`` names the chunks that are on disk, so that a run that was killed goes on where
-it stopped.
+The manifest is written last: a folder without it is not a complete data set. During a build, ``building.json``
+contains its plan and ``finished.jsonl`` lists the chunks on disk, so that a killed build can be resumed.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ MANIFEST, BUILDING, FINISHED = "manifest.json", "building.json", "finished.jsonl
 
 
 class Row(NamedTuple):
-    """What an array holds for one example."""
+    """Data type and shape of one example in an array."""
 
     dtype: str
-    """As NumPy writes it, byte order included: ``"|u1"``, ``"<f4"``, ``"<U20"``."""
+    """NumPy type string with byte order: ``"|u1"``, ``"<f4"``, ``"<U20"``."""
     shape: tuple[int, ...]
 
 
 class Chunk(NamedTuple):
-    """Examples start, ..., stop - 1 of a split."""
+    """Range of examples start, ..., stop - 1 of a split."""
 
     split: str
     start: int
@@ -57,7 +56,7 @@ class Chunk(NamedTuple):
 
     @property
     def examples(self) -> int:
-        """How many they are."""
+        """Number of examples."""
         return self.stop - self.start
 
 
@@ -66,26 +65,27 @@ Make = Callable[[Chunk], Mapping[str, Shaped[np.ndarray, "n ..."]]]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a folder holds, or will hold: all that its bytes depend on."""
+    """Description of a stored data set: everything that its bytes depend on."""
 
     source: Mapping[str, Any]
-    """What it is made from, to be read and to tell data sets apart: JSON values."""
+    """Origin of the data as JSON values, which identifies the data set."""
     classes: tuple[str, ...]
     splits: Mapping[str, int]
-    """How many examples each split has."""
+    """Number of examples of each split."""
     arrays: Mapping[str, Row]
-    """``inputs`` and ``labels``, and any of ``boxes``, ``areas`` and ``ids``; as in `Examples`."""
+    """Arrays as in `Examples`: ``inputs``, ``labels`` and any of ``boxes``, ``areas`` and ``ids``."""
 
     def __post_init__(self) -> None:
         for name in ("inputs", "labels", *self.arrays):
-            check(name in self.arrays, "arrays", "given for inputs and labels", [*self.arrays])
+            if name not in self.arrays:
+                raise ValueError(f"arrays must include inputs and labels, but has only {', '.join(self.arrays)}")
             check_one_of("each name in arrays", name, ("inputs", "labels", "boxes", "areas", "ids"))
         for split, examples in self.splits.items():
             check(split.isidentifier(), "the name of a split", "a plain word", split)
             check(examples >= 0, f"splits[{split!r}]", "at least 0", examples)
 
     def files(self, folder: Path) -> dict[Path, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Type and shape of the array in each file."""
+        """Return the dtype and shape of the array in each file."""
         return {
             _file(folder, split, name): (np.dtype(row.dtype), (examples, *row.shape))
             for split, examples in self.splits.items()
@@ -96,22 +96,22 @@ class Plan:
 def write(
     folder: str | os.PathLike[str], plan: Plan, make: Make, *, chunk: int, workers: int = 1, progress: bool = False
 ) -> dict[str, Examples]:
-    """Write a data set chunk by chunk, or finish one that was begun; if it is there already, just load it.
+    """Write a data set chunk by chunk, or resume an unfinished build; if it is complete, only load it.
 
     Args:
-        folder: Where to: a new or empty folder, or one in which this plan was begun.
-        plan: What will be there.
-        make: Makes the arrays of a chunk, by the names in the plan; called from several threads if `workers` > 1.
-        chunk: How many examples are made at a time.
-        workers: How many chunks are made at the same time, in threads: NumPy computes outside Python's lock.
+        folder: A new or empty folder, or one with this data set, complete or unfinished.
+        plan: Description of the data set.
+        make: Function that returns the arrays of a chunk by name; called from several threads if `workers` > 1.
+        chunk: Number of examples per chunk.
+        workers: Number of threads that make chunks in parallel; NumPy releases Python's global lock.
         progress: Show a progress bar.
 
     Returns:
-        The splits, as `load` opens them.
+        The splits, as returned by `load`.
 
     Raises:
-        ValueError: If the folder holds something else, or `make` does not keep to the plan.
-        OSError: If the disk is too small.
+        ValueError: The folder contains something else, or `make` does not follow the plan.
+        OSError: There is not enough free disk space.
 
     Example:
         >>> import tempfile
@@ -141,15 +141,15 @@ def write(
 
 
 def load(folder: str | os.PathLike[str]) -> dict[str, Examples]:
-    """Open the splits of a data set. Inputs are memory-mapped: none is read until a batch is.
+    """Open the splits of a data set. Inputs are memory-mapped and read batch by batch.
 
     Raises:
-        FileNotFoundError: If there is no data set, or only a part of one.
-        ValueError: If the manifest or an array is damaged.
+        FileNotFoundError: There is no data set, or its build is unfinished.
+        ValueError: The manifest or an array is damaged.
     """
     folder = Path(folder)
     plan = _from_json(read_manifest(folder), folder / MANIFEST)
-    # All but the inputs are small, and asked for again and again.
+    # All arrays but the inputs are small and accessed often: load them into memory.
     arrays = {
         path: open_rows(path, *wanted, mapped=path.stem == "inputs") for path, wanted in plan.files(folder).items()
     }
@@ -163,28 +163,28 @@ def load(folder: str | os.PathLike[str]) -> dict[str, Examples]:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of a data set: ``source``, ``classes``, ``splits``, ``arrays`` and ``sha256`` of each file.
+    """Read the manifest of a data set: ``source``, ``classes``, ``splits``, ``arrays`` and ``sha256`` of each file.
 
     Raises:
-        FileNotFoundError: If there is no data set, or only a part of one.
-        ValueError: If the manifest is damaged or of another version.
+        FileNotFoundError: There is no data set, or its build is unfinished.
+        ValueError: The manifest is damaged or of another version.
     """
     folder = Path(folder)
     if (folder / MANIFEST).exists():
         return _read_json(folder / MANIFEST)
     if (folder / BUILDING).exists():
         raise FileNotFoundError(
-            f"{folder} holds only a part of a data set, because its build has not ended: start the same build "
-            "again, and it goes on where it stopped"
+            f"{folder} contains only a part of a data set, because its build is unfinished: start the same build "
+            "again to resume it"
         )
     raise FileNotFoundError(f"there is no data set in {folder}: it has no {MANIFEST}; build one there first")
 
 
 def verify(folder: str | os.PathLike[str]) -> None:
-    """Read every file of a data set and compare its checksum with the manifest's.
+    """Compare the checksum of every file of a data set with the manifest.
 
     Raises:
-        ValueError: If any differs; all of them are named.
+        ValueError: Some files differ; the message lists all of them.
     """
     folder = Path(folder)
     load(folder)
@@ -192,31 +192,32 @@ def verify(folder: str | os.PathLike[str]) -> None:
     damaged = [name for name, sha256 in sums.items() if file_sha256(folder / name) != sha256]
     if damaged:
         raise ValueError(
-            f"{', '.join(damaged)} in {folder} changed since the data set was built: delete the folder, build it again"
+            f"{', '.join(damaged)} in {folder} changed since the data set was built: delete the folder and build it "
+            "again"
         )
 
 
 def _refuse_other(folder: Path, plan: Plan) -> None:
-    """Raise if the folder holds anything but this data set, whole or begun."""
+    """Raise if the folder contains anything but this data set, complete or unfinished."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file, but a data set needs a folder")
+        raise ValueError(f"{folder} is a file, but a data set requires a folder: choose another path")
     for name in (MANIFEST, BUILDING):
         if (folder / name).exists():
             there = {key: value for key, value in _read_json(folder / name).items() if key != "sha256"}
             differences = _differences(there, _to_json(plan))
             if differences:
                 raise ValueError(
-                    f"{folder} holds a different data set ({'; '.join(differences)}): choose another folder, or "
-                    "delete that one first"
+                    f"{folder} contains a different data set ({'; '.join(differences)}): choose another folder, or "
+                    "delete this one first"
                 )
             return
-    # A .partial file alone is all that a run leaves that is killed as it begins.
+    # A build that is killed as it starts leaves only a .partial file.
     if folder.is_dir() and any(path.suffix != ".partial" for path in folder.iterdir()):
-        raise ValueError(f"{folder} is not empty and holds no data set: choose a new or empty folder")
+        raise ValueError(f"{folder} is not empty and contains no data set: choose a new or empty folder")
 
 
 def _begin(folder: Path, plan: Plan) -> None:
-    """Make the files, unless an earlier run did."""
+    """Create the files that do not exist yet."""
     missing = {
         path: (dtype, shape)
         for path, (dtype, shape) in plan.files(folder).items()
@@ -226,7 +227,10 @@ def _begin(folder: Path, plan: Plan) -> None:
     needed = sum(prod(shape) * dtype.itemsize for dtype, shape in missing.values())
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise OSError(f"{folder} needs {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free on its disk")
+        raise OSError(
+            f"{folder} needs {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free on its disk: "
+            "free up space, or choose a folder on another disk"
+        )
     _write_json(folder / BUILDING, _to_json(plan))
     if missing:
         (folder / FINISHED).unlink(missing_ok=True)
@@ -235,7 +239,7 @@ def _begin(folder: Path, plan: Plan) -> None:
 
 
 def _fill(folder: Path, plan: Plan, make: Make, size: int, workers: int, progress: bool) -> None:
-    """Make the chunks that are not finished."""
+    """Make and write the unfinished chunks."""
     chunks = [
         Chunk(split, start, min(start + size, examples))
         for split, examples in plan.splits.items()
@@ -252,10 +256,10 @@ def _fill(folder: Path, plan: Plan, make: Make, size: int, workers: int, progres
     try:
         with (
             (folder / FINISHED).open("a") as journal,
-            progress_bar(progress, "writing examples", sum(plan.splits.values())) as advance,
+            progress_bar(progress, "Writing examples", sum(plan.splits.values())) as advance,
         ):
             advance(sum(chunk.examples for chunk in chunks if chunk in finished))
-            # The line break first: a kill may have cut off the line before.
+            # Start with a line break, because a kill may have truncated the previous line.
             for future in as_completed([executor.submit(work, chunk) for chunk in todo]):
                 journal.write(f"\n{json.dumps(future.result())}\n")
                 journal.flush()
@@ -265,14 +269,14 @@ def _fill(folder: Path, plan: Plan, make: Make, size: int, workers: int, progres
 
 
 def _put(folder: Path, plan: Plan, chunk: Chunk, made: Mapping[str, Shaped[np.ndarray, "n ..."]]) -> None:
-    """Write the rows of a chunk to their places."""
+    """Write the rows of a chunk to their positions in the files."""
     for name, row in plan.arrays.items():
         rows = made[name]
         wanted = (chunk.examples, *row.shape)
         if rows.dtype.str != row.dtype or rows.shape != wanted:
             raise ValueError(
-                f"make must return {name} of type {row.dtype} and shape {wanted}, as planned, "
-                f"but they have type {rows.dtype.str} and shape {rows.shape}"
+                f"make must return {name} of dtype {row.dtype} and shape {wanted}, as planned, "
+                f"but returned dtype {rows.dtype.str} and shape {rows.shape}"
             )
         write_rows(_file(folder, chunk.split, name), rows, before_end=plan.splits[chunk.split] - chunk.start)
 
@@ -280,7 +284,7 @@ def _put(folder: Path, plan: Plan, chunk: Chunk, made: Mapping[str, Shaped[np.nd
 def _read_finished(path: Path) -> set[Chunk]:
     finished = set()
     for line in path.read_text().splitlines() if path.exists() else ():
-        # What does not parse is the line that a kill cut off; its chunk is made again.
+        # A line that does not parse was truncated by a kill; its chunk is made again.
         with suppress(ValueError, TypeError):
             finished.add(Chunk(*json.loads(line)))
     return finished
@@ -298,39 +302,41 @@ def _file(folder: Path, split: str, name: str) -> Path:
 
 
 def _to_json(plan: Plan) -> dict[str, Any]:
-    # Through JSON and back, so that it compares equal with what is read: lists for tuples.
-    told: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(plan)}))
-    return told
+    # A round trip through JSON turns tuples into lists, so that the result compares equal with what is read.
+    content: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(plan)}))
+    return content
 
 
-def _from_json(told: Mapping[str, Any], path: Path) -> Plan:
+def _from_json(content: Mapping[str, Any], path: Path) -> Plan:
     try:
-        arrays = {name: Row(dtype, tuple(shape)) for name, (dtype, shape) in told["arrays"].items()}
-        return Plan(told["source"], tuple(told["classes"]), told["splits"], arrays)
+        arrays = {name: Row(dtype, tuple(shape)) for name, (dtype, shape) in content["arrays"].items()}
+        return Plan(content["source"], tuple(content["classes"]), content["splits"], arrays)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is no manifest of a data set ({error!r})") from None
+        raise ValueError(
+            f"{path} is not a valid manifest (missing or invalid: {error}): delete the folder and build it again"
+        ) from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): delete the folder and build the data set again") from None
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(
-            f"{path} is not of format {FORMAT}, the one that this version of torchmultiset reads: build the data set "
-            "again in another folder, or use the version that wrote it"
+            f"{path} is not of format {FORMAT}, which this version of torchmultiset reads: build the data set again "
+            "in another folder, or use the version that wrote it"
         )
-    return told
+    return content
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
-def _differences(there: Any, here: Any, name: str = "") -> list[str]:
-    """What is not the same in two JSON values, in words."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        keys = dict.fromkeys([*there, *here])
-        return [line for key in keys for line in _differences(there.get(key), here.get(key), f"{name}.{key}")]
-    return [] if there == here else [f"{name.lstrip('.')} is {there!r} there and {here!r} here"]
+def _differences(found: Any, wanted: Any, name: str = "") -> list[str]:
+    """Describe the differences between two JSON values."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        keys = dict.fromkeys([*found, *wanted])
+        return [line for key in keys for line in _differences(found.get(key), wanted.get(key), f"{name}.{key}")]
+    return [] if found == wanted else [f"{name.lstrip('.')} is {found!r}, not {wanted!r}"]
