@@ -28,8 +28,8 @@ from torchmultiset._checks import check, given
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.build import build_objective, build_predictor, settle_stop
-from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName, Stop
-from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
+from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.multiset import to_labels
 from torchmultiset.pipeline.resolve import pick_objective
 from torchmultiset.training.config import OptimConfig

@@ -12,9 +12,9 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.pretrained import BackboneName
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
-from torchmultiset.model.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName, Stop
+from torchmultiset.model.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
-from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.model.registry import COUNT_HEADS, OBJECTIVES
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 

@@ -16,7 +16,7 @@ from torchmultiset.model.objectives import CONTEXT
 from torchmultiset.model.predictor import Stop
 from torchmultiset.model.registry import ENCODERS, OBJECTIVES, POLICIES
 
-__all__ = ["EncoderName", "ModelConfig", "Norm", "ObjectiveConfig", "ObjectiveName", "PolicyName", "PolicyNorm", "Stop"]
+__all__ = ["EncoderName", "ModelConfig", "Norm", "ObjectiveConfig", "ObjectiveName", "PolicyName", "PolicyNorm"]
 
 if TYPE_CHECKING:
     EncoderName: TypeAlias = str
