@@ -24,13 +24,13 @@ from benchmarks.textbook import GateByGate, JointGates, PlainTower
 from torchmultiset.cli._malloc import keep_freed_memory
 from torchmultiset.data import Examples
 from torchmultiset.encoders import ConvEncoder
-from torchmultiset.evaluation import evaluate
 from torchmultiset.losses import multiset_loss
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import from_labels
+from torchmultiset.pipeline.run import share_cores
 from torchmultiset.policies import ConvLSTMPolicy
-from torchmultiset.predictor import Predictor
 from torchmultiset.rollout import Trajectory, greedy, rollout
-from torchmultiset.run import share_cores
+from torchmultiset.training.evaluation import evaluate
 
 OURS, PLAIN = "torchmultiset", {"joint gates": JointGates, "gate by gate": GateByGate}
 BATCH, CLASSES, SIDE = 64, 10, 100

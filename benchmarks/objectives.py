@@ -11,10 +11,10 @@ from rich.table import Table
 
 from benchmarks.contestant import BATCH, CLASSES, SIDE
 from benchmarks.timing import interleaved, peak_bytes
-from torchmultiset.build import build_objective, build_predictor
 from torchmultiset.cli._malloc import keep_freed_memory
 from torchmultiset.data import Batch
 from torchmultiset.experiments.cells import Cell, all_cells
+from torchmultiset.model.build import build_objective, build_predictor
 from torchmultiset.multiset import from_labels
 
 HEADER = ["objective", "T", "images/s", "to the first", "peak MB", "parameters"]
@@ -34,8 +34,7 @@ def training_step(cell: Cell, labels: int) -> tuple[Callable[[], object], int]:
     adam = torch.optim.Adam(predictor.parameters(), fused=True)
 
     def act() -> None:
-        plan = objective(batch, generator)
-        loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
+        loss = objective.loss(predictor, batch, generator)
         adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchmultiset.record import environment
+from torchmultiset.pipeline.record import environment
 
 
 def circumstances() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.contestant import BATCH, EVALUATED, OURS, PLAIN, SHAPES, SIDE, Contest, make
 from benchmarks.profile import mflop
 from benchmarks.timing import matmul_gflops, peak_bytes
-from torchmultiset.run import EXAMPLES_EACH
+from torchmultiset.pipeline.run import EXAMPLES_EACH
 
 IN_ONE = "in one process"
 

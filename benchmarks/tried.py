@@ -30,10 +30,10 @@ from benchmarks.training import contest
 from torchmultiset.cli._malloc import keep_freed_memory
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.encoders._pool import conv_max_pool, max_pool
+from torchmultiset.pipeline.record import read_record
 from torchmultiset.policies import ConvLSTMPolicy
 from torchmultiset.policies._convolution import Convolution, Direct, Winograd
 from torchmultiset.policies._lstm import lstm_cell
-from torchmultiset.record import read_record
 from torchmultiset.rollout import Step, greedy, rollout
 
 B, LAST = 32, torch.channels_last

@@ -30,8 +30,7 @@ from torchmultiset.heads import StopHead
 from torchmultiset.losses import multiset_loss, stop_loss
 from torchmultiset.metrics import exact_match, f1, precision, recall
 from torchmultiset.policies import ConvLSTMPolicy
-from torchmultiset.rollout import greedy, rollout
-from torchmultiset.termination import until_stop
+from torchmultiset.rollout import greedy, rollout, until_stop
 
 PICTURES = MnistMulti(sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4)
 CLASSES, LARGEST, BATCH = 10, 4, 64
@@ -44,7 +43,8 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = ConvEncoder(norm="batch")
-        self.policy = ConvLSTMPolicy(CLASSES, self.encoder.memory_shape(PICTURES.canvas, PICTURES.canvas), layers=1)
+        memory = self.encoder.memory_shape(PICTURES.canvas, PICTURES.canvas)
+        self.policy = ConvLSTMPolicy(CLASSES, memory, layers=1, norm="layer")
         self.stop = StopHead(self.policy.features)
 
     def loss(self, x: Tensor, target: Tensor) -> Tensor:

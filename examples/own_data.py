@@ -8,9 +8,10 @@ from tempfile import mkdtemp
 
 import torch
 
-from torchmultiset.config import DataConfig, OptimConfig, RunConfig
-from torchmultiset.inference import open_model
-from torchmultiset.run import train
+from torchmultiset.pipeline.config import DataConfig, RunConfig
+from torchmultiset.pipeline.inputs import open_model
+from torchmultiset.pipeline.run import train
+from torchmultiset.training.config import OptimConfig
 
 
 def main(epochs: int = 0) -> list[list[str]]:

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from torchmultiset import Predictor
-from torchmultiset.config import OptimConfig
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
-from torchmultiset.objectives import MultisetObjective
+from torchmultiset.model.objectives import MultisetObjective
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.training import fit
+from torchmultiset.training.config import OptimConfig
 
 
 def main(epochs: int = 20) -> list[list[str]]:

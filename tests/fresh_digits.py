@@ -7,16 +7,16 @@ from pathlib import Path
 import torch
 from tiny_runs import Task, _one_of_two, weights
 
-from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.load import load_data
 from torchmultiset.data.mnist_multi import MnistMulti
 from torchmultiset.encoders import ConvEncoder
-from torchmultiset.objectives import MultisetObjective
+from torchmultiset.model.objectives import MultisetObjective
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import ConvLSTMPolicy
-from torchmultiset.predictor import Predictor
 from torchmultiset.training import fit
+from torchmultiset.training.config import OptimConfig
 
 TINY = MnistMulti(sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=21, validation=8, test=8)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from fakes import FlatPolicy
 
-from torchmultiset import losses, metrics, multiset, oracle, rollout, termination
+from torchmultiset import losses, metrics, multiset, oracle, rollout
 
 B, T, C = 2, 3, 4
 COUNTS = torch.ones(B, C, dtype=torch.int64)
@@ -217,16 +217,16 @@ LOSSES = [
 ]
 
 TERMINATION = [
-    ("until_size", "steps", "0", lambda: termination.until_size(LABELS[:, 0], 0)),
-    ("until_size", "size", "float32", lambda: termination.until_size(STOP[:, 0], T)),
-    ("until_size", "size", "shape (2, 3)", lambda: termination.until_size(LABELS, T)),
-    ("until_stop", "stop_logits", "shape (2, 3, 4)", lambda: termination.until_stop(LOGITS)),
-    ("until_stop", "stop_logits", "int64", lambda: termination.until_stop(LABELS)),
-    ("until_stop", "threshold", "1.5", lambda: termination.until_stop(STOP, threshold=1.5)),
-    ("until_end", "labels", "shape (3,)", lambda: termination.until_end(LABELS[0], C)),
-    ("until_end", "labels", "float32", lambda: termination.until_end(LABELS.float(), C)),
-    ("append_end", "sequence", "shape (3,)", lambda: termination.append_end(LABELS[0], C)),
-    ("append_end", "sequence", "int32", lambda: termination.append_end(LABELS.int(), C)),
+    ("until_size", "steps", "0", lambda: rollout.until_size(LABELS[:, 0], 0)),
+    ("until_size", "size", "float32", lambda: rollout.until_size(STOP[:, 0], T)),
+    ("until_size", "size", "shape (2, 3)", lambda: rollout.until_size(LABELS, T)),
+    ("until_stop", "stop_logits", "shape (2, 3, 4)", lambda: rollout.until_stop(LOGITS)),
+    ("until_stop", "stop_logits", "int64", lambda: rollout.until_stop(LABELS)),
+    ("until_stop", "threshold", "1.5", lambda: rollout.until_stop(STOP, threshold=1.5)),
+    ("until_end", "labels", "shape (3,)", lambda: rollout.until_end(LABELS[0], C)),
+    ("until_end", "labels", "float32", lambda: rollout.until_end(LABELS.float(), C)),
+    ("append_end", "sequence", "shape (3,)", lambda: rollout.append_end(LABELS[0], C)),
+    ("append_end", "sequence", "int32", lambda: rollout.append_end(LABELS.int(), C)),
 ]
 
 METRICS = [

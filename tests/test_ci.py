@@ -14,7 +14,7 @@ from linked_packages import all_that_come_with
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from torchmultiset.presets import values_of
+from torchmultiset.pipeline.presets import values_of
 
 ROOT = Path(__file__).parent.parent
 

@@ -165,7 +165,7 @@ def test_small_images_are_counted_on_a_finer_map():
     for side in (40, 28):  # three poolings would leave one place, or none
         x, y = generator.random((8, 1, side, side)), [["a", "a", "b"], ["b"]] * 4
         model = MultisetClassifier(epochs=1, random_state=0).fit(x, y)
-        assert type(model.predictor_.policy).__name__ == "CellCounts"
+        assert model.predictor_.kind == "CellCounts"
         assert len(model.predictor_.encoder.convs) == 2
 
 
@@ -426,7 +426,7 @@ def test_numbers_too_large_for_the_network_are_refused():
 
 
 def test_importing_the_package_does_not_import_scikit_learn():
-    code = "import sys, torchmultiset, torchmultiset.predictor, torchmultiset.training; print('sklearn' in sys.modules)"
+    code = "import sys, torchmultiset.model.predictor, torchmultiset.training; print('sklearn' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
 

@@ -22,9 +22,8 @@ from torchmultiset.data.digits import load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
-from torchmultiset.inference import InputKind, Source
-from torchmultiset.losses import cell_count_loss, count_table_loss
-from torchmultiset.objectives import (
+from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
+from torchmultiset.model.objectives import (
     CountsObjective,
     HungarianObjective,
     MultisetObjective,
@@ -32,9 +31,9 @@ from torchmultiset.objectives import (
     OneStepObjective,
     PowerObjective,
 )
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.inputs import InputKind, Source
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
-from torchmultiset.predictor import Predictor
-from torchmultiset.readouts import CellCounts, CountTable, OneStep, PowerMultiset, Slots
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -55,10 +54,10 @@ CASES = [
 ]
 AT_ONCE = {
     "one-step": OneStepObjective(),
-    "cells": CountsObjective(cell_count_loss),
-    "table": CountsObjective(count_table_loss),
+    "cells": CountsObjective(),
+    "table": CountsObjective(),
     "slots": HungarianObjective(),
-    "power": PowerObjective(3),
+    "power": PowerObjective(),
 }
 ON_VECTORS = ("lstm", "feed-forward", "table")
 
@@ -94,7 +93,7 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
             "power": lambda: PowerMultiset(3, 8, max_size=3),
         }[policy]()
     predictor = Predictor(encoder, body, CLASSES, max_size=3, stop=stop)
-    objective = AT_ONCE.get(policy) or MultisetObjective(end=stop == "end")
+    objective = AT_ONCE.get(policy) or MultisetObjective()
     learn(predictor, objective, data, steps)
     predictor.record = {"input": {"shape": kind.shape, "dtype": kind.dtype, "exif": kind.exif}, "git": "abc"}
     return predictor.eval()
@@ -105,9 +104,8 @@ def learn(predictor: Predictor, objective: Objective, data: Examples, steps: int
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         batch = data.batch(torch.randint(0, len(data), (32,), generator=generator))
-        plan = objective(batch, generator)
         adam.zero_grad()
-        plan.loss(predictor(batch.x, plan.choose)).backward()
+        objective.loss(predictor, batch, generator).backward()
         adam.step()
 
 

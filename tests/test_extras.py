@@ -36,9 +36,9 @@ USES = {
     "ray": "from torchmultiset.experiments.engines import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
     "onnx": ["export", "mnist-multi-4"],
     "sklearn": "from torchmultiset import MultisetClassifier",
-    "scipy": "from torchmultiset.objectives import HungarianObjective; HungarianObjective()",
+    "scipy": "from torchmultiset.model.objectives import HungarianObjective; HungarianObjective()",
     "fastapi": ["demo"],
-    "huggingface_hub": "from torchmultiset.models import locate; locate('hf://owner/name')",
+    "huggingface_hub": "from torchmultiset.model.shipped import locate; locate('hf://owner/name')",
 }
 """What needs a module: a command, or a line of Python."""
 ALONE = {
@@ -82,9 +82,9 @@ ALONE = {
     "onnx": """if True:
         from torchmultiset.encoders import MLPEncoder
         from torchmultiset.export import compare, open_onnx, random_batches, to_onnx
-        from torchmultiset.inference import InputKind
+        from torchmultiset.pipeline.inputs import InputKind
         from torchmultiset.policies import FeedForwardPolicy
-        from torchmultiset.predictor import Predictor
+        from torchmultiset.model.predictor import Predictor
         predictor = Predictor(MLPEncoder(5, (8,)), FeedForwardPolicy(2, 8), ("a", "b"), max_size=1, stop="fixed").eval()
         kind = InputKind((5,), "float32", exif=False)
         same = compare(predictor, open_onnx(to_onnx(predictor, kind=kind)), random_batches(kind, 8))
@@ -98,7 +98,7 @@ ALONE = {
     "hub": """if True:
         import os
         os.environ["HF_HUB_OFFLINE"] = "1"
-        from torchmultiset.models import locate
+        from torchmultiset.model.shipped import locate
         try:
             locate("hf://owner/name")
         except FileNotFoundError as error:
@@ -215,7 +215,7 @@ def test_a_missing_extra_is_named_in_one_line_with_the_command_that_installs_it(
 
 def test_all_else_can_be_imported_without_them(told):
     failed = {name: err for name, (code, _, err) in told.items() if code and name not in USES}
-    assert {name.split(".")[1] for name in failed} <= {"estimator", "page", "report", "cli"}
+    assert {name.split(".")[1] for name in failed} <= {"estimator", "page", "report", "viz", "cli"}
     assert {name for name in failed if name.split(".")[1] == "cli"} <= {"torchmultiset.cli.demo"}
     assert [name for name, err in failed.items() if "torchmultiset[" not in err] == []
     assert told["torchmultiset.export"][0] == told["torchmultiset.cli.models"][0] == 0

@@ -112,7 +112,7 @@ def test_the_wheel_is_small_and_has_what_belongs_in_it(wheel):
     assert {*told.get_all("Provides-Extra", [])} == {*extras}
 
 
-@pytest.mark.parametrize(("folder", "among"), [("models", "*.safetensors"), ("page/static", "samples/*.png")])
+@pytest.mark.parametrize(("folder", "among"), [("model/shipped", "*.safetensors"), ("page/static", "samples/*.png")])
 def test_what_is_shipped_beside_the_code_is_in_the_wheel(wheel, folder, among):
     beside = ROOT / "src" / "torchmultiset" / folder
     assert [*beside.rglob(among)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchmultiset.build import build_objective, build_predictor
-from torchmultiset.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.data import Batch
-from torchmultiset.objectives import Objective
-from torchmultiset.predictor import Output, Predictor
+from torchmultiset.model.build import build_objective, build_predictor
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
+from torchmultiset.model.objectives import Objective
+from torchmultiset.model.predictor import Predictor, SequentialOutput
 
 C, MOST = 4, 3
 VECTORS = torch.randn(C, 16, generator=torch.Generator().manual_seed(7))
@@ -39,10 +39,32 @@ def build(
     return predictor, build_objective(objective, predictor, seed=0, height=height)
 
 
-def carry_out(objective: Objective, predictor: Predictor, batch: Batch, seed: int = 0) -> tuple[Output, Tensor]:
-    plan = objective(batch, torch.Generator().manual_seed(seed))
-    output = predictor(batch.x, plan.choose, at=plan.at)
-    return output, plan.loss(output)
+def carry_out(
+    objective: Objective, predictor: Predictor, batch: Batch, seed: int = 0
+) -> tuple[SequentialOutput, Tensor]:
+    """The loss, and what of the model it was computed from; the scores of a head are its logits."""
+    seen = []
+
+    def noted(method):
+        def call(*arguments):
+            seen.append(method(*arguments))
+            return seen[-1]
+
+        return call
+
+    names = ("rollout", "at", "scores")
+    for name in names:
+        setattr(predictor, name, noted(getattr(predictor, name)))
+    try:
+        loss = objective.loss(predictor, batch, torch.Generator().manual_seed(seed))
+    finally:
+        for name in names:
+            delattr(predictor, name)
+    (output,) = seen
+    if isinstance(output, Tensor):
+        empty = output.new_zeros(len(output), 0)
+        output = SequentialOutput(output, empty[:, None], empty.long())
+    return output, loss
 
 
 def train(
@@ -57,8 +79,7 @@ def train(
     least = MOST if stop == "fixed" else 0
     for _ in range(steps):
         batch = draw(128, generator, least=least, found=found)
-        plan = objective(batch, generator)
-        loss = plan.loss(predictor(batch.x, plan.choose, at=plan.at))
+        loss = objective.loss(predictor, batch, generator)
         adam.zero_grad()
         loss.backward()
         adam.step()

@@ -25,13 +25,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch, Examples
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
-from torchmultiset.objectives import MultisetObjective, Objective, Plan, ReinforceObjective, SequenceObjective
+from torchmultiset.model.objectives import MultisetObjective, Objective, ReinforceObjective, SequenceObjective
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import ConvLSTMPolicy, LSTMPolicy
-from torchmultiset.predictor import Predictor
 from torchmultiset.training import NotFiniteError, Progress, fit
+from torchmultiset.training.config import OptimConfig
 
 CLASSES = ("a", "b", "c")
 DEADLINE = 120
@@ -92,10 +92,10 @@ def task(name: str, *, count: int = 93, validation: int = 13, epochs: int = 6) -
     elif name == "reinforce":
         policy = LSTMPolicy(4, 16, hidden=16)
         predictor = Predictor(MLPEncoder(3, (16,)), policy, CLASSES, max_size=3, stop="end", baseline=True)
-        objective = ReinforceObjective(end=True)
+        objective = ReinforceObjective()
     elif name == "dropout":
         predictor = Predictor(Dropout(), LSTMPolicy(3, 16, hidden=16), CLASSES, max_size=3)
-        objective = SequenceObjective(3, rank="random-per-batch")
+        objective = SequenceObjective(rank="random-per-batch")
     else:
         assert name == "plain"
         predictor = Predictor(MLPEncoder(3, (16,)), LSTMPolicy(3, 16, hidden=16), CLASSES, max_size=3)
@@ -193,17 +193,18 @@ def _run(
     def watch(progress: Progress) -> None:
         steps.value += 1
 
-    def objective(batch: Batch, generator: torch.Generator) -> Plan:
-        for _ in range(interrupt.count(steps.value)):
-            os.kill(os.getpid(), signal.SIGINT)
-        return ours.objective(batch, generator)
+    class Interrupted(MultisetObjective):
+        def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
+            for _ in range(interrupt.count(steps.value)):
+                os.kill(os.getpid(), signal.SIGINT)
+            return ours.objective.loss(predictor, batch, generator)
 
     if stop_at is not None:
         _wait_to_be_killed(*stop_at, reached)
     if fabric.global_rank > 0:
         sys.addaudithook(_forbid_writing(folder))
     try:
-        fit(*ours._replace(objective=objective), folder, resume=resume, save_every=5, fabric=fabric, watch=watch)
+        fit(*ours._replace(objective=Interrupted()), folder, resume=resume, save_every=5, fabric=fabric, watch=watch)
     except KeyboardInterrupt:
         sys.exit(3)
     except NotFiniteError:

@@ -19,17 +19,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from torch import Tensor
+from torchmultiset.config import OptimConfig
+from torchmultiset.objectives import MultisetObjective
+from torchmultiset.predictor import Predictor
+from torchmultiset.record import environment
 
 import torchmultiset
 from torchmultiset import losses, metrics, multiset
 from torchmultiset.cli import main as command_line
-from torchmultiset.config import OptimConfig
 from torchmultiset.data.examples import Examples
 from torchmultiset.encoders import MLPEncoder
-from torchmultiset.objectives import MultisetObjective
 from torchmultiset.policies import LSTMPolicy
-from torchmultiset.predictor import Predictor
-from torchmultiset.record import environment
 from torchmultiset.training import fit, local_fabric
 
 B, T, C = 4, 3, 5

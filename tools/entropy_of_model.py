@@ -9,11 +9,11 @@ import json
 import sys
 from pathlib import Path
 
-from torchmultiset.inference import open_examples, open_model
-from torchmultiset.record import data_record, environment
-from torchmultiset.report.entropy import entropy_curves
-from torchmultiset.report.entropy_figure import save_entropy
-from torchmultiset.task import as_trained
+from torchmultiset.pipeline.inputs import open_examples, open_model
+from torchmultiset.pipeline.prepare import as_trained
+from torchmultiset.pipeline.record import data_record, environment
+from torchmultiset.viz.entropy import entropy_curves
+from torchmultiset.viz.entropy_figure import save_entropy
 
 SPLIT = "validation"
 

@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from torchmultiset.inference import MODEL
-from torchmultiset.predictor import Predictor
-from torchmultiset.report.card import CARD, model_card
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.inputs import MODEL
+from torchmultiset.viz.card import CARD, model_card
 
 MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "models"
 REMARKS = """

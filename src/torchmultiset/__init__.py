@@ -4,14 +4,13 @@ The parts, from the ground up:
 
 - `multiset`: multisets of labels as rows of counts, and their algebra
 - `oracle`: the policy that is always right, which the multiset loss imitates
-- `rollout`: executing a policy, greedily, by sampling, along the oracle or along given labels
+- `rollout`: executing a policy, greedily, by sampling, along the oracle or along given labels; where a multiset ends
+- `distributions`, `search`: how probable a multiset is, and the most probable ones
 - `losses`: the paper's loss functions, and those that came after
-- `encoders`, `policies`, `readouts`, `heads`: networks
-- `termination`: where a multiset ends
+- `encoders`, `policies`, `heads`: networks
 - `metrics`: exact match, precision, recall, F1, entropy
-- `beliefs`, `search`: how probable a multiset is, and the most probable ones
 - `data`: data sets
-- `Predictor`: encoder, policy, heads and the way to stop in one module; `objectives` and `training` teach it
+- `Predictor`: the whole model in one module; objectives of `model` and `training` train it
 - `MultisetClassifier`: all of it as a scikit-learn estimator
 """
 
@@ -20,48 +19,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchmultiset import (
-        beliefs,
         data,
+        distributions,
         encoders,
         heads,
         losses,
         metrics,
+        model,
         multiset,
-        objectives,
         oracle,
         policies,
-        readouts,
         rollout,
         search,
-        termination,
         training,
     )
     from torchmultiset.estimator import MultisetClassifier as MultisetClassifier
-    from torchmultiset.predictor import Predictor
+    from torchmultiset.model.predictor import Predictor
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Predictor",
     "__version__",
-    "beliefs",
     "data",
+    "distributions",
     "encoders",
     "heads",
     "losses",
     "metrics",
+    "model",
     "multiset",
-    "objectives",
     "oracle",
     "policies",
-    "readouts",
     "rollout",
     "search",
-    "termination",
     "training",
 ]
 
-_CLASSES = {"MultisetClassifier": "estimator", "Predictor": "predictor"}
+_CLASSES = {"MultisetClassifier": "estimator", "Predictor": "model.predictor"}
 
 
 def __getattr__(name: str) -> Any:

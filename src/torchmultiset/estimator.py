@@ -25,15 +25,15 @@ except ImportError as error:
     raise ImportError('MultisetClassifier is an extra: pip install "torchmultiset[sklearn]"') from error
 
 from torchmultiset._checks import check, given
-from torchmultiset.build import build_objective, build_predictor, settle_stop
-from torchmultiset.config import ModelConfig, ObjectiveConfig, ObjectiveName, OptimConfig, PolicyName, Stop
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.model.build import build_objective, build_predictor, settle_stop
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig, ObjectiveName, PolicyName, Stop
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import to_labels
-from torchmultiset.picks import pick_objective
-from torchmultiset.predictor import Output, Predictor
-from torchmultiset.rollout import Choose, rollout
-from torchmultiset.training import BEST, fit, local_fabric
+from torchmultiset.pipeline.resolve import pick_objective
+from torchmultiset.training.config import OptimConfig
+from torchmultiset.training.loop import BEST, fit, local_fabric
 
 __all__ = ["MultisetClassifier"]
 
@@ -201,15 +201,11 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         check(self.samples >= 1, "samples", "at least 1", self.samples)
         inputs, predictor = self._inputs(X), self.predictor_
-        if not predictor.sequential:
-            return torch.cat([predictor.belief(x).count_probabilities() for x in _batches(inputs, 256)]).numpy()
-        generator = torch.Generator().manual_seed(self._seed)
-        draws = torch.rand(2, self.samples, predictor.steps, generator=generator, dtype=torch.float64)
+        rows = max(1, _ROWS // self.samples)
         shares = []
-        with torch.inference_mode():
-            for x in _batches(inputs, max(1, _ROWS // self.samples)):
-                counts = _draw_counts(predictor, x, draws)
-                shares.append(torch.nn.functional.one_hot(counts, self.max_size_ + 1).double().mean(1))
+        for x in _batches(inputs, rows):
+            generator = torch.Generator().manual_seed(self._seed)  # the same random numbers for all
+            shares.append(predictor.count_probabilities(x, samples=self.samples, generator=generator))
         return torch.cat(shares).numpy()
 
     def score(self, X: Any, y: Any) -> float:
@@ -292,28 +288,6 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 def _batches(inputs: Shaped[np.ndarray, "n ..."], size: int) -> Iterator[Tensor]:
     for start in range(0, len(inputs), size):
         yield torch.from_numpy(inputs[start : start + size].copy())  # what is given may be read-only
-
-
-def _draw_counts(predictor: Predictor, x: Tensor, draws: Float64[Tensor, "2 s t"]) -> Int64[Tensor, "b s c"]:
-    """Multisets drawn from the model, S for each input, by the same random numbers for all of them."""
-    labels, ends = (part.repeat(len(x), 1) for part in draws)
-    memory = predictor.encoder(x).repeat_interleave(draws.shape[1], 0)
-    trajectory = rollout(predictor.policy, memory, _by(labels), predictor.steps)  # type: ignore[arg-type]
-    stop = None
-    if predictor.stop_head is not None:
-        stop = torch.where(ends < predictor.stop_head(trajectory.features).sigmoid(), 1.0, -1.0)
-    counts = predictor.counts(Output(*trajectory, stop=stop))
-    return counts.view(len(x), draws.shape[1], -1)
-
-
-def _by(numbers: Float64[Tensor, "n t"]) -> Choose:
-    """Draw labels from the policy by these numbers, uniform in [0, 1)."""
-
-    def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
-        upto = logits.double().softmax(-1).cumsum(-1)
-        return torch.searchsorted(upto, numbers[:, t : t + 1] * upto[:, -1:], right=True).squeeze(1)
-
-    return choose
 
 
 def _read(y: Any) -> Targets:

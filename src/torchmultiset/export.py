@@ -43,10 +43,8 @@ from torchmultiset import __version__
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.encoders import PretrainedEncoder
-from torchmultiset.inference import InputKind, Source, input_kind
-from torchmultiset.predictor import Predictor
-from torchmultiset.readouts import Readout
-from torchmultiset.termination import until_size
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.inputs import InputKind, Source, input_kind
 
 __all__ = [
     "BATCH",
@@ -105,13 +103,14 @@ def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
     # Two at least: a batch of one would be taken for a size that never changes.
     example = torch.zeros(2, *kind.shape, dtype=torch.uint8 if kind.dtype == "uint8" else torch.float32)
     with torch.no_grad(), _quiet():
+        outputs = decoder.predictor.graph_outputs(example)
         try:
             exported = torch.export.export(decoder, (example,), dynamic_shapes=({0: Dim("batch")},), strict=False)
             program = torch.onnx.export(
                 exported,
                 dynamo=True,
                 input_names=["inputs"],
-                output_names=decoder.outputs,
+                output_names=[*outputs],
                 dynamic_shapes=({0: "batch"},),
                 verbose=False,
             )
@@ -242,18 +241,9 @@ class _Decoder(nn.Module):
         # A backbone is no submodule of its encoder. Here it is one, so that its weights are in the file.
         encoder = predictor.encoder
         self.backbone = encoder.backbone() if isinstance(encoder, PretrainedEncoder) else None
-        self.outputs = ["counts", "sequence", "probabilities"] if predictor.sequential else ["counts", "probabilities"]
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        output = self.predictor(inputs)
-        counts = self.predictor.counts(output)
-        policy = self.predictor.policy
-        if isinstance(policy, Readout):
-            return counts, policy.probabilities(output.logits, *self.predictor.sizes)
-        probabilities = output.logits.softmax(-1)
-        # The labels of a prediction are the first ones, as many as its counts come to.
-        kept = until_size(counts.sum(-1), output.labels.shape[1])
-        return counts, output.labels.masked_fill(~kept, -1), probabilities
+        return tuple(self.predictor.graph_outputs(inputs).values())
 
 
 def _metadata(predictor: Predictor, kind: InputKind) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot, pad
 
 from torchmultiset._checks import check, check_counts
-from torchmultiset.beliefs import Ranked
+from torchmultiset.distributions import Ranked
 from torchmultiset.multiset import cardinality
 from torchmultiset.rollout import Policy, Step
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchmultiset.config import OptimConfig
 from torchmultiset.data import Batch
 from torchmultiset.data.augment import AUGMENTATIONS, affine, shift
+from torchmultiset.training.config import OptimConfig
 
 
 def batch_of(x: Tensor, points: list[tuple[float, float]] | None = None) -> Batch:

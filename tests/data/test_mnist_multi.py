@@ -240,7 +240,7 @@ def test_layouts_that_just_fit_are_made(fits: dict[str, tuple[int, int]]) -> Non
 @pytest.mark.usefixtures("without_shape_hook")
 def test_bad_requests_are_refused() -> None:
     digits = flat_digits(range(1, 11))
-    with pytest.raises(ValueError, match="split must be one of 'train', 'validation', 'test', but is 'dev'"):
+    with pytest.raises(ValueError, match="split must be one of 'train', 'validation', 'test', 'seen', but is 'dev'"):
         generate(MnistMulti(), digits, "dev", range(3))
     with pytest.raises(ValueError, match="indices must be one-dimensional and at least 0"):
         generate(MnistMulti(), digits, "train", [3, -1])

@@ -14,9 +14,9 @@ from made_records import place, write_record
 from torchmultiset.data._arrays import read_array
 from torchmultiset.data._npy import open_rows, readable
 from torchmultiset.encoders import MLPEncoder
-from torchmultiset.inference import explain, open_inputs
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.inputs import explain, open_inputs
 from torchmultiset.policies import FeedForwardPolicy
-from torchmultiset.predictor import Predictor
 from torchmultiset.report.results import read_runs
 
 ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -14,7 +14,7 @@ from torchmultiset.experiments.cells import all_cells, choose
 from torchmultiset.experiments.data import make_data
 from torchmultiset.experiments.paper import TABLES
 from torchmultiset.experiments.synthetic_coco import draw_coco
-from torchmultiset.task import prepare
+from torchmultiset.pipeline.prepare import prepare
 
 
 @pytest.fixture(autouse=True)

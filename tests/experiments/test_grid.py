@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from torchmultiset.config import to_dict
 from torchmultiset.experiments import grid
 from torchmultiset.experiments.cells import all_cells, find
 from torchmultiset.experiments.grid import failures_in_words, forget, look, refuse_changed, run_grid
 from torchmultiset.experiments.work import Folders
 from torchmultiset.experiments.worker import CellError
-from torchmultiset.record import write_config
+from torchmultiset.pipeline.config import to_dict
+from torchmultiset.pipeline.record import write_config
 
 CELL = find("smoke", "mnist-multi-4/multi/seed-0")
 OTHER = find("smoke", "mnist-multi-4/rl/seed-0")

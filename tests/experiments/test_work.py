@@ -16,9 +16,9 @@ from torchmultiset.experiments import work
 from torchmultiset.experiments.cells import find
 from torchmultiset.experiments.data import make_data
 from torchmultiset.experiments.work import Folders, run_cell
-from torchmultiset.inference import open_model
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.inputs import open_model
 from torchmultiset.policies import LSTMPolicy, TransformerPolicy
-from torchmultiset.predictor import Predictor
 
 RANDOM, TEN = "mnist-multi-4/seq/seed-0", "mnist-multi-10/multi/seed-0"
 

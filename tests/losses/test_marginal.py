@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.losses import marginal_loss, parts_of
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import FeedForwardPolicy, LSTMPolicy, TransformerPolicy
-from torchmultiset.predictor import Predictor
 from torchmultiset.rollout import forced
 
 C, MOST = 3, 3

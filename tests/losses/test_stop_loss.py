@@ -11,7 +11,7 @@ from reference import to_counts
 from strategies import logits, multisets
 
 from torchmultiset.losses import stop_loss
-from torchmultiset.termination import until_stop
+from torchmultiset.rollout import until_stop
 
 
 @given(st.data())

@@ -8,9 +8,9 @@ import torch
 
 import torchmultiset.page
 from torchmultiset.encoders import ConvEncoder
+from torchmultiset.heads import CellCounts, OneStep
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import ConvLSTMPolicy
-from torchmultiset.predictor import Predictor
-from torchmultiset.readouts import CellCounts, OneStep
 
 SIDE = 24
 CLASSES = ("apple", "pear", "plum")

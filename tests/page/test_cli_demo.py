@@ -10,10 +10,10 @@ from command_line import Run, runner
 from page_models import predictor, save
 
 from torchmultiset.encoders import MLPEncoder
-from torchmultiset.models import NAMES
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.shipped import NAMES
 from torchmultiset.page import server
 from torchmultiset.policies import LSTMPolicy
-from torchmultiset.predictor import Predictor
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchmultiset.report.comparison import compare, holm, sign_flip
+from torchmultiset.viz.comparison import compare, holm, sign_flip
 
 
 def enumerated(differences: list[int]) -> Fraction:

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from torchmultiset.cli.models import named, open_splits
 from torchmultiset.data._progress import progress_bar
-from torchmultiset.evaluation import evaluate
-from torchmultiset.inference import open_model
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import equal
-from torchmultiset.predictor import Predictor
-from torchmultiset.report.comparison import compare as compare_paired
-from torchmultiset.report.evaluation import Report, in_words, report
-from torchmultiset.report.terminal import numbers_table
-from torchmultiset.task import as_trained
+from torchmultiset.pipeline.inputs import open_model
+from torchmultiset.pipeline.prepare import as_trained
+from torchmultiset.training.evaluation import evaluate
+from torchmultiset.viz.comparison import compare as compare_paired
+from torchmultiset.viz.scores import Report, in_words, report
+from torchmultiset.viz.terminal import numbers_table
 
 __all__ = ["app"]
 

@@ -23,8 +23,8 @@ from torchmultiset.data.coco_manifest import write_coco_manifest
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.mnist_multi import MnistMulti
-from torchmultiset.report import describe as report
-from torchmultiset.report.stages import stages_table
+from torchmultiset.viz import describe as report
+from torchmultiset.viz.stages import stages_table
 
 __all__ = ["app"]
 
@@ -220,7 +220,7 @@ def preview(
         boxes: Draw the box of each label's object.
         seed: Another number draws other examples.
     """
-    from torchmultiset.report.preview import PANEL_PX, save_preview
+    from torchmultiset.viz.preview import PANEL_PX, save_preview
 
     splits = load_data(what, image_size=PANEL_PX)
     if split not in splits:

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from torchmultiset.models import NAMES
+from torchmultiset.model.shipped import NAMES
 from torchmultiset.page.watching import PageModel
 
 __all__ = ["app"]

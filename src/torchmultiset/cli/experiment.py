@@ -29,7 +29,7 @@ from torchmultiset.experiments.grid import (
 from torchmultiset.experiments.paper import TableName
 from torchmultiset.experiments.scales import SCALES, ScaleName
 from torchmultiset.experiments.work import RECORD, Folders, read_json
-from torchmultiset.report.terminal import empty_table
+from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app"]
 
@@ -46,6 +46,8 @@ _Name: TypeAlias = Literal[
     "larger",
     "rare",
     "training",
+    "rates",
+    "recipe",
     "all",
 ]
 _AtLeastOne = Parameter(validator=Number(gte=1))
@@ -96,7 +98,8 @@ def experiment(
         names: Which tables of the paper; "entropy" is its figure; "beyond" and "variations" are about objectives that
             came after it; "policy" has its losses with a transformer for a policy, "longer" two of them with more
             epochs; "larger" and "rare" test with more labels, and with other labels, than were learned from;
-            "training" is about encoders and training, whatever the loss.
+            "training" is about encoders and training, whatever the loss; "rates" are short runs that choose the
+            learning rate of each loss, and "recipe" is a run exactly as the paper describes it.
         scale: How large; see below.
         only: Only cells whose name fits this pattern, or begins with it: `mnist-multi-4`, `*/multi/*`. May be repeated.
         dry_run: Only list the cells, and what is done.

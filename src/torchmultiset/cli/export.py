@@ -26,8 +26,8 @@ from torchmultiset.export import (
     to_onnx,
     weight_bytes,
 )
-from torchmultiset.inference import MODEL, input_kind, open_inputs, open_model
-from torchmultiset.report.terminal import empty_table
+from torchmultiset.pipeline.inputs import MODEL, input_kind, open_inputs, open_model
+from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app"]
 

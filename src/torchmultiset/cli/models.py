@@ -6,9 +6,9 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 from cyclopts import App, Parameter
@@ -18,18 +18,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from torchmultiset.beliefs import Ranked
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
-from torchmultiset.evaluation import evaluate as evaluate_all
-from torchmultiset.inference import Explained, explain, open_examples, open_inputs, open_model
-from torchmultiset.multiset import equal
-from torchmultiset.predictor import Predictor
-from torchmultiset.report.calibration import calibrate, calibration_tables, log_probabilities
-from torchmultiset.report.entropy import entropy_curves
-from torchmultiset.report.evaluation import best_constant, in_words, report, tables
-from torchmultiset.report.terminal import empty_table
-from torchmultiset.task import as_trained
+from torchmultiset.model.predictor import BEAM, Prediction, Predictor
+from torchmultiset.multiset import equal, from_labels
+from torchmultiset.pipeline.inputs import Explained, explain, open_examples, open_inputs, open_model
+from torchmultiset.pipeline.prepare import as_trained
+from torchmultiset.training.evaluation import evaluate as evaluate_all
+from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities
+from torchmultiset.viz.entropy import entropy_curves
+from torchmultiset.viz.scores import best_constant, in_words, report, tables
+from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["evaluate", "named", "open_splits", "predict"]
 
@@ -59,7 +58,6 @@ Examples:
 _Json = Annotated[bool, Parameter("--json", negative=())]
 _Figure = Annotated[Path | None, Parameter(validator=PathOf(ext="png", dir_okay=False))]
 _Beam = Annotated[int, Parameter(validator=Number(gte=1))]
-_BEAM = 8  # ten labels have too many orders for more on a CPU; up to three are scored exactly
 _FIGURE = 48  # inputs that a picture has room for
 
 
@@ -72,7 +70,7 @@ def _evaluate(
     split: Literal["train", "validation", "test"] = "test",
     json_: _Json = False,
     calibration: bool = True,
-    beam: _Beam = _BEAM,
+    beam: _Beam = BEAM,
     figure: _Figure = None,
     entropy: _Figure = None,
 ) -> None:
@@ -109,11 +107,11 @@ def _evaluate(
         shown += calibration_tables(sure)
         plain["calibration"] = sure.to_json()
         if figure is not None:
-            from torchmultiset.report.calibration_figure import save_calibration
+            from torchmultiset.viz.calibration_figure import save_calibration
 
             save_calibration(sure, figure)
     if entropy is not None:
-        from torchmultiset.report.entropy_figure import save_entropy
+        from torchmultiset.viz.entropy_figure import save_entropy
 
         with progress_bar(sys.stderr.isatty(), "entropy", len(examples)) as advance:
             plain["entropy"] = entropy_curves(predictor, examples, watch=advance)
@@ -142,7 +140,7 @@ def _predict(
     json_: _Json = False,
     best: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     min_confidence: Annotated[float | None, Parameter(validator=Number(gte=0, lte=1))] = None,
-    beam: _Beam = _BEAM,
+    beam: _Beam = BEAM,
     figure: _Figure = None,
 ) -> None:
     """Predict multisets of images or arrays.
@@ -163,20 +161,17 @@ def _predict(
     predictor = open_model(model)
     if not predictor.probabilistic and (best is not None or min_confidence is not None):
         flag = "--min-confidence" if best is None else "--best"
-        raise ValueError(f"{flag} needs probabilities of multisets, and this model ({_kind(predictor)}) has none")
+        raise ValueError(f"{flag} needs probabilities of multisets, and this model ({predictor.kind}) has none")
     sources = open_inputs(predictor, inputs, split=split)
-    table, drawn, tally = (
-        _predictions_table(sequential=predictor.sequential),
-        _Panels(figure, predictor),
-        Counter[str](),
-    )
-    for batch in explain(predictor, sources, number=number):
+    in_order, drawn, tally = predictor.steps > 0, _Panels(figure, predictor), Counter[str]()
+    table = _predictions_table(in_order=in_order)
+    for batch in explain(predictor, sources, number=number, best=best or 0, beam=beam):
         drawn.add(batch)
-        for row in _rows(batch, _worth(batch, predictor, best, beam), predictor, min_confidence):
+        for row in _rows(batch, predictor, min_confidence):
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
             else:
-                _add_row(table, row, sequential=predictor.sequential)
+                _add_row(table, row, in_order=in_order)
                 tally.update(name for name, value in row.items() if value not in (None, False))
     shown = drawn.save()
     if not json_:
@@ -199,15 +194,15 @@ def open_splits(predictor: Predictor, data: Path, split: str) -> dict[str, Examp
 def _check_drawable(predictor: Predictor, calibration: bool) -> None:
     """Say before the work what would make a picture of it impossible."""
     if not calibration:
-        why = "--no-calibration leaves that out" if predictor.probabilistic else f"{_kind(predictor)} does not say"
+        why = "--no-calibration leaves that out" if predictor.probabilistic else f"{predictor.kind} does not say"
         raise ValueError(f"--figure shows how sure the model is, but {why}")
-    import torchmultiset.report.calibration_figure  # noqa: F401  (needs matplotlib)
+    import torchmultiset.viz.calibration_figure  # noqa: F401  (needs matplotlib)
 
 
 def _check_steps(predictor: Predictor) -> None:
-    if not predictor.sequential:
-        raise ValueError(f"--entropy shows one step after another, but {_kind(predictor)} says everything at once")
-    import torchmultiset.report.entropy_figure  # noqa: F401  (needs matplotlib)
+    if not predictor.steps:
+        raise ValueError(f"--entropy shows one step after another, but {predictor.kind} predicts everything at once")
+    import torchmultiset.viz.entropy_figure  # noqa: F401  (needs matplotlib)
 
 
 class _Panels:
@@ -221,16 +216,15 @@ class _Panels:
     def add(self, batch: Explained) -> None:
         """Take the first ones of a batch, as long as there is room."""
         if self.path is not None and len(self.panels) < _FIGURE:
-            from torchmultiset.report.figures import panels
+            from torchmultiset.viz.figures import panels
 
-            at_once = not self.predictor.sequential
-            made = panels([*batch.inputs], batch.prediction, batch.truth, at_once=at_once)
+            made = panels([*batch.inputs], batch.prediction, batch.truth)
             self.panels += made[: _FIGURE - len(self.panels)]
 
     def save(self) -> int:
         """Draw them; how many there are."""
         if self.path is not None:
-            from torchmultiset.report.figures import save_predictions
+            from torchmultiset.viz.figures import save_predictions
 
             save_predictions(self.panels, self.predictor.classes, self.path)
         return len(self.panels)
@@ -244,55 +238,44 @@ def _constant(predictor: Predictor, splits: Mapping[str, Examples]) -> torch.Ten
     return best_constant(torch.from_numpy(train.counts)) if train is not None and len(train) else None
 
 
-class _Worth(NamedTuple):
-    """Predictions, how probable they are, and the best ones if they are asked for."""
-
-    counts: torch.Tensor
-    confidence: torch.Tensor
-    ranked: Ranked | None = None
-
-
-def _rows(
-    batch: Explained, worth: _Worth, predictor: Predictor, min_confidence: float | None
-) -> Iterator[dict[str, Any]]:
-    """What is told about each input; `best` and `abstained` only where they are asked for."""
-    counts, confidence, ranked = worth
+def _rows(batch: Explained, predictor: Predictor, min_confidence: float | None) -> Iterator[dict[str, Any]]:
+    """What is shown of each input; `best` and `abstained` only where they were asked for."""
+    prediction = batch.prediction
+    counts, best = prediction.counts, prediction.best
+    assert prediction.confidence is not None
+    accepted = prediction.accepted(0.0 if min_confidence is None else min_confidence).tolist()
     for i, name in enumerate(batch.names):
-        sure = float(confidence[i])
-        sequence = [label for label in batch.prediction.sequence[i].tolist() if label >= 0]
-        # By naming labels greedily; a readout names none, and a better multiset may have been found.
-        found = predictor.sequential and bool((counts[i] == batch.prediction.counts[i]).all())
+        confidence = float(prediction.confidence[i])
         row: dict[str, Any] = {
             "input": name,
             "labels": named(counts[i], predictor),
-            "sequence": [predictor.classes[label] for label in sequence] if found else None,
-            "confidence": None if math.isnan(sure) else sure,
+            "sequence": _in_order(prediction, i, predictor.classes),
+            "confidence": None if math.isnan(confidence) else confidence,
         }
-        if ranked is not None:
+        if best is not None:
             row["best"] = [
                 {"labels": named(multiset, predictor), "probability": math.exp(log)}
-                for multiset, log in zip(ranked.counts[i], ranked.log_probability[i].tolist(), strict=True)
+                for multiset, log in zip(best.counts[i], best.log_probability[i].tolist(), strict=True)
                 if log > -math.inf
             ]
         if batch.truth is not None:
             right = bool((counts[i] == batch.truth[i]).all())
             row |= {"truth": named(batch.truth[i], predictor), "right": right}
         if min_confidence is not None:
-            row["abstained"] = sure < min_confidence
+            row["abstained"] = not accepted[i]
             if row["abstained"]:
                 row |= {name: None for name in ("labels", "sequence", "right") if name in row}
         yield row
 
 
-def _worth(batch: Explained, predictor: Predictor, best: int | None, beam: int) -> _Worth:
-    counts = batch.prediction.counts
-    if not predictor.probabilistic or (best is None and not predictor.sequential):
-        return _Worth(counts, batch.prediction.confidence)
-    x = torch.from_numpy(batch.inputs).to(next(predictor.parameters()).device)
-    if best is None:
-        return _Worth(counts, predictor.log_probability(x, counts.to(x.device), beam=beam).exp().cpu())
-    ranked = Ranked(*(part.cpu() for part in predictor.search(x, k=best, beam=beam)))
-    return _Worth(ranked.counts[:, 0], ranked.log_probability[:, 0].exp(), ranked)
+def _in_order(prediction: Prediction, i: int, classes: Sequence[str]) -> list[str] | None:
+    """Labels in the order in which they were emitted; None if there is no order, or a search found another multiset."""
+    if prediction.sequence is None:
+        return None
+    labels = prediction.sequence[i]
+    if not torch.equal(from_labels(labels, len(classes)), prediction.counts[i]):
+        return None
+    return [classes[label] for label in labels.tolist() if label >= 0]
 
 
 def _abstained(tally: Mapping[str, int], min_confidence: float) -> str:
@@ -301,27 +284,23 @@ def _abstained(tally: Mapping[str, int], min_confidence: float) -> str:
     return told + (f" Of the {answers:,} others {tally['right']:,} are right." if tally["truth"] else "")
 
 
-def _kind(predictor: Predictor) -> str:
-    return type(predictor.policy).__name__
-
-
 def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
     """A multiset by the names of its classes."""
     return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
 
 
-def _predictions_table(*, sequential: bool) -> Table:
+def _predictions_table(*, in_order: bool) -> Table:
     table = empty_table()
     table.add_column("input", overflow="fold", max_width=30)
     table.add_column("prediction")
-    if sequential:
+    if in_order:
         table.add_column("named in order")
     table.add_column("sure", justify="right", no_wrap=True)
     table.add_column("truth")
     return table
 
 
-def _add_row(table: Table, row: Mapping[str, Any], *, sequential: bool) -> None:
+def _add_row(table: Table, row: Mapping[str, Any], *, in_order: bool) -> None:
     truth = ""
     if "truth" in row:
         truth = (
@@ -330,8 +309,8 @@ def _add_row(table: Table, row: Mapping[str, Any], *, sequential: bool) -> None:
     sure = "" if row["confidence"] is None else f"{row['confidence']:.2f}"
     unsure = row.get("abstained", False)
     predicted = "(not sure)" if unsure else in_words(row["labels"])
-    order = [Text(" ".join(row["sequence"] or ()))] if sequential else []
+    order = [Text(" ".join(row["sequence"] or ()))] if in_order else []
     table.add_row(Text(row["input"]), Text(predicted), *order, sure, Text(truth))
     for other in row.get("best", ())[0 if unsure else 1 :]:
         mark = "✓" if other["labels"] == row.get("truth") else ""
-        table.add_row("", Text(in_words(other["labels"])), *[""] * sequential, f"{other['probability']:.2f}", mark)
+        table.add_row("", Text(in_words(other["labels"])), *[""] * in_order, f"{other['probability']:.2f}", mark)

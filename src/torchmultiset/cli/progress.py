@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from torchmultiset.run import Watch
-from torchmultiset.task import Task
-from torchmultiset.training import Progress
+from torchmultiset.pipeline.prepare import Task
+from torchmultiset.pipeline.run import Watch
+from torchmultiset.training.loop import Progress
 
 __all__ = ["TrainingProgress"]
 

@@ -15,17 +15,20 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
-from torchmultiset.build import AT_ONCE, check_together
 from torchmultiset.cli.progress import TrainingProgress
-from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig, to_dict
 from torchmultiset.data.load import is_store
-from torchmultiset.inference import input_kind, open_model
-from torchmultiset.presets import PRESETS, PresetName, RecipeName, values_of
-from torchmultiset.record import read_config
-from torchmultiset.report.evaluation import tables
-from torchmultiset.run import CURVE, PREDICTIONS, Precision, Result, Watch
-from torchmultiset.run import train as run
-from torchmultiset.task import Task, check_config
+from torchmultiset.model.build import check_together
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.registry import OBJECTIVES
+from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.inputs import input_kind, open_model
+from torchmultiset.pipeline.prepare import Task, check_config
+from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of
+from torchmultiset.pipeline.record import read_config
+from torchmultiset.pipeline.run import CURVE, PREDICTIONS, Result, Watch
+from torchmultiset.pipeline.run import train as run
+from torchmultiset.training.config import OptimConfig
+from torchmultiset.viz.scores import tables
 
 __all__ = ["app"]
 
@@ -91,9 +94,10 @@ def _make_of(model: str, objective: str | None, policy: str | None) -> dict[str,
         kind = input_kind(predictor)
         made |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
     others = {"policy", "count_head"} if objective not in (None, made.get("objective")) else set()
-    if objective is not None and objective not in AT_ONCE and objective != "marginal" and predictor.sequential:
+    other = None if objective is None else OBJECTIVES.get(objective)  # "auto", or a name that is refused later
+    if other is not None and not other.one_shot and not other.counts_only and predictor.steps:
         others -= {"policy"}
-    if policy is not None and not predictor.sequential:
+    if policy is not None and not predictor.steps:
         others |= {"objective"}
     return {name: value for name, value in made.items() if name not in others}
 
@@ -170,7 +174,6 @@ def train(
     resume: Annotated[bool, Parameter(negative=())] = False,
     devices: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     nodes: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
-    precision: Precision = "32-true",
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     data: Annotated[DataConfig, _Flags, Parameter(group="Data")] = DataConfig(),  # noqa: B008  (frozen)
     model: Annotated[ModelConfig, _Flags, Parameter(group="Model")] = ModelConfig(),  # noqa: B008
@@ -190,7 +193,6 @@ def train(
         devices: Processes on each machine. If not given, one for each GPU; on a CPU one for each core, as long as each
             has 32 examples of a batch.
         nodes: Machines.
-        precision: Of the arithmetic.
         seed: Of the weights, of the order of the examples and of all sampling.
         data: Where the examples come from.
         model: The network.
@@ -217,7 +219,6 @@ def train(
             resume=resume,
             devices=devices or (None if may_start_others else 1),
             nodes=nodes,
-            precision=precision,
             command=["multiset", *sys.argv[1:]],
             progress=console.is_terminal,
             say=_say,

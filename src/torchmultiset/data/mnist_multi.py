@@ -44,7 +44,7 @@ class MnistMulti:
         >>> MnistMulti(sizes=(5, 9), digit_px=(16, 32), train=1000)
         MnistMulti(sizes=(5, 9), digit_px=(16, 32), canvas=100, clutter=8, clutter_px=5,
                    classes=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9), repeats=True,
-                   train=1000, validation=7000, test=10000, seed=0)
+                   train=1000, validation=7000, test=10000, seen=0, seed=0)
     """
 
     sizes: tuple[int, int] = (4, 4)
@@ -67,6 +67,8 @@ class MnistMulti:
     """How many examples are stored for validation."""
     test: int = 10_000
     """How many examples are stored for testing."""
+    seen: int = 0
+    """How many more are stored for testing that are made of the training digits, as the paper's test images are."""
     seed: int = 0
     """Another seed, other images."""
 
@@ -208,7 +210,7 @@ def build(
         progress: Show a progress bar.
 
     Returns:
-        ``"train"``, ``"validation"`` and ``"test"``, their images memory-mapped.
+        ``"train"``, ``"validation"`` and ``"test"``, and ``"seen"`` if there is to be one; images are memory-mapped.
 
     Raises:
         ValueError: If the folder holds something else.
@@ -229,10 +231,15 @@ def build(
 
     def make(chunk: Chunk) -> dict[str, np.ndarray]:
         split = cast(Split, chunk.split)
-        like = of_test if split == "test" else parameters
-        made = generate(like, getattr(pools, split), split, range(chunk.start, chunk.stop))
+        made = generate(like[split], pools.of(split), split, range(chunk.start, chunk.stop))
         return {name: _widened(getattr(made, name), row) for name, row in plan.arrays.items()}
 
+    like: dict[Split, MnistMulti] = {
+        "train": parameters,
+        "validation": parameters,
+        "test": of_test,
+        **({"seen": of_test} if of_test.seen else {}),
+    }
     most = max(parameters.sizes[1], of_test.sizes[1])
     plan = Plan(
         source={
@@ -243,7 +250,7 @@ def build(
             "generator": GENERATOR,
         },
         classes=tuple(map(str, parameters.classes)),
-        splits={split: getattr(of_test if split == "test" else parameters, split) for split in _SPLITS},
+        splits={split: getattr(those, split) for split, those in like.items()},
         arrays={
             "inputs": Row("|u1", (1, parameters.canvas, parameters.canvas)),
             "labels": Row("<i8", (most,)),

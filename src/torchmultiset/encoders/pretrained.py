@@ -12,13 +12,23 @@ from torch.nn.functional import relu
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
+from torchmultiset._registry import Registry
 from torchmultiset.encoders.backbone import Backbone
 
-__all__ = ["BackboneName", "PretrainedEncoder", "make_backbone"]
+__all__ = ["BACKBONES", "BackboneName", "PretrainedEncoder", "make_backbone"]
 
 BackboneName: TypeAlias = Literal["resnet34", "efficientnet-lite0"]
 
-_CHANNELS: Mapping[BackboneName, int] = {"resnet34": 512, "efficientnet-lite0": 1280}
+BACKBONES = Registry(
+    "backbone",
+    {
+        "resnet34": "torchmultiset.encoders.resnet:resnet34",
+        "efficientnet-lite0": "torchmultiset.encoders.efficientnet:efficientnet_lite0",
+    },
+)
+"""Functions that make a frozen backbone with its ImageNet weights."""
+CHANNELS: Mapping[str, int] = {"resnet34": 512, "efficientnet-lite0": 1280}
+"""Channels of the features of each."""
 
 
 def make_backbone(name: BackboneName, *, progress: bool = False) -> Backbone:
@@ -28,14 +38,8 @@ def make_backbone(name: BackboneName, *, progress: bool = False) -> Backbone:
         name: Which one.
         progress: Show a progress bar if its weights have to be downloaded.
     """
-    check_one_of("name", name, get_args(BackboneName))
-    if name == "resnet34":
-        from torchmultiset.encoders.resnet import resnet34
-
-        return resnet34(progress=progress)
-    from torchmultiset.encoders.efficientnet import efficientnet_lite0
-
-    return efficientnet_lite0()
+    made: Backbone = BACKBONES[name](progress=progress)
+    return made
 
 
 @recorded
@@ -63,7 +67,7 @@ class PretrainedEncoder(nn.Module):
         super().__init__()
         check_one_of("backbone", backbone, get_args(BackboneName))
         self.name = backbone
-        self.channels = _CHANNELS[backbone]
+        self.channels = CHANNELS[backbone]
         self.fingerprint = fingerprint
         self.project = nn.Conv2d(self.channels, width, 1)
         self._backbone: list[Backbone] = []  # in a list, so that it is no submodule

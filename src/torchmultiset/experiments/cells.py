@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from torchmultiset._checks import check_one_of
-from torchmultiset.config import DataConfig, ModelConfig, ObjectiveConfig, OptimConfig, RunConfig
 from torchmultiset.experiments.beyond import BEYOND, BEYOND_METHODS
 from torchmultiset.experiments.paper import COLUMNS, METHODS, TABLES, DataSetName, Numbers, TableName
 from torchmultiset.experiments.scales import SCALES, DataPlan, ScaleName
-from torchmultiset.presets import PresetName, values_of
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.pipeline.config import DataConfig, RunConfig
+from torchmultiset.pipeline.presets import PresetName, values_of
+from torchmultiset.training.config import OptimConfig
 
 _METHODS = {**METHODS, **BEYOND_METHODS}
 
@@ -72,7 +74,12 @@ class Cell:
         preset = self.plan.preset or cast(PresetName, self.data_set)
         values = values_of(preset, SCALES[self.scale].recipe)
         values |= {"mnist": mnist} if mnist else {}
-        values |= {**self.plan.values, **_METHODS[self.method], "data": str(Path(data, self.plan.path))}
+        values |= self.plan.values
+        if "rates" in self.tables:
+            values |= self.plan.short
+        elif self.plan.rates:
+            values |= {"lr": self.plan.rates[_loss_of(self.method)]}
+        values |= {**_METHODS[self.method], "data": str(Path(data, self.plan.path))}
         parts = {"data": DataConfig, "model": ModelConfig, "objective": ObjectiveConfig, "optim": OptimConfig}
         made = {name: _part(part, values) for name, part in parts.items()}
         return RunConfig(**made, seed=self.seed)
@@ -122,7 +129,7 @@ def all_cells(scale: ScaleName, tables: Iterable[TableName] = get_args(TableName
                 if row.only is not None and data_set not in row.only:
                     continue
                 place = Place(row.title, COLUMNS[data_set], (i, j), table.split, row.numbers[j])
-                for seed in range(_seeds(scale, name, data_set)):
+                for seed in range(_seeds(scale, name, data_set, method)):
                     places.setdefault((data_set, method, seed), {})[name] = place
     cells = [Cell(scale, *key, of) for key, of in places.items() if wanted & {*of}]
     return sorted(cells, key=lambda cell: ([*COLUMNS].index(cell.data_set), [*_METHODS].index(cell.method), cell.seed))
@@ -155,8 +162,21 @@ def _fits(cell: Cell, pattern: str) -> bool:
     return fnmatchcase(cell.id, pattern) or fnmatchcase(cell.id, f"{pattern.rstrip('/')}/*")
 
 
-def _seeds(scale: ScaleName, table: TableName, data_set: DataSetName) -> int:
-    return SCALES[scale].coco_seeds[table] if data_set.startswith("coco") else 1
+def _seeds(scale: ScaleName, table: TableName, data_set: DataSetName, method: str) -> int:
+    """How many runs a cell has; none where the scale leaves it out."""
+    if data_set not in SCALES[scale].data:
+        return 0
+    if data_set.startswith("coco"):
+        return SCALES[scale].coco_seeds.get(table, 0)
+    of_table = SCALES[scale].digit_seeds.get(table)
+    return 0 if of_table is None else of_table.get(method, 1)
+
+
+def _loss_of(method: str) -> str:
+    """The method whose learning rate this one has: variations in rank and strategy have that of their loss."""
+    return {"multi-stochastic": "multi", "multi-oracle": "multi", "multi-paper": "multi"}.get(
+        method, "seq" if method.startswith("seq-") else method
+    )
 
 
 def _part(part: Any, values: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from torchmultiset.data.mnist_multi import MnistMulti
 from torchmultiset.experiments.cells import Cell
 from torchmultiset.experiments.scales import SCALES, DataPlan, Scale
 from torchmultiset.experiments.synthetic_coco import draw_coco
-from torchmultiset.task import prepare
+from torchmultiset.pipeline.prepare import prepare
 
 __all__ = ["COCO_VARIABLE", "make_data"]
 

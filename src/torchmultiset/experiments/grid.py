@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchmultiset.config import RunConfig, to_dict
 from torchmultiset.experiments.cells import Cell
 from torchmultiset.experiments.engines import Submit
 from torchmultiset.experiments.scales import SCALES
 from torchmultiset.experiments.work import LOG, PROGRESS, RECORD, Folders, is_done, read_json
 from torchmultiset.experiments.worker import Job
-from torchmultiset.record import CONFIG, differences, read_config
-from torchmultiset.training import CHECKPOINT, EPOCHS
+from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.record import CONFIG, FORMER, differences, read_config
+from torchmultiset.training.loop import CHECKPOINT, EPOCHS
 
 __all__ = [
     "Failure",
@@ -211,7 +211,7 @@ def _differences(before: dict[str, Any], cell: Cell) -> list[str]:
     if now["max_size"] == 0:
         del now["max_size"]
     # A field that is newer than the record had its default.
-    then = {name: before.get(name, value) for name, value in to_dict(RunConfig()).items() if name in now}
+    then = {name: before.get(name, value) for name, value in (to_dict(RunConfig()) | FORMER).items() if name in now}
     return differences(then, now)
 
 

@@ -8,7 +8,19 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 __all__ = ["COLUMNS", "METHODS", "TABLES", "DataSetName", "Numbers", "Row", "Table", "TableName"]
 
 TableName: TypeAlias = Literal[
-    "table-1", "table-2", "table-3", "entropy", "beyond", "variations", "policy", "longer", "larger", "rare", "training"
+    "table-1",
+    "table-2",
+    "table-3",
+    "entropy",
+    "beyond",
+    "variations",
+    "policy",
+    "longer",
+    "larger",
+    "rare",
+    "training",
+    "rates",
+    "recipe",
 ]
 DataSetName: TypeAlias = Literal[
     "mnist-multi-4",

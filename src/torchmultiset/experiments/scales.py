@@ -1,7 +1,8 @@
-"""The three sizes in which the experiments are run, as data.
+"""The four sizes in which the experiments are run, as data.
 
 All have the same cells, from the same presets and recipes as `multiset train`, and run through the same code. What a
-scale changes is written here: data, epochs, seeds, and no setting of one loss alone.
+scale changes is written here: data, epochs, seeds, and no setting of one loss alone, but for the learning rate at scale
+`full`: there each loss has the best of the same three, by short runs on validation data.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from typing import Any, Literal, TypeAlias
 
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
 from torchmultiset.experiments.paper import DataSetName, TableName
-from torchmultiset.presets import PresetName, RecipeName
+from torchmultiset.pipeline.presets import PresetName, RecipeName
 
-__all__ = ["SCALES", "DataPlan", "Scale", "ScaleName"]
+__all__ = ["RATES_OF", "SCALES", "DataPlan", "Scale", "ScaleName"]
 
-ScaleName: TypeAlias = Literal["smoke", "small", "paper"]
+ScaleName: TypeAlias = Literal["smoke", "small", "full", "paper"]
+
+RATES_OF: Mapping[DataSetName, Mapping[str, float]] = {}
+"""The learning rate of each loss at scale `full`: the best of the table `rates`, by exact match on validation data, or
+by F1 where no exact match is above a tenth. MNIST Multi (1-4) has those of (4)."""
 
 # What an experiment does besides learning: it looks at validation and test data, forward only, and starts a process.
 _FORWARD = 3
@@ -44,6 +49,10 @@ class DataPlan:
     """Digits that are rare in what is learned from."""
     preset: PresetName | None = None
     """What it is learned like, if its own name is that of no preset."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """The learning rate of each loss, where each has its own: the best of its short runs."""
+    short: Mapping[str, Any] = field(default_factory=dict)
+    """What the config of these short runs says, in place of the same in `values`."""
 
     def seconds(self, epochs: int) -> float:
         """How long a cell takes at the assumed speed."""
@@ -63,16 +72,29 @@ class Scale:
     all_digits: bool
     """Whether all 70,000 digits of MNIST are needed, or the 5,000 bundled ones will do."""
     coco_seeds: Mapping[TableName, int]
-    """How many runs a cell of COCO has; there is one of each on MNIST Multi."""
+    """How many runs a cell of COCO has, by table; a table that is not here is not run on COCO."""
     speed_is_known: bool
     """Whether `images_per_second` means a machine, or only which cells take longer than others."""
+    digit_seeds: Mapping[TableName, Mapping[str, int]] = field(
+        default_factory=lambda: {table: {} for table in _ON_DIGITS}
+    )
+    """How many runs the cells of a method on MNIST Multi have, by table: one if the method is not here. A table that is
+    not here is not run on MNIST Multi."""
 
 
 def _mnist(name: str, images_per_second: int, **values: Any) -> DataPlan:
-    """The paper's own data set."""
-    digits = VARIANTS[name]
+    """The paper's own data set, with a second test set of training digits."""
+    digits = replace(VARIANTS[name], seen=10_000)
     sizes = digits.train, digits.validation, digits.test
     return DataPlan(f"mnist-multi-{name}", *sizes, images_per_second, values, digits)
+
+
+def _full(name: str, images_per_second: int, *, epochs: int) -> DataPlan:
+    """The paper's own data set, and one layer of ConvLSTM (section 5.2)."""
+    plan = _mnist(name, images_per_second, epochs=epochs, layers=1)
+    return replace(
+        plan, short={"epochs": 1}, rates=RATES_OF.get("mnist-multi-10" if name == "10" else "mnist-multi-4", {})
+    )
 
 
 def _longer(plan: DataPlan, preset: PresetName, epochs: int) -> DataPlan:
@@ -113,8 +135,16 @@ def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values:
     return DataPlan(path, *sizes, images_per_second, values, digits, preset="mnist-multi-1-4")
 
 
+# All tables but the short runs and the one run that only the scale `full` has.
+_ON_DIGITS: tuple[TableName, ...] = (
+    *("table-1", "table-2", "table-3", "entropy", "beyond", "variations", "policy"),
+    *("longer", "larger", "rare", "training"),
+)
 # Half the recipe's channels: three times as fast, so that losses that learn slowly have steps enough to learn in.
 _SMALL_COCO = {"hidden": 64, "units": (64,)}
+# As these runs were made, before there was another choice.
+_PLAIN = {"policy_norm": "none", "precision": "32-true"}
+_SMALL = {"layers": 1, **_PLAIN}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
 _TINY_VALUES = {"mnist": "bundled", "epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
 _TINY_1_4 = _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4)))
@@ -145,20 +175,44 @@ SCALES: Mapping[ScaleName, Scale] = {
         "what two CPU cores can do, the paper's tables in six hours: its digits for a few epochs, and the COCO subset",
         "fast",
         {
-            "mnist-multi-4": _mnist("4", 560, epochs=4, layers=1),
-            "mnist-multi-1-4": _mnist("1-4", 560, epochs=4, layers=1),
-            "mnist-multi-10": _mnist("10", 350, epochs=4, layers=1),
-            "coco-easy": DataPlan("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}),
-            "coco-medium": DataPlan("coco-subset-medium.jsonl", 1992, 351, 775, 300, {"epochs": 20, **_SMALL_COCO}),
-            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 560, layers=1), "mnist-multi-1-4", 10),
-            "mnist-multi-larger": _larger("mnist-multi-larger", 600, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
-            "mnist-multi-rare": _rare("mnist-multi-rare", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
-            "mnist-multi-60": _on_60("mnist-multi-60", 1200, _SMALL_SIZES, {"epochs": 6, "layers": 1}),
+            "mnist-multi-4": _mnist("4", 560, epochs=4, **_SMALL),
+            "mnist-multi-1-4": _mnist("1-4", 560, epochs=4, **_SMALL),
+            "mnist-multi-10": _mnist("10", 350, epochs=4, **_SMALL),
+            "coco-easy": DataPlan(
+                "coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO, **_PLAIN}
+            ),
+            "coco-medium": DataPlan(
+                "coco-subset-medium.jsonl", 3350, 591, 1290, 300, {"epochs": 20, **_SMALL_COCO, **_PLAIN}
+            ),
+            "mnist-multi-1-4-longer": _longer(_mnist("1-4", 560, **_SMALL), "mnist-multi-1-4", 10),
+            "mnist-multi-larger": _larger("mnist-multi-larger", 600, _SMALL_SIZES, {"epochs": 6, **_SMALL}),
+            "mnist-multi-rare": _rare("mnist-multi-rare", 1200, _SMALL_SIZES, {"epochs": 6, **_SMALL}),
+            "mnist-multi-60": _on_60("mnist-multi-60", 1200, _SMALL_SIZES, {"epochs": 6, **_SMALL}),
         },
         coco="subset",
         all_digits=True,
         coco_seeds={"table-1": 3, "table-2": 5, "table-3": 3, "beyond": 3, "variations": 3, "training": 3},
         speed_is_known=True,
+    ),
+    "full": Scale(
+        "trained until they have learned, a day on two CPU cores: all of the paper's digits, and the COCO subset",
+        "fast",
+        {
+            "mnist-multi-4": _full("4", 520, epochs=12),
+            "mnist-multi-1-4": _full("1-4", 480, epochs=12),
+            "mnist-multi-10": _full("10", 380, epochs=18),
+            "coco-easy": DataPlan(
+                "coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}, short={"epochs": 30}
+            ),
+            "coco-medium": DataPlan(
+                "coco-subset-medium.jsonl", 3350, 591, 1290, 300, {"epochs": 20, **_SMALL_COCO}, short={"epochs": 10}
+            ),
+        },
+        coco="subset",
+        all_digits=True,
+        coco_seeds={"table-1": 5, "table-2": 5, "table-3": 5, "beyond": 5, "rates": 1},
+        speed_is_known=True,
+        digit_seeds={"table-1": {}, "table-3": {"multi": 3}, "entropy": {"multi": 3}, "rates": {}, "recipe": {}},
     ),
     "paper": Scale(
         "the paper's setting: 200 or 350 epochs, COCO 2014 at 600 px with ResNet-34; for machines with GPUs",

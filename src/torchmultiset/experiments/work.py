@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import shutil
 import time
@@ -31,18 +30,18 @@ from filelock import FileLock
 
 from torchmultiset._files import write_whole
 from torchmultiset.data import Examples
-from torchmultiset.evaluation import Evaluation, evaluate
 from torchmultiset.experiments.cells import Cell
-from torchmultiset.inference import MODEL, open_model
+from torchmultiset.model.predictor import Predictor, read_description
 from torchmultiset.multiset import equal
-from torchmultiset.predictor import Predictor, read_description
-from torchmultiset.report.calibration import calibrate, log_probabilities
-from torchmultiset.report.entropy import entropy_curves
-from torchmultiset.report.evaluation import report
+from torchmultiset.pipeline.inputs import MODEL, open_model
+from torchmultiset.pipeline.prepare import Task, prepare
+from torchmultiset.pipeline.run import Watch, train
 from torchmultiset.report.results import has_entropy
-from torchmultiset.run import Watch, train
-from torchmultiset.task import Task, prepare
-from torchmultiset.training import EPOCHS, Progress, local_fabric
+from torchmultiset.training.evaluation import Evaluation, evaluate
+from torchmultiset.training.loop import EPOCHS, Progress, local_fabric
+from torchmultiset.viz.calibration import calibrate, log_probabilities
+from torchmultiset.viz.entropy import entropy_curves
+from torchmultiset.viz.scores import report
 
 __all__ = [
     "ENTROPY",
@@ -168,12 +167,13 @@ class _Notes:
 def _write_results(cell: Cell, run: Path, result: Path, task: Task, told: Mapping[str, Any]) -> None:
     model = open_model(run).to(local_fabric().device)
     about, constant = model.record, torch.tensor(model.record["constant"])
-    evaluations = {split: evaluate(model, task.splits[split]) for split in ("validation", "test")}
+    tested = [split for split in ("validation", "test", "seen") if len(task.splits.get(split, ()))]
+    evaluations = {split: evaluate(model, task.splits[split]) for split in tested}
     metrics = {
         split: report(*evaluation, model.classes, split=split, constant=constant).to_json()
         for split, evaluation in evaluations.items()
     }
-    kept = evaluations if "table-1" in cell.tables else {"test": evaluations["test"]}
+    kept = {name: one for name, one in evaluations.items() if name != "validation" or "table-1" in cell.tables}
     record = {
         "format": 1,
         "scale": cell.scale,
@@ -214,7 +214,7 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
     """
     some = examples.subset(np.arange(min(len(examples), _WORTH_EXAMPLES)))
     counts, target = (part[: len(some)] for part in evaluation)
-    beam = _widest(model, int(torch.cat([counts, target]).sum(-1).max()))
+    beam = model.exact_beam(int(torch.cat([counts, target]).sum(-1).max()))
     if not model.probabilistic or beam > _BEAM:
         write_whole(result / WORTH, "{}\n")
         return
@@ -229,15 +229,6 @@ def _measure_worth(model: Predictor, examples: Examples, evaluation: Evaluation,
         "calibration": sure.to_json(),
     }
     write_whole(result / WORTH, json.dumps(told, indent=1, allow_nan=False) + "\n")
-
-
-def _widest(model: Predictor, size: int) -> int:
-    """How many prefixes of one size there are, at most, of multisets of up to so many labels."""
-    if not model.sequential:
-        return 1
-    if getattr(model.policy, "counts_only", False):
-        return math.comb(size, size // 2)
-    return math.factorial(size)
 
 
 def _with_model(cell: Cell, folders: Folders) -> Path | None:

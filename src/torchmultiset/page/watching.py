@@ -16,11 +16,9 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from torchmultiset.data.images import UnreadableImageError
-from torchmultiset.inference import InputKind, input_kind, open_inputs, open_model
-from torchmultiset.metrics import step_entropy
+from torchmultiset.model.predictor import Prediction, Predictor, Rows
 from torchmultiset.page.samples import fitting
-from torchmultiset.predictor import Output, Predictor
-from torchmultiset.readouts import Readout
+from torchmultiset.pipeline.inputs import InputKind, input_kind, open_inputs, open_model
 
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 
@@ -30,6 +28,7 @@ MAX_PIXELS = 25_000_000
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _BARS = 12  # classes that the page has room for
 _BEST = 5  # multisets that the page has room for
+_BEAM = 32  # for one image, thoroughly
 
 
 class UnfitImageError(ValueError):
@@ -102,20 +101,14 @@ class PageModel:
         """
         pixels = self._read(image)
         x = torch.from_numpy(pixels)
-        with torch.no_grad():
-            output = self.predictor(x, early=True)
-        counts = self.predictor.counts(output)[0]
+        prediction = self.predictor.explain(x, beam=_BEAM)
+        counts = prediction.counts[0]
         ends = self._ending(int(counts.sum()))
-        ranked = self._ranked(x) if self.predictor.probabilistic else []
         return {
-            **self._steps(output, int(counts.sum()), ends),
+            **self._steps(prediction, int(counts.sum()), ends),
             "ends": ends,
             "answer": self._named(counts),
-            "probability": self._probability(x, counts, ranked) if self.predictor.probabilistic else None,
-            "best": [
-                {"multiset": self._named(other), "probability": probability, "answer": torch.equal(other, counts)}
-                for other, probability in ranked
-            ],
+            **self._probable(x, prediction),
             "seen": _data_url(pixels[0]),
         }
 
@@ -134,18 +127,22 @@ class PageModel:
                 ) from None
 
     def _ending(self, size: int) -> str:
-        if not self.predictor.sequential:
+        if not self.predictor.steps:
             return "at once"
         if self.predictor.stop == "fixed":
             return "fixed"
         return "full" if size == self.predictor.max_size else self.predictor.stop
 
-    def _steps(self, output: Output, size: int, ends: str) -> dict[str, Any]:
+    def _steps(self, prediction: Prediction, size: int, ends: str) -> dict[str, Any]:
         """Each step up to the one that ends it, with bars for the classes that matter most."""
-        names = [*self.predictor.classes, *["END"] * (self.predictor.stop == "end")]
-        labels = [] if ends == "at once" else output.labels[0, : size + (ends == "end")].tolist()
-        probabilities, entropy = self._rows(output, size + (ends != "fixed"))
-        # The highest bars, and those of all labels that were named.
+        names = [*self.predictor.classes, *["END"] * self.predictor.end]
+        labels: list[int] = []
+        rows = 1
+        if prediction.sequence is not None:
+            labels = prediction.sequence[0, :size].tolist() + [len(self.predictor.classes)] * (ends == "end")
+            rows = size + (ends != "fixed")
+        probabilities = prediction.probabilities[0, :rows].clamp(0, 1)
+        # The highest bars, and those of all labels that were emitted.
         height = probabilities.amax(0).index_fill(0, torch.tensor(labels, dtype=torch.int64), 2.0)
         shown = sorted(height.argsort(descending=True, stable=True)[: max(_BARS, len(set(labels)))].tolist())
         return {
@@ -154,48 +151,37 @@ class PageModel:
             "steps": [
                 {
                     "probabilities": [round(float(row[label]), 4) for label in shown],
-                    "rest": round(self._rest(row, shown), 4) if len(shown) < len(names) else 0.0,
-                    "entropy": round(float(entropy[t]), 4),
+                    "rest": round(_rest(row, shown, prediction.rows), 4) if len(shown) < len(names) else 0.0,
+                    "entropy": round(float(prediction.entropy[0, t]), 4),
                     "named": shown.index(labels[t]) if t < len(labels) else None,
-                    "stop": None if output.stop is None else round(float(output.stop[0, t].sigmoid()), 4),
+                    "stop": None if prediction.stop is None else round(float(prediction.stop[0, t]), 4),
                 }
                 for t, row in enumerate(probabilities)
             ],
         }
 
-    def _rows(self, output: Output, steps: int) -> tuple[Float[Tensor, "t c"], Float[Tensor, " t"]]:
-        """The bars of each step, and how unsure the model is there."""
-        policy, sizes = self.predictor.policy, self.predictor.sizes
-        if not isinstance(policy, Readout):
-            logits = output.logits[0, :steps]
-            return logits.softmax(-1), step_entropy(logits)
-        rows = policy.probabilities(output.logits, *sizes)[0, :1].clamp(0, 1)
-        if not policy.probabilistic:
-            return rows, torch.special.entr(rows).sum(-1)
-        counts = policy.believe(output.logits, *sizes).count_probabilities()[:1]
-        return rows, torch.special.entr(counts).sum((1, 2)).to(rows.dtype)
-
-    def _rest(self, row: Float[Tensor, " c"], shown: list[int]) -> float:
-        """How probable the labels are that have no bar: one of them, or, of a readout, that any of them is there."""
-        if self.predictor.sequential or not self.predictor.probabilistic:
-            return 1 - float(row[shown].sum())
-        return 1 - float((1 - row).index_fill(0, torch.tensor(shown), 1.0).prod())
-
-    def _ranked(self, x: Tensor) -> list[tuple[Int64[Tensor, " c"], float]]:
-        """The most probable multisets, best first, with their probabilities."""
-        counts, log_probability = self.predictor.search(x, k=_BEST)
-        probability = log_probability[0].exp().tolist()
-        return [(row, _short(p)) for row, p in zip(counts[0], probability, strict=True) if p > 0]
-
-    def _probability(
-        self, x: Tensor, counts: Int64[Tensor, " c"], ranked: list[tuple[Int64[Tensor, " c"], float]]
-    ) -> float:
-        """Of the answer: most often it is among the best, and need not be computed once more."""
-        found = [probability for other, probability in ranked if torch.equal(other, counts)]
-        return found[0] if found else _short(float(self.predictor.log_probability(x, counts[None]).exp()))
+    def _probable(self, x: Tensor, prediction: Prediction) -> dict[str, Any]:
+        """The probability of the answer, and the most probable multisets with theirs; nothing if there are none."""
+        if not self.predictor.probabilistic:
+            return {"probability": None, "best": []}
+        assert prediction.confidence is not None
+        answer, (counts, log_probability) = prediction.counts[0], self.predictor.search(x, k=_BEST, beam=_BEAM)
+        best = [
+            {"multiset": self._named(row), "probability": _short(p), "answer": torch.equal(row, answer)}
+            for row, p in zip(counts[0], log_probability[0].exp().tolist(), strict=True)
+            if p > 0
+        ]
+        return {"probability": _short(float(prediction.confidence[0])), "best": best}
 
     def _named(self, counts: Int64[Tensor, " c"]) -> list[tuple[str, int]]:
         return [(name, count) for name, count in zip(self.predictor.classes, counts.tolist(), strict=True) if count]
+
+
+def _rest(row: Float[Tensor, " c"], shown: list[int], rows: Rows) -> float:
+    """How probable the labels without a bar are: that one of them is emitted, or that any of them is there."""
+    if rows == "at least":
+        return 1 - float((1 - row).index_fill(0, torch.tensor(shown), 1.0).prod())
+    return 1 - float(row[shown].sum())
 
 
 def _refuse_unfit(image: bytes) -> None:

@@ -10,7 +10,7 @@
 Each says so itself, `counts_only`: where it is True, two prefixes with the same labels lead to the same state, whatever
 their order. `select(state, index)` picks and repeats the examples of a state, which `torchmultiset.search` needs.
 
-Models that answer in one go are in `torchmultiset.readouts`.
+Models that answer in one go are in `torchmultiset.heads`.
 """
 
 from torchmultiset.policies.conv_lstm import ConvLSTMPolicy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, embedding
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check, check_float
+from torchmultiset._checks import check, check_float, check_one_of
 from torchmultiset.policies._convolution import Convolution, choose_convolution
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
@@ -52,6 +52,8 @@ class ConvLSTMPolicy(nn.Module):
         layers: Number of layers.
         kernel: Size of the convolutions, odd.
         classifier_sees_previous: Join the embedding of the label named last to the pooled features.
+        norm: ``"layer"`` normalises the pooled features, which classifier and heads read; None, as in the paper, does
+            not. A mean over h x w cells within (-1, 1) is tiny, so that without it learning starts slowly.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -71,8 +73,10 @@ class ConvLSTMPolicy(nn.Module):
         layers: int = 2,
         kernel: int = 3,
         classifier_sees_previous: bool = False,
+        norm: Literal["layer"] | None = None,
     ) -> None:
         super().__init__()
+        check_one_of("norm", norm, (None, "layer"))
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 1, "layers", "at least 1", layers)
         check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
@@ -90,6 +94,7 @@ class ConvLSTMPolicy(nn.Module):
         self.layers = nn.ModuleList(
             nn.Conv2d(size + hidden, 4 * hidden, kernel, padding=kernel // 2) for size in inputs
         )
+        self.norm = nn.LayerNorm(hidden) if norm else nn.Identity()
         self.classifier = nn.Linear(self.features, num_classes)
 
     def start(self, memory: Float[Tensor, "b d h w"]) -> ConvLSTMState:
@@ -122,7 +127,7 @@ class ConvLSTMPolicy(nn.Module):
             maps, new_cell = lstm_cell(sum(shares[1:], shares[0]), state.cell[i] if state.cell else None)
             hidden.append(state.convolution.read(maps))
             cell.append(new_cell)
-        features = maps.mean((2, 3))
+        features = self.norm(maps.mean((2, 3)))
         if self.classifier_sees_previous:
             features = torch.cat([features, self.embedding(previous)], 1)
         new = state._replace(hidden=tuple(hidden), cell=tuple(cell))

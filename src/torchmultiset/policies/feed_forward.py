@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset.policies._memory import places
+from torchmultiset._memory import places
 from torchmultiset.rollout import Step
 
 __all__ = ["CountState", "FeedForwardPolicy"]

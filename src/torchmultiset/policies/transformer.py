@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset.policies._memory import places
+from torchmultiset._memory import places
 from torchmultiset.policies.feed_forward import CountState, count, select
 from torchmultiset.rollout import Step
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torchmultiset.report.comparison import ALPHA, Comparison
 from torchmultiset.report.results import Run
+from torchmultiset.viz.comparison import ALPHA, Comparison
 
 __all__ = [
     "CONSTANT",

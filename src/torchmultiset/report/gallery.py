@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 from torchmultiset.data.examples import Examples
-from torchmultiset.report.figures import choose
 from torchmultiset.report.plots import Plot
-from torchmultiset.report.preview import captions, pixels_of
 from torchmultiset.report.results import Run
+from torchmultiset.viz.figures import choose
+from torchmultiset.viz.preview import captions, pixels_of
 
 __all__ = ["draw_gallery", "galleries"]
 

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from torchmultiset.report.blocks import TITLES
-from torchmultiset.report.entropy_figure import draw_oracle, draw_path, draw_policy
 from torchmultiset.report.results import ENTROPY_TABLES, Run
+from torchmultiset.viz.entropy_figure import draw_oracle, draw_path, draw_policy
 
 __all__ = [
     "Plot",

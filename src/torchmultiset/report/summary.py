@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 
 from torchmultiset.report.blocks import CONSTANT, METRICS, MISSING, MORE_METRICS, Block, Row, Score, in_short
-from torchmultiset.report.comparison import Comparison, Correct, compare
-from torchmultiset.report.evaluation import in_words, wilson
-from torchmultiset.report.intervals import Counts, bootstrap, scores_of
 from torchmultiset.report.results import Place, Run
+from torchmultiset.viz.comparison import Comparison, Correct, compare
+from torchmultiset.viz.intervals import Counts, bootstrap, scores_of
+from torchmultiset.viz.scores import in_words, wilson
 
 __all__ = ["PARTS", "summarise"]
 

@@ -1,0 +1,263 @@
+r"""What a model believes about the whole multiset at once: a distribution :math:`p(\mathcal{Y} \mid x)`.
+
+Policies name labels one after another, and `torchmultiset.search` adds up their orders. Models that answer in one go
+(`torchmultiset.heads`) give the distribution itself, in one of two forms:
+
+- `IndependentCounts`: how often each class occurs, independently of the others;
+- `ListedMultisets`: a probability for each multiset there is.
+
+Both hold only multisets of the sizes that can be predicted, from `least` to `most` labels: over these the probabilities
+sum to 1, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from torchmultiset._checks import check, check_counts
+from torchmultiset.multiset import cardinality, from_index, how_many, index_of
+
+__all__ = ["Belief", "IndependentCounts", "ListedMultisets", "Ranked"]
+
+
+class Ranked(NamedTuple):
+    """The most probable multisets of each input, best first."""
+
+    counts: Int64[Tensor, "b k c"]
+    """Zeros where fewer than k were found."""
+    log_probability: Float[Tensor, "b k"]
+    """Of each multiset given the input; -inf where there is none."""
+
+
+@runtime_checkable
+class Belief(Protocol):
+    """A distribution over multisets for each input."""
+
+    def best(self) -> Int64[Tensor, "b c"]:
+        """The most probable multiset."""
+        ...
+
+    def ranked(self, k: int) -> Ranked:
+        """The k most probable multisets."""
+        ...
+
+    def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
+        """Of a multiset of each input; -inf for one that cannot be predicted."""
+        ...
+
+    def count_probabilities(self) -> Float64[Tensor, "b c m"]:
+        """How probable 0, 1, 2, ... of each class are; sums to 1 over these."""
+        ...
+
+    def size_probabilities(self) -> Float64[Tensor, "b m"]:
+        """How probable multisets of 0, 1, 2, ... labels are."""
+        ...
+
+    def given_size(self, size: int) -> Belief:
+        """What is believed once it is known how many labels there are."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class IndependentCounts:
+    r"""The counts of the classes are independent, given the input and a size that can be predicted.
+
+    .. math:: p(\mathcal{Y}) \propto \prod_c p_c(\mu(c)), \qquad \text{least} \le |\mathcal{Y}| \le \text{most}
+
+    The sum over all such multisets, and the best of them, come from dynamic programming over the classes.
+
+    Args:
+        log_probabilities: Log-probabilities (B, C, M + 1) of 0 to M = `most` of each class. They need not sum to 1.
+        least: Size of the smallest multiset.
+        most: Size of the largest.
+
+    Example:
+        >>> belief = IndependentCounts(torch.tensor([[[0.5, 0.25, 0.25], [0.2, 0.6, 0.2]]]).log(), least=0, most=2)
+        >>> belief.best()
+        tensor([[0, 1]])
+        >>> belief.log_probability(torch.tensor([[0, 1]])).exp()  # 0.3 of 0.75: the rest has 3 labels or 4
+        tensor([0.4000], dtype=torch.float64)
+    """
+
+    log_probabilities: Float[Tensor, "b c m"]
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        check(0 <= self.least <= self.most, "least", f"from 0 to most = {self.most}", self.least)
+        fits = self.log_probabilities.shape[-1] == self.most + 1
+        check(fits, "log_probabilities", f"(B, C, {self.most + 1})", self.log_probabilities)
+        object.__setattr__(self, "log_probabilities", self.log_probabilities.double())
+
+    def best(self) -> Int64[Tensor, "b c"]:
+        """The most probable multiset."""
+        if torch.compiler.is_compiling():
+            return self.ranked(1).counts[:, 0]
+        counts = self.log_probabilities.argmax(-1)
+        # Nothing beats the best of each class, unless that makes a multiset of a size that cannot be predicted.
+        size = cardinality(counts)
+        wrong = (size < self.least) | (size > self.most)
+        if wrong.any():
+            counts[wrong] = (
+                IndependentCounts(self.log_probabilities[wrong], self.least, self.most).ranked(1).counts[:, 0]
+            )
+        return counts
+
+    def ranked(self, k: int) -> Ranked:
+        """The k most probable multisets: for each class in turn, the k best of each size so far are kept."""
+        check(k >= 1, "k", "at least 1", k)
+        batch, classes, _ = self.log_probabilities.shape
+        sizes = self.most + 1
+        score = torch.full((batch, sizes, k), -torch.inf, dtype=torch.float64, device=self.log_probabilities.device)
+        score[:, 0, 0] = 0.0
+        chosen: list[Tensor] = []
+        for c in range(classes):
+            # Row s, column (n, i): n of this class on top of the i-th best of size s - n.
+            before = pad(score, (0, 0, self.most, 0), value=-torch.inf).unfold(1, sizes, 1).flip(-1)
+            more = before.transpose(2, 3) + self.log_probabilities[:, None, c, :, None]
+            score, at = more.flatten(2).topk(k, dim=-1)
+            chosen.append(at)
+        found, at = score[:, self.least :].flatten(1).topk(k, dim=-1)
+        size, place = at // k + self.least, at % k
+        columns = []
+        for at in reversed(chosen):
+            step = at.flatten(1).gather(1, size * k + place)
+            count, place = step // k, step % k
+            columns.append(count)
+            size = (size - count).clamp(min=0)  # what was not found leads anywhere
+        counts = torch.stack(columns[::-1], -1).masked_fill((found == -torch.inf)[..., None], 0)
+        return Ranked(counts, found - self._log_total[:, None])
+
+    def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
+        """Of a multiset of each input; -inf for one that cannot be predicted."""
+        check_counts("counts", counts, like=tuple(self.log_probabilities.shape[:2]))
+        size = cardinality(counts)
+        each = self.log_probabilities.gather(2, counts.clamp(max=self.most)[..., None]).squeeze(-1)
+        possible = (size >= self.least) & (size <= self.most)
+        return (each.sum(-1) - self._log_total).masked_fill(~possible, -torch.inf)
+
+    def count_probabilities(self) -> Float64[Tensor, "b c m"]:
+        """How probable 0, 1, 2, ... of each class are: with all others of a size that fits."""
+        forward = self._log_sizes()
+        backward = self._log_sizes(backward=True)
+        classes = self.log_probabilities.shape[1]
+        of_others = torch.stack([_product(forward[c], backward[classes - 1 - c]) for c in range(classes)], 1)
+        # With n of the class, the others may be as many as make a size from least to most.
+        n, others = torch.arange(self.most + 1)[:, None], torch.arange(self.most + 1)
+        fits = ((n + others >= self.least) & (n + others <= self.most)).to(of_others.device)
+        beside = of_others[..., None, :].masked_fill(~fits, -torch.inf).logsumexp(-1)
+        return (self.log_probabilities + beside).softmax(-1)
+
+    def size_probabilities(self) -> Float64[Tensor, "b m"]:
+        """How probable multisets of 0, 1, 2, ... labels are."""
+        sizes = torch.arange(self.most + 1, device=self.log_probabilities.device)
+        return self._log_sizes()[-1].masked_fill(sizes < self.least, -torch.inf).softmax(-1)
+
+    def given_size(self, size: int) -> IndependentCounts:
+        """What is believed once it is known how many labels there are."""
+        check(self.least <= size <= self.most, "size", f"from {self.least} to {self.most}", size)
+        return IndependentCounts(self.log_probabilities[..., : size + 1], size, size)
+
+    @cached_property
+    def _log_total(self) -> Float64[Tensor, " b"]:
+        """Log of what all multisets that can be predicted come to."""
+        total: Tensor = self._log_sizes()[-1][:, self.least :].logsumexp(-1)
+        return total
+
+    def _log_sizes(self, *, backward: bool = False) -> list[Float64[Tensor, "b m"]]:
+        """Log-probabilities of each size of the first 0, 1, ..., C classes together, or of the last ones."""
+        nothing = torch.full_like(self.log_probabilities[:, 0], -torch.inf)
+        nothing[:, 0] = 0.0
+        sizes = [nothing]
+        by_class = self.log_probabilities.unbind(1)
+        for log_probabilities in by_class[::-1] if backward else by_class:
+            sizes.append(_product(sizes[-1], log_probabilities))
+        return sizes
+
+
+@dataclass(frozen=True, eq=False)
+class ListedMultisets:
+    """A probability for each multiset of `least` to `most` labels, in the order of `multiset.index_of`.
+
+    Args:
+        log_probabilities: Log-probability of each (B, P). They need not sum to 1.
+        num_classes: C.
+        least: Size of the smallest multiset.
+        most: Size of the largest.
+
+    Example:
+        >>> belief = ListedMultisets(torch.tensor([[0.0, 2.0, 1.0]]), num_classes=2, least=2, most=2)
+        >>> belief.best()
+        tensor([[1, 1]])
+    """
+
+    log_probabilities: Float[Tensor, "b p"]
+    num_classes: int
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        number = how_many(self.num_classes, self.most, min_size=self.least)
+        fits = self.log_probabilities.shape[-1] == number
+        check(fits, "log_probabilities", f"of all {number:,} multisets, (B, {number})", self.log_probabilities)
+        object.__setattr__(self, "log_probabilities", self.log_probabilities.double().log_softmax(-1))
+
+    def best(self) -> Int64[Tensor, "b c"]:
+        """The most probable multiset."""
+        return self._counts(self.log_probabilities.argmax(-1))
+
+    def ranked(self, k: int) -> Ranked:
+        """The k most probable multisets."""
+        check(k >= 1, "k", "at least 1", k)
+        found, at = self.log_probabilities.topk(min(k, self.log_probabilities.shape[1]), dim=-1)
+        counts = self._counts(at).masked_fill((found == -torch.inf)[..., None], 0)
+        missing = k - found.shape[1]
+        return Ranked(pad(counts, (0, 0, 0, missing)), pad(found, (0, missing), value=-torch.inf))
+
+    def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
+        """Of a multiset of each input; -inf for one that cannot be predicted."""
+        check_counts("counts", counts, like=(len(self.log_probabilities), self.num_classes))
+        size = cardinality(counts)
+        possible = (size >= self.least) & (size <= self.most)
+        smallest = one_hot(torch.zeros_like(size), self.num_classes) * self.least  # stands in for one that cannot be
+        index = index_of(torch.where(possible[:, None], counts, smallest), max_size=self.most, min_size=self.least)
+        found = self.log_probabilities.gather(1, index[:, None]).squeeze(1)
+        return found.masked_fill(~possible, -torch.inf)
+
+    def count_probabilities(self) -> Float64[Tensor, "b c m"]:
+        """How probable 0, 1, 2, ... of each class are."""
+        probabilities, listed = self.log_probabilities.exp(), self._all
+        return torch.stack([probabilities @ (listed == n).double() for n in range(self.most + 1)], -1)
+
+    def size_probabilities(self) -> Float64[Tensor, "b m"]:
+        """How probable multisets of 0, 1, 2, ... labels are."""
+        return self.log_probabilities.exp() @ one_hot(cardinality(self._all), self.most + 1).double()
+
+    def given_size(self, size: int) -> ListedMultisets:
+        """What is believed once it is known how many labels there are."""
+        check(self.least <= size <= self.most, "size", f"from {self.least} to {self.most}", size)
+        # They are numbered by size.
+        end, number = (how_many(self.num_classes, size, min_size=least) for least in (self.least, size))
+        return ListedMultisets(self.log_probabilities[:, end - number : end], self.num_classes, size, size)
+
+    @property
+    def _all(self) -> Int64[Tensor, "p c"]:
+        return self._counts(torch.arange(self.log_probabilities.shape[1], device=self.log_probabilities.device))
+
+    def _counts(self, index: Tensor) -> Tensor:
+        return from_index(index, self.num_classes, max_size=self.most, min_size=self.least)
+
+
+def _product(a: Float64[Tensor, "b m"], b: Float64[Tensor, "b m"]) -> Float64[Tensor, "b m"]:
+    """Log-probabilities of the sum of two independent numbers, up to where both go."""
+    length = a.shape[1]
+    sums = pad(a, (length - 1, 0), value=-torch.inf).unfold(1, length, 1).flip(-1) + b[:, None]
+    product: Tensor = sums.logsumexp(-1)
+    return product

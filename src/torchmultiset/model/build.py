@@ -1,0 +1,262 @@
+"""From settings to modules: what `multiset train` builds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from torchmultiset._checks import check, check_one_of
+from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
+from torchmultiset.encoders.pretrained import BackboneName
+from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
+from torchmultiset.model.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName, Stop
+from torchmultiset.model.objectives import Objective
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.registry import COUNT_HEADS, OBJECTIVES
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
+
+__all__ = [
+    "build_objective",
+    "build_predictor",
+    "check_together",
+    "settle_kinds",
+    "settle_stop",
+    "take_weights",
+]
+
+
+def build_predictor(
+    model: ModelConfig,
+    objective: ObjectiveConfig,
+    *,
+    shape: tuple[int, ...],
+    classes: Sequence[str],
+    max_size: int,
+    stop: Stop,
+    backbone: BackboneName | None = None,
+    fingerprint: str | None = None,
+) -> Predictor:
+    """A new predictor.
+
+    Args:
+        model: The network. What something else takes the place of must be "auto".
+        objective: What it will be trained with: REINFORCE needs a baseline, others a model without a rollout.
+        shape: Of one input: (channels, H, W) or (features,); with a backbone, of its features.
+        classes: Names of the classes.
+        max_size: Size of the largest multiset.
+        stop: How a multiset ends.
+        backbone: Whose features the inputs are, if any.
+        fingerprint: Of that backbone, if it is known.
+
+    Example:
+        >>> predictor = build_predictor(ModelConfig(), ObjectiveConfig("multi"), shape=(1, 100, 100),
+        ...                             classes=["a", "b"], max_size=4, stop="policy")
+        >>> type(predictor.policy).__name__, predictor.steps
+        ('ConvLSTMPolicy', 5)
+    """
+    check_together(objective, stop)
+    model, objective = settle_kinds(model, objective, shape, backbone=backbone is not None)
+    num_classes = len(classes) + (stop == "end")
+    encoder, memory = _encoder(model, shape, backbone, fingerprint)
+    kind = OBJECTIVES[objective.objective]
+    if kind.one_shot:
+        what = f"'auto' with objective {objective.objective!r}, which trains a one-shot head"
+        check(model.policy == "auto", "policy", what, model.policy)
+        module = _head(model, objective, num_classes, memory, max_size, stop)
+    else:
+        if kind.counts_only:
+            one = f"'feed-forward' or 'transformer' with objective {objective.objective!r}, which needs a policy that"
+            check(model.policy in ("feed-forward", "transformer"), "policy", f"{one} sees only counts", model.policy)
+        module = _policy(model, num_classes, memory)
+    return Predictor(encoder, module, classes, max_size=max_size, stop=stop, baseline=kind.baseline)
+
+
+def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
+    """Let a new predictor begin with the weights of another, where they mean the same.
+
+    Those of the encoder must fit. Those of the policy and the heads are taken if both name the same classes in the same
+    order, each if it fits.
+
+    Args:
+        predictor: Is changed.
+        model: Whose weights to take.
+
+    Returns:
+        Names of the weights that stay as they are.
+
+    Raises:
+        ValueError: The encoders are not of the same make.
+    """
+    own, given = predictor.state_dict(), model.state_dict()
+    same = predictor.classes == model.classes
+    fitting = {
+        name: value
+        for name, value in given.items()
+        if name in own and own[name].shape == value.shape and (same or name.startswith("encoder."))
+    }
+    reads = [name for name in own | given if name.startswith("encoder.") and name not in fitting]
+    if reads:
+        shapes = " and ".join(str(tuple(each[reads[0]].shape)) if reads[0] in each else "none" for each in (given, own))
+        raise ValueError(
+            f"the weights to begin with (start_from) are of another encoder: {reads[0]}, there and here, has {shapes}."
+            " Choose the same inputs, channels or units and norm, or leave out start_from"
+        )
+    predictor.load_state_dict(fitting, strict=False)
+    return tuple(name for name in own if name not in fitting)
+
+
+def settle_kinds(
+    model: ModelConfig, objective: ObjectiveConfig, shape: tuple[int, ...], *, backbone: bool = False
+) -> tuple[ModelConfig, ObjectiveConfig]:
+    """Encoder, policy and count head in place of "auto", where there is to be one: with or without space.
+
+    Args:
+        model: The network.
+        objective: What it will be trained with.
+        shape: Of one input; with a backbone, of its features.
+        backbone: Whether the inputs are features, which have their encoder.
+    """
+    spatial = len(shape) == 3
+    if model.encoder == "auto" and not backbone:
+        model = replace(model, encoder="conv" if spatial else "mlp")
+    kind = OBJECTIVES[objective.objective]
+    if model.policy == "auto" and not kind.one_shot:
+        recurrent: PolicyName = "conv-lstm" if spatial else "lstm"
+        model = replace(model, policy="transformer" if kind.counts_only else recurrent)
+    if objective.count_head == "auto":
+        objective = replace(objective, count_head="cells" if spatial else "table")
+    return model, objective
+
+
+def settle_stop(stop: Stop | Literal["auto"], least: int, max_size: int) -> Stop:
+    """The way to stop: "auto" is "fixed" if all multisets have as many labels as one can have, else "policy".
+
+    Args:
+        stop: What is wanted.
+        least: Size of the smallest multiset.
+        max_size: Size of the largest that can be predicted.
+
+    Raises:
+        ValueError: It is "fixed", but sizes differ.
+    """
+    if stop == "auto":
+        return "fixed" if least == max_size else "policy"
+    if stop == "fixed" and least < max_size:
+        raise ValueError(
+            f"stop 'fixed' needs multisets of max_size, {max_size} labels, but one has {least}: use 'policy' or 'end'"
+        )
+    return stop
+
+
+def build_objective(
+    objective: ObjectiveConfig, predictor: Predictor, *, seed: int, height: int | float | None = None
+) -> Objective:
+    """The objective of that name, for a predictor that was built for it.
+
+    Args:
+        objective: Which, and its weights.
+        predictor: What is to be trained.
+        seed: For the random rank function.
+        height: Of the pictures in pixels, for the spatial rank function; needed if the inputs are their features.
+    """
+    check_together(objective, predictor.stop)
+    made: Objective = OBJECTIVES[objective.objective].from_settings(vars(objective), seed=seed, height=height)
+    made.check_size(predictor.max_size)
+    return made
+
+
+def check_together(objective: ObjectiveConfig, stop: str) -> None:
+    """Raise a ValueError if this objective does not go with this way to stop."""
+    kind = OBJECTIVES[objective.objective]
+    if stop != "end":
+        return
+    if kind.one_shot:
+        raise ValueError(
+            f"stop 'end' does not go with objective {objective.objective!r}: it trains a one-shot head, which emits no"
+            " END. Use stop 'policy'"
+        )
+    if kind.no_end:
+        raise ValueError(
+            f"stop 'end' does not go with objective {objective.objective!r}: {kind.no_end}. Use stop 'policy'"
+        )
+
+
+def _encoder(
+    model: ModelConfig,
+    shape: tuple[int, ...],
+    backbone: BackboneName | None,
+    fingerprint: str | None,
+) -> tuple[nn.Module, tuple[int, ...]]:
+    """The encoder, and the shape of its memory."""
+    check_one_of("encoder", model.encoder, get_args(EncoderName))
+    check_one_of("norm", model.norm, get_args(Norm))
+    if backbone is not None:
+        check(model.encoder == "auto", "encoder", "'auto' with a backbone, which takes its place", model.encoder)
+        encoder = PretrainedEncoder(backbone, width=model.units[-1], fingerprint=fingerprint)
+        fits = len(shape) == 3 and shape[0] == encoder.channels
+        check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
+        return encoder, (model.units[-1], *shape[1:])
+    if model.encoder == "mlp":
+        check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", model.encoder)
+        return MLPEncoder(shape[0], model.units), (model.units[-1],)
+    check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", model.encoder)
+    tower = ConvEncoder(shape[0], model.channels, norm=None if model.norm == "none" else "batch")
+    memory = tower.memory_shape(shape[1], shape[2])
+    one = f"'none' where images of {shape[1]}x{shape[2]} pixels leave a map of one place, or channels fewer"
+    check(model.norm == "none" or memory[1] * memory[2] > 1, "norm", one, model.norm)
+    return tower, memory
+
+
+def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn.Module:
+    check_one_of("policy", model.policy, get_args(PolicyName))
+    spatial, kind = len(memory) == 3, model.policy
+    if kind == "conv-lstm":
+        check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for inputs without space", kind)
+        channels, height, width = memory
+        norm: Literal["layer"] | None = None if model.policy_norm == "none" else "layer"
+        shape = (channels, height, width)
+        return ConvLSTMPolicy(num_classes, shape, hidden=model.hidden, layers=model.layers, norm=norm)
+    if kind == "lstm":
+        check(not spatial, "policy", "'conv-lstm', 'feed-forward' or 'transformer' for images", kind)
+        return LSTMPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)
+    if kind == "feed-forward":
+        return FeedForwardPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)
+    places = memory[1] * memory[2] if spatial else 1
+    return TransformerPolicy(num_classes, memory[0], places=places, width=model.hidden, layers=model.layers)
+
+
+def _head(
+    model: ModelConfig,
+    objective: ObjectiveConfig,
+    num_classes: int,
+    memory: tuple[int, ...],
+    max_size: int,
+    stop: Stop,
+) -> nn.Module:
+    name, features, spatial = objective.objective, memory[0], len(memory) == 3
+    if name == "one-step":
+        return OneStep(num_classes, features)
+    # Twice the channels and a layer more, for the four gates that a ConvLSTM has in their place.
+    width, layers = 2 * model.hidden, model.layers + 1
+    if name == "hungarian":
+        places = memory[1] * memory[2] if spatial else 1
+        return Slots(num_classes, features, slots=max_size, places=places, width=width, layers=layers)
+    if name == "power":
+        min_size = max_size if stop == "fixed" else 0
+        return PowerMultiset(num_classes, features, max_size=max_size, min_size=min_size, hidden=2 * width)
+    head = objective.count_head
+    kind: Any = COUNT_HEADS[head]
+    if kind is CellCounts:
+        others = "'table', 'poisson' or 'regression'"
+        check(spatial, "count_head", f"{others} for inputs without space", head)
+        number = memory[1] * memory[2]
+        few = f"{others} for multisets of up to {max_size} labels: a map of {number} cells cannot count as many"
+        check(number >= max_size, "count_head", few, head)
+        return CellCounts(
+            num_classes, features, hidden=width, layers=layers, norm=None if model.norm == "none" else "batch"
+        )
+    made: nn.Module = kind(num_classes, features, most=max_size) if kind is CountTable else kind(num_classes, features)
+    return made

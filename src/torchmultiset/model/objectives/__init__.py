@@ -1,0 +1,44 @@
+"""Objectives: what a model is trained with; the rows of the paper's Table 3, and what came after it.
+
+An objective has one method, ``loss(predictor, batch, generator)``, which rolls out the policy or reads the head as it
+needs. Its fields are its settings. Names are those of the registry.
+
+| objective             | name            | trains                              |
+| --------------------- | --------------- | ----------------------------------- |
+| `MultisetObjective`   | ``multi``       | a policy                            |
+| `ReinforceObjective`  | ``rl``          | a policy with a value head          |
+| `L1MatchingObjective` | ``dm-l1``       | a policy                            |
+| `KLMatchingObjective` | ``dm-kl``       | a policy                            |
+| `SequenceObjective`   | ``seq``         | a policy                            |
+| `MarginalObjective`   | ``marginal``    | a policy that sees only counts      |
+| `OneStepObjective`    | ``one-step``    | the head `OneStep`                  |
+| `CountsObjective`     | ``counts``      | a count head                        |
+| `HungarianObjective`  | ``hungarian``   | the head `Slots`                    |
+| `PowerObjective`      | ``power``       | the head `PowerMultiset`            |
+"""
+
+from torchmultiset.model.objectives._base import CONTEXT, Objective
+from torchmultiset.model.objectives.counts import CountsObjective
+from torchmultiset.model.objectives.hungarian import HungarianObjective
+from torchmultiset.model.objectives.marginal import MarginalObjective
+from torchmultiset.model.objectives.matching import KLMatchingObjective, L1MatchingObjective
+from torchmultiset.model.objectives.multiset import MultisetObjective
+from torchmultiset.model.objectives.one_step import OneStepObjective
+from torchmultiset.model.objectives.power import PowerObjective
+from torchmultiset.model.objectives.reinforce import ReinforceObjective
+from torchmultiset.model.objectives.sequence import SequenceObjective
+
+__all__ = [
+    "CONTEXT",
+    "CountsObjective",
+    "HungarianObjective",
+    "KLMatchingObjective",
+    "L1MatchingObjective",
+    "MarginalObjective",
+    "MultisetObjective",
+    "Objective",
+    "OneStepObjective",
+    "PowerObjective",
+    "ReinforceObjective",
+    "SequenceObjective",
+]

@@ -1,0 +1,43 @@
+"""The likelihood of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchmultiset._checks import given
+from torchmultiset.data import Batch
+from torchmultiset.heads import CellCounts, CountTable, PoissonCounts, RegressedCounts
+from torchmultiset.losses import cell_count_loss, count_regression_loss, count_table_loss, poisson_count_loss
+from torchmultiset.model.objectives._base import Objective
+from torchmultiset.model.predictor import Predictor
+
+__all__ = ["CountsObjective"]
+
+_LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    CellCounts: cell_count_loss,
+    CountTable: count_table_loss,
+    PoissonCounts: lambda scores, target: poisson_count_loss(scores.squeeze(-1), target),
+    RegressedCounts: lambda scores, target: count_regression_loss(scores.squeeze(-1), target),
+}
+"""The loss of each count head."""
+
+
+@dataclass(frozen=True)
+class CountsObjective(Objective):
+    """Negative log-likelihood of the count of each class, for a count head."""
+
+    one_shot = True
+
+    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Score the target's counts."""
+        scores = predictor.scores(batch.x)
+        for kind, loss in _LOSSES.items():
+            if isinstance(predictor.module, kind):
+                return loss(scores, batch.target)
+        kinds = ", ".join(kind.__name__ for kind in _LOSSES)
+        head = given(predictor.module)
+        raise ValueError(f"the head must be a count head ({kinds}) for objective 'counts', but is {head}")

@@ -1,0 +1,34 @@
+"""Slots matched with labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmultiset.data import Batch
+from torchmultiset.losses import hungarian_loss
+from torchmultiset.losses._hungarian import need_scipy
+from torchmultiset.model.objectives._base import Objective
+from torchmultiset.model.predictor import Predictor
+
+__all__ = ["HungarianObjective"]
+
+
+@dataclass(frozen=True)
+class HungarianObjective(Objective):
+    """Cross-entropy of slots, each matched with a label or with nothing, as in DETR."""
+
+    one_shot = True
+    head = "slots"
+
+    nothing_weight: float = 0.1
+    """Weight of the slots that are matched with nothing."""
+
+    def __post_init__(self) -> None:
+        need_scipy()  # better said now than at the first step
+
+    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Find the best matching, and score it."""
+        return hungarian_loss(predictor.scores(batch.x), batch.target, nothing_weight=self.nothing_weight)

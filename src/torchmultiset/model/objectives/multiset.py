@@ -1,0 +1,47 @@
+"""The paper's multiset loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from torchmultiset._checks import check_one_of
+from torchmultiset.data import Batch
+from torchmultiset.losses import multiset_loss
+from torchmultiset.model.objectives._base import Objective, with_stop
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.rollout import Choose, follow_oracle, greedy, sample
+
+__all__ = ["MultisetObjective"]
+
+Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
+
+
+@dataclass(frozen=True)
+class MultisetObjective(Objective):
+    """L_multi: the divergence from the oracle to the policy, summed over the steps of a rollout (section 2)."""
+
+    strategy: Strategy = "greedy"
+    """How labels are chosen in training: the most probable one, a sample, or one that the oracle draws."""
+    divergence: Literal["kl", "js", "tv"] = "kl"
+    """Divergence from the oracle to the policy: Kullback-Leibler (the paper's), Jensen-Shannon or total variation."""
+    stop_weight: float = 1.0
+    """Weight of the stop loss, where a stop head is trained."""
+
+    def __post_init__(self) -> None:
+        check_one_of("strategy", self.strategy, get_args(Strategy))
+
+    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Roll out by the strategy, and compare each step with the labels that are still missing."""
+        target, end = batch.target, predictor.end
+        output = predictor.rollout(batch.x, self._choose(target, generator, end=end))
+        loss = multiset_loss(output.logits, output.labels, target, divergence=self.divergence, end=end)
+        return with_stop(loss, output, target, self.stop_weight)
+
+    def _choose(self, target: Tensor, generator: torch.Generator, *, end: bool) -> Choose:
+        if self.strategy == "oracle":
+            return follow_oracle(target, generator, end=end)
+        return sample(generator) if self.strategy == "stochastic" else greedy

@@ -1,0 +1,32 @@
+"""One-step distribution matching."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmultiset.data import Batch
+from torchmultiset.heads import OneStep
+from torchmultiset.losses import one_step_loss
+from torchmultiset.model.objectives._base import Objective
+from torchmultiset.model.predictor import Predictor
+
+__all__ = ["OneStepObjective"]
+
+
+@dataclass(frozen=True)
+class OneStepObjective(Objective):
+    """L_1-step: class shares and a size, predicted at once (section 3.2)."""
+
+    one_shot = True
+    head = "one-step"
+
+    size_weight: float = 1.0
+    """Weight of the regression of the size."""
+
+    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Compare shares and size with the target's."""
+        shares, size = OneStep.split(predictor.scores(batch.x))
+        return one_step_loss(shares, size, batch.target, size_weight=self.size_weight)

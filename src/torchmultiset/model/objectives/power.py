@@ -1,0 +1,28 @@
+"""A class for each multiset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmultiset.data import Batch
+from torchmultiset.losses import power_loss
+from torchmultiset.model.objectives._base import Objective
+from torchmultiset.model.predictor import Predictor
+
+__all__ = ["PowerObjective"]
+
+
+@dataclass(frozen=True)
+class PowerObjective(Objective):
+    """Cross-entropy over all multisets that can occur, each a class of its own (section 3.2)."""
+
+    one_shot = True
+    head = "power"
+
+    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Score the class of the target."""
+        least, most = predictor.sizes
+        return power_loss(predictor.scores(batch.x)[:, 0], batch.target, max_size=most, min_size=least)

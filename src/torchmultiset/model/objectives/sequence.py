@@ -1,0 +1,93 @@
+"""The sequence loss, with a rank function that orders the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torchmultiset._checks import check_one_of
+from torchmultiset.data import Batch
+from torchmultiset.data.ranks import area_rank, class_permutation, random_rank, spatial_rank
+from torchmultiset.losses import sequence_loss
+from torchmultiset.model.objectives._base import Objective, with_stop
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.rollout import append_end, forced
+
+__all__ = ["SequenceObjective"]
+
+Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
+_BANDS = 4
+"""Bands in which a picture is read, for the spatial rank function."""
+
+
+@dataclass(frozen=True)
+class SequenceObjective(Objective):
+    """L_seq: cross-entropy along the target's labels in the order of a rank function (section 3.1)."""
+
+    rank: Rank = "random"
+    """Order in which the labels of a multiset are taught: one random permutation of the classes, another one in each
+    batch, by decreasing area, or in reading order."""
+    stop_weight: float = 1.0
+    """Weight of the stop loss, where a stop head is trained."""
+    seed: int = 0
+    """Seed of the permutation of the classes."""
+    height: int | float | None = None
+    """Height in pixels of the pictures that boxes refer to; None if the inputs are those pictures. The features of a
+    backbone are not."""
+
+    def __post_init__(self) -> None:
+        check_one_of("rank", self.rank, get_args(Rank))
+
+    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Force the labels in their order, and score each of them."""
+        labels = self.order(batch, generator, num_classes=len(predictor.classes))
+        _check_sizes(labels, predictor.max_size)
+        sequence = append_end(labels, len(predictor.classes)) if predictor.end else labels
+        teacher = forced(sequence)
+
+        def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:
+            # After the last label any will do: no loss counts it.
+            return teacher(t, logits, named) if t < sequence.shape[1] else torch.zeros_like(named[:, 0])
+
+        output = predictor.rollout(batch.x, choose)
+        steps = output.logits.shape[1]
+        padding = (0, max(steps - sequence.shape[1], 0))
+        loss = sequence_loss(output.logits, pad(sequence[:, :steps], padding, value=-1))
+        return with_stop(loss, output, batch.target, self.stop_weight)
+
+    def order(self, batch: Batch, generator: torch.Generator, *, num_classes: int) -> Tensor:
+        """The target's labels (B, M) in the order of the rank function, padded with -1.
+
+        Args:
+            batch: Labels, and boxes or areas where the rank function needs them.
+            generator: For a new permutation in each batch.
+            num_classes: C.
+        """
+        if self.rank in ("random", "random-per-batch"):
+            once = torch.Generator().manual_seed(self.seed)
+            permutation = class_permutation(num_classes, once if self.rank == "random" else generator)
+            return random_rank(batch.labels, permutation.to(batch.labels.device))
+        if self.rank == "area":
+            if batch.areas is None:
+                raise ValueError("rank 'area' needs areas, which this data has not; use 'random'")
+            return area_rank(batch.labels, batch.areas)
+        if batch.boxes is None:
+            raise ValueError("rank 'spatial' needs boxes, which this data has not; use 'random'")
+        if self.height is None and batch.x.ndim != 4:
+            raise ValueError("rank 'spatial' needs the height of the pictures if the inputs are none: give `height`")
+        height = batch.x.shape[-2] if self.height is None else self.height
+        return spatial_rank(batch.labels, batch.boxes, bands=_BANDS, height=float(height))
+
+
+def _check_sizes(labels: Tensor, max_size: int) -> None:
+    beyond = labels[:, max_size:] >= 0
+    if beyond.numel() and beyond.any():
+        largest = max_size + int(beyond.sum(-1).max())
+        raise ValueError(
+            f"a multiset of this batch has {largest} labels, but the predictor is made for {max_size} at most: give it"
+            " a larger max_size"
+        )

@@ -1,0 +1,136 @@
+"""Models with a head, which gives the whole multiset at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int64, Shaped
+from torch import Tensor, nn
+
+from torchmultiset._checks import check
+from torchmultiset.distributions import Belief, Ranked
+from torchmultiset.heads import OneShotHead
+from torchmultiset.model.predictor import Prediction, Predictor
+from torchmultiset.model.registry import HEADS
+from torchmultiset.model.serialization import describe
+
+__all__ = ["OneShotPredictor"]
+
+
+class OneShotPredictor(Predictor):
+    """An encoder and a `OneShotHead`. For the arguments see `Predictor`.
+
+    Example:
+        >>> from torchmultiset.encoders import MLPEncoder
+        >>> from torchmultiset.heads import CountTable
+        >>> head = CountTable(2, memory=128, most=3)
+        >>> predictor = Predictor(MLPEncoder(7), head, classes=["cat", "dog"], max_size=3)
+        >>> type(predictor).__name__, predictor.belief(torch.rand(4, 7)).count_probabilities().shape
+        ('OneShotPredictor', torch.Size([4, 2, 4]))
+    """
+
+    head: OneShotHead
+
+    def _add(self, module: nn.Module, baseline: bool) -> None:
+        check(self.stop != "end", "stop", "'fixed' or 'policy' for a one-shot head, which emits no END", self.stop)
+        check(not baseline, "baseline", "False for a one-shot head, which REINFORCE cannot train", baseline)
+        assert isinstance(module, OneShotHead)
+        self.head = module
+        self.probabilistic = module.probabilistic
+
+    @property
+    def module(self) -> nn.Module:
+        """Its head."""
+        return self.head
+
+    def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:
+        """The head's scores, in the shape that its loss reads.
+
+        Args:
+            x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
+        """
+        scores: Tensor = self.head(self.encoder(x))
+        return scores
+
+    def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:
+        """Scores of the head, for training."""
+        return self.forward(x)
+
+    def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
+        """Predict, with the distribution of each class's count, but no confidence."""
+        return self._explained(self.forward(x))
+
+    def _explained(self, scores: Tensor) -> Prediction:
+        counts = self.head.counts(scores, *self.sizes)
+        probabilities = self.head.probabilities(scores, *self.sizes)
+        if not self.probabilistic:
+            return Prediction(counts, probabilities, "shares", torch.special.entr(probabilities).sum(-1))
+        exactly = self.head.believe(scores, *self.sizes).count_probabilities()
+        entropy = torch.special.entr(exactly).sum((1, 2)).to(probabilities.dtype)
+        return Prediction(counts, probabilities, "at least", entropy[:, None].expand(probabilities.shape[:2]))
+
+    def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:  # noqa: ARG002
+        scores = self.forward(x)
+        prediction = self._explained(scores)
+        if not self.probabilistic:
+            self._refuse(k > 0)
+            nan = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=scores.device)
+            return prediction._replace(confidence=nan), None
+        belief = self.head.believe(scores, *self.sizes)
+        confidence = belief.log_probability(prediction.counts).exp()
+        return prediction._replace(confidence=confidence), belief.ranked(k) if k else None
+
+    @torch.no_grad()
+    def belief(self, x: Shaped[Tensor, "b ..."]) -> Belief:
+        """The distribution over multisets; see `Predictor.belief`."""
+        self._refuse(not self.probabilistic)
+        with self.evaluating():
+            return self.head.believe(self.forward(x), *self.sizes)
+
+    def log_probability(
+        self,
+        x: Shaped[Tensor, "b ..."],
+        counts: Int64[Tensor, "b c"],
+        *,
+        beam: int = 32,  # noqa: ARG002
+    ) -> Float64[Tensor, " b"]:
+        """Log-probability of a multiset of each input; exact."""
+        return self.belief(x).log_probability(counts)
+
+    def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:  # noqa: ARG002
+        """The k most probable multisets; exact."""
+        return self.belief(x).ranked(k)
+
+    def exact_beam(self, size: int) -> int:  # noqa: ARG002
+        """Always 1: a head does not search."""
+        return 1
+
+    def count_probabilities(
+        self,
+        x: Shaped[Tensor, "b ..."],
+        *,
+        samples: int,  # noqa: ARG002
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Float64[Tensor, "b c m"]:
+        """How probable each count of each class is; exact."""
+        return self.belief(x).count_probabilities()
+
+    def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
+        """Counts and probabilities."""
+        scores = self.forward(x)
+        return {
+            "counts": self.head.counts(scores, *self.sizes),
+            "probabilities": self.head.probabilities(scores, *self.sizes),
+        }
+
+    def _description(self) -> dict[str, Any]:
+        return {"head": describe(self.head, HEADS.classes)}
+
+    def _refuse(self, wanted: bool) -> None:
+        """Raise if probabilities are wanted that the head does not have."""
+        if wanted:
+            raise ValueError(
+                f"{self.kind} gives no probabilities of multisets: train with an objective that does, such as 'multi'"
+                " or 'counts'"
+            )

@@ -1,0 +1,67 @@
+"""The one table of names: every encoder, policy, head, objective and backbone that the library has.
+
+Config, command line, saved models, figures and documentation read it, so that something new is one file and one line
+here. Classes are named by where they are and imported when they are used.
+"""
+
+from __future__ import annotations
+
+from torchmultiset._registry import Registry
+from torchmultiset.encoders.pretrained import BACKBONES
+
+__all__ = ["BACKBONES", "COUNT_HEADS", "ENCODERS", "HEADS", "OBJECTIVES", "POLICIES"]
+
+ENCODERS = Registry(
+    "encoder",
+    {
+        "conv": "torchmultiset.encoders:ConvEncoder",
+        "mlp": "torchmultiset.encoders:MLPEncoder",
+        "pretrained": "torchmultiset.encoders:PretrainedEncoder",
+    },
+)
+
+POLICIES = Registry(
+    "policy",
+    {
+        "conv-lstm": "torchmultiset.policies:ConvLSTMPolicy",
+        "lstm": "torchmultiset.policies:LSTMPolicy",
+        "feed-forward": "torchmultiset.policies:FeedForwardPolicy",
+        "transformer": "torchmultiset.policies:TransformerPolicy",
+    },
+)
+
+COUNT_HEADS = Registry(
+    "count_head",
+    {
+        "cells": "torchmultiset.heads:CellCounts",
+        "table": "torchmultiset.heads:CountTable",
+        "poisson": "torchmultiset.heads:PoissonCounts",
+        "regression": "torchmultiset.heads:RegressedCounts",
+    },
+)
+
+HEADS = Registry(
+    "head",
+    {
+        **COUNT_HEADS.places,
+        "slots": "torchmultiset.heads:Slots",
+        "power": "torchmultiset.heads:PowerMultiset",
+        "one-step": "torchmultiset.heads:OneStep",
+    },
+)
+
+OBJECTIVES = Registry(
+    "objective",
+    {
+        "multi": "torchmultiset.model.objectives:MultisetObjective",
+        "rl": "torchmultiset.model.objectives:ReinforceObjective",
+        "dm-l1": "torchmultiset.model.objectives:L1MatchingObjective",
+        "dm-kl": "torchmultiset.model.objectives:KLMatchingObjective",
+        "seq": "torchmultiset.model.objectives:SequenceObjective",
+        "one-step": "torchmultiset.model.objectives:OneStepObjective",
+        "counts": "torchmultiset.model.objectives:CountsObjective",
+        "hungarian": "torchmultiset.model.objectives:HungarianObjective",
+        "power": "torchmultiset.model.objectives:PowerObjective",
+        "marginal": "torchmultiset.model.objectives:MarginalObjective",
+    },
+)

@@ -1,0 +1,200 @@
+"""Models with a policy, which emits one label after another."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float64, Int64, Shaped
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from torchmultiset._checks import check
+from torchmultiset.distributions import Ranked
+from torchmultiset.heads import StopHead, ValueHead
+from torchmultiset.metrics import step_entropy
+from torchmultiset.model.predictor import Prediction, Predictor, SequentialOutput, declared
+from torchmultiset.model.registry import POLICIES
+from torchmultiset.model.serialization import describe
+from torchmultiset.multiset import from_labels
+from torchmultiset.policies import CountState
+from torchmultiset.rollout import Choose, Step, greedy, rollout, until_end, until_size, until_stop
+from torchmultiset.search import Search
+
+__all__ = ["SequentialPredictor"]
+
+
+class SequentialPredictor(Predictor):
+    """An encoder, a policy, its stop and value heads. For the arguments see `Predictor`."""
+
+    probabilistic = True
+
+    def _add(self, module: nn.Module, baseline: bool) -> None:
+        self.policy = module
+        self.stop_head = StopHead(declared(module, "features")) if self.stop == "policy" else None
+        self.value_head = ValueHead(declared(module, "features")) if baseline else None
+
+    @property
+    def module(self) -> nn.Module:
+        """Its policy."""
+        return self.policy
+
+    @property
+    def steps(self) -> int:
+        """Length of a rollout: one more than the largest multiset has labels, unless all have as many."""
+        return self.max_size if self.stop == "fixed" else self.max_size + 1
+
+    def forward(self, x: Shaped[Tensor, "b ..."], choose: Choose = greedy, *, early: bool = False) -> SequentialOutput:
+        """Encode, roll out, and apply the heads.
+
+        Args:
+            x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
+            choose: How to choose a label from the scores.
+            early: Whether the rollout may end as soon as all examples have stopped.
+        """
+        return self._roll_out(self.encoder(x), choose, early=early)
+
+    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose) -> SequentialOutput:
+        """Execute the policy, for training."""
+        return self.forward(x, choose)
+
+    def _roll_out(self, memory: Tensor, choose: Choose, *, early: bool) -> SequentialOutput:
+        until = self._finished if early and self.stop != "fixed" else None
+        logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
+        return self._with_heads(logits, features, labels)
+
+    def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:
+        """Scores of a policy that sees only counts, where these labels have been emitted; there is no rollout.
+
+        Args:
+            x: Inputs.
+            emitted: S multisets (B, S, C) for each input.
+
+        Returns:
+            S takes the place of T; there are no labels.
+        """
+        memory = self.encoder(x)
+        state = self.policy.start(memory)  # type: ignore[operator]
+        what = "one that sees only counts: feed-forward or transformer"
+        check(isinstance(state, CountState), "policy", what, self.kind)
+        rows = torch.arange(len(emitted), device=emitted.device).repeat_interleave(emitted.shape[1])
+        state = self.policy.select(state, rows)._replace(named=emitted.flatten(0, 1))  # type: ignore[operator]
+        step, _ = self.policy.step(state, None)  # type: ignore[operator]
+        logits, features = (part.unflatten(0, emitted.shape[:2]) for part in step)
+        return self._with_heads(logits, features, torch.zeros(len(emitted), 0, dtype=torch.int64, device=logits.device))
+
+    def _with_heads(self, logits: Tensor, features: Tensor, labels: Tensor) -> SequentialOutput:
+        stop = None if self.stop_head is None else self.stop_head(features)
+        value = None if self.value_head is None else self.value_head(features)
+        return SequentialOutput(logits, features, labels, stop, value)
+
+    def counts(self, output: SequentialOutput) -> Int64[Tensor, "b c"]:
+        """The counts (B, C) that a rollout comes to: the labels before it stopped."""
+        return from_labels(output.labels, len(self.classes), where=self._kept(output))
+
+    def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
+        """Decode greedily, with the distribution at each step, but no confidence."""
+        return self._explained(self.forward(x, early=True))
+
+    def _explained(self, output: SequentialOutput) -> Prediction:
+        return Prediction(
+            self.counts(output),
+            output.logits.softmax(-1),
+            "steps",
+            step_entropy(output.logits),
+            sequence=output.labels.masked_fill(~self._kept(output), -1),
+            stop=None if output.stop is None else output.stop.sigmoid(),
+        )
+
+    def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:
+        memory = self.encoder(x)
+        prediction = self._explained(self._roll_out(memory, greedy, early=True))
+        if k:
+            return prediction, self._search(beam).ranked(memory, k, among=prediction.counts)
+        if callable(getattr(self.policy, "select", None)):
+            confidence = self._search(beam).log_probability(memory, prediction.counts).exp()
+        else:
+            confidence = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=memory.device)
+        return prediction._replace(confidence=confidence), None
+
+    @torch.no_grad()
+    def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:
+        """The k most probable multisets that a beam search finds; see `Predictor.search`."""
+        with self.evaluating():
+            memory, search = self.encoder(x), self._search(beam)
+            return search.ranked(memory, k, among=self.counts(self._roll_out(memory, greedy, early=True)))
+
+    @torch.no_grad()
+    def log_probability(
+        self, x: Shaped[Tensor, "b ..."], counts: Int64[Tensor, "b c"], *, beam: int = 32
+    ) -> Float64[Tensor, " b"]:
+        """Log-probability of a multiset of each input, over all orders of its labels; see `Predictor`."""
+        with self.evaluating():
+            return self._search(beam).log_probability(self.encoder(x), counts)
+
+    def exact_beam(self, size: int) -> int:
+        """As many prefixes as there are: for a policy that sees only counts, orders of the same labels are one."""
+        counts_only = getattr(self.policy, "counts_only", False)
+        return math.comb(size, size // 2) if counts_only else math.factorial(size)
+
+    @torch.no_grad()
+    def count_probabilities(
+        self, x: Shaped[Tensor, "b ..."], *, samples: int, generator: torch.Generator
+    ) -> Float64[Tensor, "b c m"]:
+        """How probable each count of each class is: shares of sampled rollouts."""
+        labels, stops = torch.rand(2, samples, self.steps, generator=generator, dtype=torch.float64)
+        with self.evaluating():
+            memory = self.encoder(x)
+            n = len(memory)
+            output = self._roll_out(memory.repeat_interleave(samples, 0), _by(labels.repeat(n, 1)), early=False)
+            if output.stop is not None:  # a stop that was sampled is as sure as can be
+                drawn = stops.repeat(n, 1).to(output.stop.device) < output.stop.double().sigmoid()
+                output = output._replace(stop=torch.where(drawn, 1.0, -1.0))
+            counts = self.counts(output).view(n, samples, -1)
+        return one_hot(counts, self.max_size + 1).double().mean(1)
+
+    def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
+        """Counts, the sequence of labels, and probabilities."""
+        output = self.forward(x)
+        counts = self.counts(output)
+        # The labels of a prediction are the first ones, as many as its counts come to.
+        kept = until_size(counts.sum(-1), output.labels.shape[1])
+        return {
+            "counts": counts,
+            "sequence": output.labels.masked_fill(~kept, -1),
+            "probabilities": output.logits.softmax(-1),
+        }
+
+    def _description(self) -> dict[str, Any]:
+        return {"policy": describe(self.policy, POLICIES.classes), "baseline": self.value_head is not None}
+
+    def _kept(self, output: SequentialOutput) -> Shaped[Tensor, "b t"]:
+        """Mask (B, T) of the labels that belong to the prediction."""
+        # The last slot ends; in a rollout that ended early it does so because all examples had stopped by then.
+        if output.stop is not None:
+            return until_stop(output.stop)
+        if self.end:
+            return until_end(output.labels, len(self.classes))
+        size = torch.full(output.labels.shape[:1], self.max_size, device=output.labels.device)
+        return until_size(size, output.labels.shape[1])
+
+    def _search(self, beam: int) -> Search:
+        return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, self.end)  # type: ignore[arg-type]
+
+    def _finished(self, step: Step, labels: Tensor) -> Tensor:
+        if self.stop_head is None:
+            return labels == len(self.classes)
+        done: Tensor = self.stop_head(step.features) > 0
+        return done
+
+
+def _by(draws: Float64[Tensor, "n t"]) -> Choose:
+    """Choose each label by a number in [0, 1): the first at which the running sum of the probabilities exceeds it."""
+
+    def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
+        edges = logits.double().softmax(-1).cumsum(-1)
+        drawn = draws[:, t].to(logits.device)[:, None] * edges[:, -1:]
+        return torch.searchsorted(edges, drawn, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+
+    return choose

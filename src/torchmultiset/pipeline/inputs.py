@@ -1,0 +1,314 @@
+"""A saved model on inputs from anywhere: image files, folders, arrays, data sets."""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int64, Shaped
+from torch import Tensor
+
+from torchmultiset.data import Examples, store
+from torchmultiset.data._npy import open_array
+from torchmultiset.data.examples import Inputs
+from torchmultiset.data.images import Grey, ImageFiles
+from torchmultiset.data.load import is_store
+from torchmultiset.data.manifest import FRACTIONS, Column, glance, read_manifest
+from torchmultiset.model.predictor import BEAM, Prediction, Predictor
+from torchmultiset.model.serialization import DESCRIPTION
+from torchmultiset.model.shipped import locate
+
+__all__ = [
+    "MODEL",
+    "Explained",
+    "InputKind",
+    "Source",
+    "explain",
+    "input_kind",
+    "model_folder",
+    "open_examples",
+    "open_inputs",
+    "open_model",
+]
+
+MODEL = "model"
+"""Name of the folder in a run folder that holds the tested model."""
+_IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class InputKind:
+    """What a model was trained on."""
+
+    shape: tuple[int, ...]
+    """Of one input: (channels, height, width) or (features,); of images, before any backbone."""
+    dtype: str
+    """As NumPy names it."""
+    exif: bool
+    """Whether images were turned the way their EXIF tag says."""
+
+    @property
+    def of_images(self) -> bool:
+        """Whether image files can be read as such: square, grey or RGB."""
+        return len(self.shape) == 3 and self.shape[1] == self.shape[2] and self.shape[0] in (1, 3)
+
+
+class Source(NamedTuple):
+    """Inputs by name, and what is true of them, if that is known."""
+
+    names: Sequence[str]
+    inputs: Inputs
+    truth: Int64[Tensor, "n c"] | None
+
+
+class Explained(NamedTuple):
+    """A batch of inputs with their predictions."""
+
+    names: Sequence[str]
+    inputs: Shaped[np.ndarray, "b ..."]
+    prediction: Prediction
+    truth: Int64[Tensor, "b c"] | None
+
+
+def open_model(path: str | Path) -> Predictor:
+    """Load a model: from its folder, from that of the run that made it, or by the name of one of the package's."""
+    return Predictor.load(model_folder(path))
+
+
+def model_folder(path: str | Path) -> Path:
+    """Where a model is that is named in one of these ways."""
+    path = locate(path)
+    inside = path / MODEL
+    if not (path / DESCRIPTION).exists() and not (inside / DESCRIPTION).exists() and (path / "run.json").exists():
+        raise FileNotFoundError(f"the run in {path} has no model yet: it is not finished. Go on with it (--resume)")
+    return inside if (inside / DESCRIPTION).exists() else path
+
+
+def input_kind(predictor: Predictor) -> InputKind:
+    """What the model was trained on, as its record says."""
+    try:
+        told: Mapping[str, Any] = predictor.record["input"]
+        return InputKind(tuple(told["shape"]), str(told["dtype"]), bool(told["exif"]))
+    except (KeyError, TypeError):
+        raise ValueError(
+            "the model does not say what its inputs are like: save it with record={'input': {'shape': ..., 'dtype': "
+            "..., 'exif': ...}}, as `multiset train` does"
+        ) from None
+
+
+def open_examples(
+    predictor: Predictor, path: str | Path, *, fractions: Sequence[int | float] = FRACTIONS, labelled: bool = True
+) -> dict[str, Examples]:
+    """Open a data set for a model: read as the model's training data was, with the model's classes.
+
+    Args:
+        predictor: The model.
+        path: A folder that a build wrote; a .jsonl or .csv file; or a folder of images with a labels file.
+        fractions: Shares of the splits, if the file names none.
+        labelled: Whether each line of a file must say its labels.
+
+    Raises:
+        ValueError: The data has classes that the model does not know, or inputs that it cannot read.
+    """
+    kind, path = input_kind(predictor), Path(path)
+    if is_store(path):
+        splits = {name: _with_classes(examples, predictor, path) for name, examples in store.load(path).items()}
+    else:
+        side, columns = kind.shape[-1], _columns(predictor)
+        splits = read_manifest(
+            path,
+            classes=predictor.classes,
+            image_size=side,
+            exif=kind.exif,
+            fractions=fractions,
+            check_inputs=False,
+            labelled=labelled,
+            columns=columns,
+        )
+        if not columns and any(column.categories or column.empty for column in splits["train"].columns):
+            raise ValueError(f"this model was trained on numbers alone, but {path} has texts or empty cells")
+    return {
+        name: replace(examples, inputs=_fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
+    }
+
+
+def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all") -> list[Source]:
+    """Open whatever is named for a model.
+
+    Args:
+        predictor: The model.
+        paths: Image files, folders of images, patterns such as ``"photos/*.jpg"``, .npy files (one input or several
+            one after another), and data sets.
+        split: Which examples of data sets: ``"train"``, ``"validation"``, ``"test"`` or ``"all"``.
+
+    Raises:
+        FileNotFoundError: Something is not there.
+        ValueError: Something is not what the model reads.
+    """
+    kind = input_kind(predictor)
+    sources: list[Source] = []
+    images: list[Path] = []
+    for path in _matching(paths):
+        if _is_data_set(path):
+            sources += _from_data_set(predictor, path, split)
+        elif path.suffix.lower() == ".npy":
+            sources.append(_from_array(path, kind))
+        elif path.is_dir():
+            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _IMAGES and file.is_file())
+            if not found:
+                raise FileNotFoundError(
+                    f"there are no images in {path}: it holds no file that ends in {', '.join(_IMAGES)}"
+                )
+            images += found
+        else:
+            images.append(path)
+    if images:
+        if not kind.of_images:
+            raise ValueError(
+                f"this model reads inputs of shape {_shape(kind.shape)}, not images: give .npy files or a data set"
+            )
+        files = ImageFiles(images, kind.shape[-1], exif=kind.exif)
+        sources.append(Source([str(image) for image in images], _fitted(files, kind, "the images"), None))
+    return sources
+
+
+def explain(
+    predictor: Predictor,
+    sources: Iterable[Source],
+    *,
+    number: int | None = None,
+    batch_size: int = 64,
+    best: int = 0,
+    beam: int = BEAM,
+) -> Iterator[Explained]:
+    """Predict all inputs, batch by batch.
+
+    Args:
+        predictor: The model.
+        sources: Inputs, from `open_inputs`.
+        number: Only so many, the first ones.
+        batch_size: Inputs at a time.
+        best: As for `Predictor.explain`.
+        beam: As for `Predictor.explain`.
+    """
+    device = next(predictor.parameters()).device
+    left = sys.maxsize if number is None else number
+    for names, inputs, truth in sources:
+        for start in range(0, min(len(names), left), batch_size):
+            some = slice(start, min(start + batch_size, len(names), start + left))
+            x = np.ascontiguousarray(inputs[np.arange(some.start, some.stop)])
+            prediction = predictor.explain(torch.from_numpy(x).to(device), best=best, beam=beam).to("cpu")
+            yield Explained(names[some], x, prediction, None if truth is None else truth[some])
+            left -= len(x)
+
+
+def _matching(paths: Sequence[str]) -> Iterator[Path]:
+    for path in paths:
+        if Path(path).exists():
+            yield Path(path)
+            continue
+        found = sorted(glob.iglob(path, recursive=True)) if glob.has_magic(path) else []  # noqa: PTH207
+        if not found:
+            raise FileNotFoundError(
+                f"nothing matches {path}" if glob.has_magic(path) else f"there is no file or folder {path}"
+            )
+        yield from map(Path, found)
+
+
+def _is_data_set(path: Path) -> bool:
+    named = path.is_dir() and any((path / name).is_file() for name in ("labels.jsonl", "labels.csv"))
+    return named or is_store(path) or path.suffix.lower() in (".jsonl", ".csv")
+
+
+def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]:
+    # One whose lines name no split is taken whole, unless a part is wanted: then it is that of training.
+    fractions = (1, 0, 0) if split == "all" else FRACTIONS
+    splits = open_examples(predictor, path, fractions=fractions, labelled=False)
+    known = is_store(path) or glance(path).labelled
+    chosen = {name: examples for name, examples in splits.items() if split in ("all", name) and len(examples)}
+    if not chosen:
+        filled = [name for name, examples in splits.items() if len(examples)]
+        raise ValueError(f"{path} has no {split} examples, only {' and '.join(filled) or 'empty splits'}")
+    return [
+        Source(
+            examples.ids or [f"{path} {name} {i}" for i in range(len(examples))],
+            examples.inputs,
+            torch.from_numpy(examples.counts) if known else None,
+        )
+        for name, examples in chosen.items()
+    ]
+
+
+def _from_array(path: Path, kind: InputKind) -> Source:
+    array = open_array(path, "save it again with numpy.save")
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"{path} must hold an array of numbers, but holds {array.dtype}")
+    if array.size == 0:
+        raise ValueError(f"{path} holds no inputs: its shape is {array.shape}")
+    # One input, or one without its single channel, or several.
+    if array.shape == kind.shape or (kind.shape[0] == 1 and array.shape == kind.shape[1:]):
+        names, array = [str(path)], array.reshape(1, *kind.shape)
+    else:
+        array = np.atleast_1d(array)
+        if kind.shape[0] == 1 and array.shape[1:] == kind.shape[1:]:
+            array = array[:, None]
+        names = [f"{path} {i}" for i in range(len(array))]
+    return Source(names, _fitted(array, kind, str(path)), None)
+
+
+def _fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
+    """Inputs that the model can read, or an error that says why not."""
+    if not len(inputs):
+        return inputs
+    first = inputs[np.array([0])]
+    if first.shape[1:] != kind.shape:
+        if kind.shape[0] == 1 and first.dtype == np.uint8 and first.shape[1:] == (3, *kind.shape[1:]):
+            return Grey(inputs)
+        raise ValueError(
+            f"this model reads inputs of shape {_shape(kind.shape)}, but those of {what} have {_shape(first.shape[1:])}"
+        )
+    if kind.dtype == "uint8" and first.dtype != np.uint8:
+        in_range = np.issubdtype(first.dtype, np.floating) and first.min() >= 0 and first.max() <= 1
+        if not in_range:
+            raise ValueError(f"this model reads images as uint8, or as floats from 0 to 1; {what} are {first.dtype}")
+    as_it_is = first.dtype == np.float32 or (first.dtype == np.uint8 and len(kind.shape) == 3)
+    return inputs if as_it_is else _Floats(inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Floats:
+    """Numbers in the precision that networks have."""
+
+    inputs: Inputs
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
+        return self.inputs[indices].astype(np.float32)
+
+
+def _columns(predictor: Predictor) -> list[Column]:
+    """Those of the table that a model was trained on, as its record says; none if it was trained on something else."""
+    return [Column(**{**told, "categories": tuple(told["categories"])}) for told in predictor.record.get("columns", ())]
+
+
+def _with_classes(examples: Examples, predictor: Predictor, path: Path) -> Examples:
+    """The same labels by the model's numbers."""
+    unknown = [name for name in examples.classes if name not in predictor.classes]
+    if unknown:
+        raise ValueError(
+            f"{path} has classes that this model does not know: {', '.join(unknown[:8])}{', ...' * (len(unknown) > 8)}"
+        )
+    numbers = np.array([*map(predictor.classes.index, examples.classes), -1])  # the last for the padding, -1
+    return replace(examples, labels=numbers[examples.labels], classes=predictor.classes)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))

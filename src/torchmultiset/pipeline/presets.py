@@ -1,0 +1,121 @@
+"""Presets, the paper's tasks and the demo, and recipes, how they are learned: plain data below file and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from torchmultiset._checks import check_one_of
+from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
+
+__all__ = ["MNIST_MULTI", "PRESETS", "RECIPES", "Preset", "PresetName", "RecipeName", "values_of"]
+
+PresetName: TypeAlias = Literal[
+    "demo", "mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10", "coco-easy", "coco-medium"
+]
+RecipeName: TypeAlias = Literal["fast", "paper"]
+
+MNIST_MULTI: Mapping[str, MnistMulti] = {
+    **VARIANTS,
+    "demo": MnistMulti(
+        sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4, train=60_000, validation=2_000, test=5_000
+    ),
+}
+"""What `DataConfig.mnist_multi` builds: the paper's three, and a smaller one."""
+
+RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
+    "fast": {"norm": "batch", "policy_norm": "layer", "schedule": "one-cycle", "lr": 3e-3, "clip": 1.0},
+    "paper": {
+        "objective": "multi",
+        "norm": "none",
+        "policy_norm": "none",
+        "schedule": "constant",
+        "lr": 1e-3,
+        "clip": 0.0,
+        "fresh": False,
+        "distort": False,
+        "elastic": False,
+        "augment": "none",
+        "layers": 2,
+        "hidden": 32,
+        "epochs": 200,
+        "batch_size": 64,
+        "precision": "32-true",
+    },
+}
+"""What each sets, by the names of the config's fields."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A task by name."""
+
+    about: str
+    values: Mapping[str, Any]
+    """What it sets, by the names of the config's fields."""
+    recipes: Mapping[RecipeName, Mapping[str, Any]] = field(default_factory=dict)
+    """What each recipe sets in addition for this task."""
+
+
+# What would be picked: a preset leaves nothing open.
+_DIGITS: Mapping[str, Any] = {"objective": "multi", "batch_size": 64, "backbone": "none", "image_size": 224}
+
+
+def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
+    return Preset(
+        about,
+        {"data": f"data/mnist-multi-{name}", "mnist_multi": name, **_DIGITS},
+        {"fast": {"epochs": 12, "layers": 2}, "paper": {"epochs": paper_epochs}},
+    )
+
+
+# The backbone's features take the place of images: 600 px through ResNet-34 as in the paper, or far fewer.
+_COCO: Mapping[RecipeName, Mapping[str, Any]] = {
+    "fast": {
+        "backbone": "efficientnet-lite0",
+        "image_size": 256,
+        "hidden": 128,
+        "batch_size": 32,
+        "epochs": 20,
+        "lr": 1e-3,
+    },
+    "paper": {"backbone": "resnet34", "image_size": 600, "hidden": 512, "units": (512,), "batch_size": 32},
+}
+
+PRESETS: Mapping[PresetName, Preset] = {
+    "demo": Preset(
+        "1 to 4 digits on a small canvas; learned in minutes",
+        {"data": "data/demo", "mnist_multi": "demo", **_DIGITS},
+        {"fast": {"epochs": 5, "lr": 5e-3, "layers": 1}},
+    ),
+    "mnist-multi-4": _mnist_multi("4", "4 digits of 20 to 50 pixels among clutter"),
+    "mnist-multi-1-4": _mnist_multi("1-4", "1 to 4 digits of 20 to 50 pixels among clutter"),
+    "mnist-multi-10": _mnist_multi("10", "10 digits of 20 pixels among clutter", paper_epochs=350),
+    "coco-easy": Preset("photographs with 2 large objects; needs --data", {"objective": "multi"}, _COCO),
+    "coco-medium": Preset("photographs with 1 to 4 large objects; needs --data", {"objective": "multi"}, _COCO),
+}
+
+
+def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
+    """What a preset and a recipe say together; the recipe has the last word.
+
+    Args:
+        preset: The task, if it is one of those with a name.
+        recipe: How it is learned.
+
+    Returns:
+        Values by the names of the config's fields; fields that neither sets are left out.
+
+    Example:
+        >>> values_of("mnist-multi-10", "paper")["epochs"], values_of("mnist-multi-10", "fast")["epochs"]
+        (350, 12)
+        >>> values_of(None, "fast")
+        {'norm': 'batch', 'policy_norm': 'layer', 'schedule': 'one-cycle', 'lr': 0.003, 'clip': 1.0}
+    """
+    check_one_of("recipe", recipe, get_args(RecipeName))
+    if preset is None:
+        return dict(RECIPES[recipe])
+    check_one_of("preset", preset, get_args(PresetName))
+    chosen = PRESETS[preset]
+    return {**chosen.values, **RECIPES[recipe], **chosen.recipes.get(recipe, {})}

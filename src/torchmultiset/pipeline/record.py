@@ -1,0 +1,220 @@
+"""What a run folder says about itself: its config, and with what, on what and from what data it was made.
+
+Nothing in it names a place outside: a path that is not below the working folder keeps only its last part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from torchmultiset._files import write_whole
+from torchmultiset.data import store
+from torchmultiset.data.load import is_store
+from torchmultiset.pipeline.config import RunConfig
+
+__all__ = [
+    "CONFIG",
+    "FORMER",
+    "RECORD",
+    "data_record",
+    "differences",
+    "environment",
+    "portable",
+    "portable_command",
+    "read_config",
+    "read_record",
+    "write_config",
+    "write_record",
+]
+
+CONFIG, RECORD = "config.toml", "run.json"
+_PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "torchmetrics", "safetensors", "pillow")
+# Where things are is no part of what a run is: the data has a checksum of its own.
+_PLACES = ("data", "mnist", "start_from")
+FORMER = {"policy_norm": "none", "precision": "32-true"}
+"""What settings were before there was a choice: configs of older runs do not name them."""
+# Settings that were dropped, and what they were by default: configs of older runs name them.
+_RETIRED = {"coaching": 0.0}
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The values of a config file, TOML or YAML by its ending, as they stand there.
+
+    A setting that was dropped is left out if it has its former default, as in the configs of older runs.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It cannot be read as what its ending says, or a setting that was dropped has another value.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no config file {path}")
+    kind = path.suffix.lower()
+    if kind not in (".toml", ".yaml", ".yml"):
+        raise ValueError(f"a config file must end in .toml, .yaml or .yml, but is {path}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if kind == ".toml" else yaml.safe_load(text) or {}
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}" if kind == ".toml" else f"{path} is not text") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold names with values, such as `epochs: 3`")
+    for name, default in _RETIRED.items():
+        value = values.pop(name, default)
+        if value != default:
+            raise ValueError(
+                f"{path} has {name} = {value}, which was dropped: only {default}, its default, still works"
+            )
+    return values
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Write ``config.toml``: all values under the names of the flags, in the groups of the config."""
+    lines = ["# Everything this run was made with. To do it again: multiset train --config config.toml --out FOLDER"]
+    for part in fields(config):
+        value = getattr(config, part.name)
+        if not is_dataclass(value):
+            lines += ["", _toml(part.name, value)]
+            continue
+        lines += ["", f"# {part.name}", *(_toml(field.name, getattr(value, field.name)) for field in fields(value))]
+    write_whole(folder / CONFIG, "\n".join(lines) + "\n")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is not the same in two flat configs, in words; where the data lies does not matter.
+
+    Example:
+        >>> differences({"epochs": 3, "channels": [4]}, {"epochs": 5, "channels": (4,)})
+        ['epochs was 3 and is now 5']
+    """
+    names = [name for name in dict.fromkeys([*before, *now]) if name not in _PLACES]
+    pairs = [(name, _plain(before.get(name)), _plain(now.get(name))) for name in names]
+    return [f"{name} was {_show(old)} and is now {_show(new)}" for name, old, new in pairs if old != new]
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What ``run.json`` says; empty if there is none."""
+    path = folder / RECORD
+    if not path.exists():
+        return {}
+    try:
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): choose another folder") from None
+    return told
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write ``run.json``, at once."""
+    write_whole(folder / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def data_record(path: str | Path) -> dict[str, str]:
+    """Name and checksum of a data set.
+
+    The checksum of what was built is that of its manifest, which holds one for each of its files. That of your own
+    data is the one of the list: of images, that they are the ones it names, and not each of their pixels.
+    """
+    path = Path(path)
+    if is_store(path):
+        told = json.dumps(store.read_manifest(path), sort_keys=True).encode()
+        return {"name": path.name, "sha256": hashlib.sha256(told).hexdigest()}
+    if path.is_dir():
+        path = next(file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file())
+    name = path.parent.name + "/" + path.name if path.stem == "labels" else path.name
+    return {"name": name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def environment() -> dict[str, Any]:
+    """Versions, the code's git commit if it runs from a checkout, threads and machine."""
+    return {
+        "git": _git(),
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "threads": torch.get_num_threads(),
+        "machine": {"cores": os.cpu_count(), "processor": _processor(), "system": platform.system()},
+    }
+
+
+def portable(path: str) -> str:
+    """A path without the place it is in: relative to the working folder if it is below, else its last part.
+
+    Example:
+        >>> portable("data/digits"), portable("/home/somebody/digits"), portable("bundled")
+        ('data/digits', 'digits', 'bundled')
+        >>> portable(str(Path.cwd() / "data" / "digits"))
+        'data/digits'
+    """
+    given = Path(path).expanduser()
+    if not path or not given.is_absolute():
+        return path
+    try:
+        return given.relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return given.name
+
+
+def portable_command(tokens: Sequence[str]) -> list[str]:
+    """The words of a command without places.
+
+    Example:
+        >>> portable_command(["train", "--data", "/home/me/pets.csv", "--out=/tmp/run", "--lr", "0.1"])
+        ['train', '--data', 'pets.csv', '--out=run', '--lr', '0.1']
+    """
+    words = []
+    for token in tokens:
+        flag, equals, value = token.partition("=") if token.startswith("--") else ("", "", token)
+        words.append(flag + equals + portable(value))
+    return words
+
+
+def _git() -> str | None:
+    """The commit of the code, marked if it was changed since; None outside a checkout of it."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # a venv may lie in a checkout of something else
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _show(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else "not there" if value is None else str(value)
+
+
+def _toml(name: str, value: Any) -> str:
+    if name in _PLACES:
+        value = portable(value)
+    # Strings, numbers and lists of them are written alike in JSON and in TOML.
+    return f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}"

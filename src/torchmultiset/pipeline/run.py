@@ -1,0 +1,427 @@
+"""One training run in one folder, from a config to a model that was tested once: what `multiset train` does.
+
+::
+
+    folder/
+      config.toml      every value of the config; `multiset train --config folder/config.toml` does it again
+      run.json         command, commit, versions, machine, data, what "auto" became, minutes, results
+      epochs.jsonl     a line for each epoch
+      checkpoint.pt    all that `resume` needs
+      best/            the weights of the best epoch
+      model/           the same with all that is known about them: what `multiset evaluate` and `predict` read
+      curve.png, predictions.png, tensorboard/    where matplotlib and tensorboard are installed
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import torch
+
+from torchmultiset._checks import check
+from torchmultiset._files import write_whole
+from torchmultiset.data.load import is_store
+from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
+from torchmultiset.model.build import build_objective, build_predictor, take_weights
+from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.inputs import MODEL, InputKind, model_folder
+from torchmultiset.pipeline.prepare import Task, prepare
+from torchmultiset.pipeline.record import (
+    CONFIG,
+    FORMER,
+    differences,
+    environment,
+    portable,
+    portable_command,
+    read_config,
+    read_record,
+    write_config,
+    write_record,
+)
+from torchmultiset.training.config import Precision
+from torchmultiset.training.evaluation import Evaluation, evaluate
+from torchmultiset.training.loop import BEST, CHECKPOINT, Progress, fit, make_fabric
+from torchmultiset.viz.card import CARD, model_card
+from torchmultiset.viz.scores import Report, best_constant, report
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["CURVE", "PREDICTIONS", "Result", "Watch", "fitting_devices", "fitting_precision", "share_cores", "train"]
+
+CURVE, PREDICTIONS = "curve.png", "predictions.png"
+EXAMPLES_EACH = 32
+"""The fewest examples of a batch that are worth a process; normalisation over fewer would suffer, too."""
+
+Watch: TypeAlias = Callable[[Progress], None]
+
+
+class Result(NamedTuple):
+    """What came out."""
+
+    record: dict[str, Any]
+    """What ``run.json`` says."""
+    report: Report | None
+    """Of the best weights on the test data; None if the run had been finished before."""
+
+
+def train(
+    config: RunConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    devices: int | None = 1,
+    nodes: int = 1,
+    command: Sequence[str] = (),
+    progress: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+    watch: Callable[[Task], Watch] = lambda _: lambda _: None,
+) -> Result:
+    """Train, choose the best epoch, test it once, and leave a folder that says how.
+
+    Args:
+        config: What is to be run.
+        folder: The run folder.
+        resume: Go on with the run in the folder, if there is one.
+        devices: Processes on each machine; None for as many as suit it. More than one starts this program again for
+            each of the others, so only a command does that.
+        nodes: Machines.
+        command: What was typed, for the record.
+        progress: Show progress bars while data is made or read.
+        say: Told what was picked, and how it goes; by one process only.
+        watch: Given the task, gives what is called at the start and after each step; in one process only.
+
+    Raises:
+        FileExistsError: The folder holds a run, and `resume` is not set.
+        ValueError: The config or the data is wrong, or another than that of the run to be resumed.
+    """
+    folder = Path(folder)
+    task = prepare(config, progress=progress)
+    if devices is None:
+        devices = fitting_devices(task.config.optim.batch_size, folder)
+    precision = task.config.optim.precision
+    if precision == "auto":
+        precision = fitting_precision(task.shape, folder)
+        task = replace(task, config=replace(task.config, optim=replace(task.config.optim, precision=precision)))
+    # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
+    before = _look(folder, task, resume, {"devices": devices, "nodes": nodes})
+    if before.get("finished"):
+        return Result(before, None)
+    fabric = _launch(devices, nodes, precision)
+    torch.manual_seed(task.config.seed)
+    predictor = _build(task)
+    start = _start(task, predictor, before)
+    objective = build_objective(
+        task.config.objective,
+        predictor,
+        seed=task.config.seed,
+        height=task.picture[-2] if len(task.picture) == 3 else None,
+    )
+    record = _begin(task, predictor, fabric, command, precision, before, (devices, nodes)) | start
+    if fabric.is_global_zero:
+        _tell(task, record, say)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, task.config)
+        write_record(folder, record)
+    diary = _Diary(folder, record, watch(task)) if fabric.is_global_zero else None
+    fitted = fit(
+        predictor,
+        objective,
+        task.fresh or task.splits["train"],
+        task.splits["validation"],
+        task.config.optim,
+        folder,
+        seed=task.config.seed,
+        resume=resume,
+        fabric=fabric,
+        watch=diary or (lambda _: None),
+    )
+    result = _finish(folder, task, fitted, diary, fabric) if diary else Result(record, None)
+    fabric.barrier()
+    return result
+
+
+def fitting_devices(batch_size: int, folder: str | Path) -> int:
+    """How many processes suit this machine: as many as the run in the folder had, if there is one.
+
+    One for each GPU. On a CPU, processes of one thread share the work better than threads share an operation, so one
+    for each core, as long as each has 32 examples of a batch.
+
+    Args:
+        batch_size: Examples in a step, over all processes.
+        folder: The run folder.
+    """
+    before = read_record(Path(folder)).get("devices")
+    if before is not None:
+        return int(before)
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return max(1, min(torch.get_num_threads(), batch_size // EXAMPLES_EACH))
+
+
+def fitting_precision(shape: Sequence[int], folder: str | Path) -> Precision:
+    """The precision that suits data and machine: that of the run in the folder, if there is one.
+
+    bfloat16 makes convolutions faster on processors that have instructions for it; elsewhere it makes them slower.
+
+    Args:
+        shape: Of one input of the network; three numbers are a map.
+        folder: The run folder.
+    """
+    before = read_record(Path(folder)).get("precision")
+    if before is not None:
+        return cast(Precision, before)
+    on_cpu = not torch.cuda.is_available()
+    return "bf16-mixed" if on_cpu and len(shape) == 3 and _has_bfloat16() else "32-true"
+
+
+def _has_bfloat16() -> bool:
+    """Whether the processor has instructions for bfloat16; PyTorch has no public name for it."""
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+
+
+def _build(task: Task) -> Predictor:
+    config, stop, backbone = task.config, task.config.model.stop, task.config.data.backbone
+    assert stop != "auto"
+    assert backbone != "auto"
+    predictor = build_predictor(
+        config.model,
+        config.objective,
+        shape=task.shape,
+        classes=task.splits["train"].classes,
+        max_size=config.model.max_size,
+        stop=stop,
+        backbone=None if backbone == "none" else backbone,
+        fingerprint=task.fingerprint,
+    )
+    if isinstance(predictor.encoder, MLPEncoder):
+        predictor.encoder.standardise(task.splits["train"].batch(np.arange(len(task.splits["train"]))).x)
+    return predictor
+
+
+def _start(task: Task, predictor: Predictor, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Begin with the weights of another model, if the config names one; what the record says about it."""
+    name = task.config.model.start_from
+    if before or not name:  # a run that goes on has its weights in its checkpoint
+        return {"start": before["start"]} if "start" in before else {}
+    folder = model_folder(name)
+    model = Predictor.load(folder)
+    _check_inputs(task, model, name)
+    about = {
+        "model": portable(name),
+        "weights_sha256": read_description(folder)["weights_sha256"],
+        "git": model.record.get("git"),
+        "data": model.record.get("data"),
+        "anew": take_weights(predictor, model),
+    }
+    return {"start": about}
+
+
+def _check_inputs(task: Task, model: Predictor, name: str) -> None:
+    """Raise unless numbers mean the same to a model: columns of a table, features of a backbone."""
+
+    def told(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
+        return [(str(column["name"]), tuple(column["categories"])) for column in columns]
+
+    there = told(model.record.get("columns", []))
+    here = told([asdict(column) for column in task.splits["train"].columns])
+    if there and here and there != here:
+        raise ValueError(
+            f"{name} reads the columns {', '.join(column for column, _ in there)}, but the data has"
+            f" {', '.join(column for column, _ in here)}, or other texts in them: leave out start_from"
+        )
+    if isinstance(model.encoder, PretrainedEncoder):
+        read = (model.encoder.name, model.encoder.fingerprint)
+        if read != (task.config.data.backbone, task.fingerprint):
+            raise ValueError(f"{name} reads the features of {read[0]} with other weights: leave out start_from")
+
+
+def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of the run in the folder, if it may go on; empty if there is none."""
+    record = read_record(folder)
+    if not record.get("finished") and not (folder / CHECKPOINT).exists():
+        return {}  # nothing was learned that could be lost
+    state = "is finished" if record.get("finished") else "has begun"
+    if not resume:
+        raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
+    before, now = read_config(folder / CONFIG), to_dict(task.config)
+    if "precision" in record:
+        before.setdefault("precision", record["precision"])  # which older configs do not name
+    # What it did not know yet was as it is by default, or settled by what it did know.
+    before |= {
+        name: now[name] if value == "auto" else value
+        for name, value in (to_dict(RunConfig()) | FORMER).items()
+        if name not in before
+    }
+    differ = differences(before, now)
+    differ += differences({name: record.get(name) for name in launched}, launched)
+    began, begins = record.get("start", {}).get("model", ""), portable(task.config.model.start_from)
+    if began != begins:
+        differ.append(f"start_from was {began or 'empty'} and is now {begins or 'empty'}")
+    if record["data"]["sha256"] != task.data["sha256"]:
+        differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
+    if differ:
+        raise ValueError(f"the run in {folder} is another one: {'; '.join(differ)}. Choose another folder (--out)")
+    return record
+
+
+def _launch(devices: int, nodes: int, precision: Precision) -> Fabric:
+    check(devices >= 1, "devices", "at least 1", devices)
+    check(nodes >= 1, "nodes", "at least 1", nodes)
+    several = devices * nodes > 1
+    fabric = make_fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
+    if several:
+        fabric.launch()
+    if fabric.device.type == "cpu":
+        share_cores(fabric.local_rank, devices)
+    if fabric.world_size != devices * nodes:
+        raise RuntimeError(f"{devices * nodes} processes were asked for, but {fabric.world_size} are there")
+    return fabric
+
+
+def share_cores(place: int, processes: int) -> None:
+    """Keep to this process's part of the cores, where the system lets us: it may put two processes on one."""
+    if processes > 1 and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[place::processes] or cores)
+
+
+def _begin(
+    task: Task,
+    predictor: Predictor,
+    fabric: Fabric,
+    command: Sequence[str],
+    precision: Precision,
+    before: Mapping[str, Any],
+    launched: tuple[int, int],
+) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "finished": False,
+        "command": shlex.join(portable_command(command)),
+        "seed": task.config.seed,
+        "devices": launched[0],
+        "nodes": launched[1],
+        "processes": fabric.world_size,
+        "device": fabric.device.type,
+        "precision": precision,
+        **environment(),
+        "data": task.data,
+        "examples": {name: len(examples) for name, examples in task.splits.items()},
+        "picked": [pick._asdict() for pick in task.picks],
+        "parameters": sum(p.numel() for p in predictor.parameters()),
+        "minutes": before.get("minutes", 0.0),
+    }
+
+
+def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    numbers = ", ".join(f"{count:,} {name}" for name, count in record["examples"].items())
+    say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
+    for pick in task.picks:
+        say(f"Picked {pick.what} {pick.value}: {pick.reason}.")
+    if "start" in record:
+        anew = len(record["start"]["anew"])
+        parts = (
+            "all of them"
+            if not anew
+            else f"all but {anew}, which begin anew, as they do not fit or are of other classes"
+        )
+        say(f"Begins with the weights of {record['start']['model']}: {parts}.")
+    objective, optim = task.config.objective, task.config.optim
+    say(
+        f"Training {record['parameters']:,} parameters with {objective.objective} for {optim.epochs}"
+        f" epoch{'s' * (optim.epochs > 1)} on {record['processes']} x {record['device']}."
+    )
+
+
+class _Diary:
+    """Keeps the record of a run up to date, and passes on what happens."""
+
+    def __init__(self, folder: Path, record: dict[str, Any], watch: Watch) -> None:
+        self.folder, self.record, self.watch = folder, record, watch
+        self.minutes, self.start, self.epochs = record["minutes"], time.monotonic(), -1
+
+    def __call__(self, progress: Progress) -> None:
+        if self.epochs < 0:
+            self.epochs = len(progress.history)
+        if len(progress.history) > self.epochs:
+            self.update()
+            _tensorboard(self.folder, progress.history[self.epochs :])
+            self.epochs = len(progress.history)
+        self.watch(progress)
+
+    def update(self, **more: Any) -> None:
+        """Write what is known now."""
+        self.record |= {"minutes": round(self.minutes + (time.monotonic() - self.start) / 60, 3), **more}
+        write_record(self.folder, self.record)
+
+
+def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: Fabric) -> Result:
+    """Test the best weights, once, and write down all that is known about them."""
+    diary.update()  # testing is no training
+    best = Predictor.load(folder / BEST).to(fabric.device)
+    # Someone's own data may have no test examples: then the validation data has to do, and the report says so.
+    split = "test" if len(task.splits.get("test", ())) else "validation"
+    evaluation = evaluate(best, task.splits[split])
+    constant = best_constant(torch.from_numpy(task.splits["train"].counts))
+    told = report(*evaluation, best.classes, split=split, constant=constant)
+    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], split: told.to_json()}
+    if len(task.splits.get("seen", ())):  # images of training digits, as the paper's test images are
+        seen = evaluate(best, task.splits["seen"])
+        results["seen"] = report(*seen, best.classes, split="seen", constant=constant).to_json()
+    dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
+    about = {
+        "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
+        "columns": [asdict(column) for column in task.splits["train"].columns],
+        "constant": constant.tolist(),
+        "data": task.data,
+        "config": to_dict(task.config)
+        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from)},
+        "git": diary.record["git"],
+        "minutes": diary.record["minutes"],
+        "metrics": results,
+    }
+    best.record = about
+    best.cpu().save(folder / MODEL)
+    _draw(folder, task, fitted, best, evaluation, split)
+    diary.record |= {"finished": True, **results}
+    name = task.data["name"]
+    write_whole(folder / MODEL / CARD, model_card(name, diary.record, best, objective=task.config.objective.objective))
+    write_record(folder, diary.record)
+    return Result(diary.record, told)
+
+
+def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:
+    """Learning curve and predictions, where matplotlib is installed and there is something to be seen."""
+    if find_spec("matplotlib") is None:
+        return
+    from torchmultiset.viz.figures import choose, panels, save_curve, save_predictions
+
+    save_curve(fitted.history, folder / CURVE)
+    counts, target = evaluation
+    chosen = choose((counts == target).all(1))
+    pictures = task.pictures[split].inputs[np.array(chosen)]
+    if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
+        explained = best.explain(task.splits[split].batch(chosen).x)
+        shown = panels([*pictures], explained, target[chosen])
+        save_predictions(shown, best.classes, folder / PREDICTIONS)
+
+
+def _tensorboard(folder: Path, lines: Sequence[Mapping[str, int | float]]) -> None:
+    if find_spec("tensorboard") is None:
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        for line in lines:
+            for name in line.keys() - {"epoch"}:
+                writer.add_scalar(name, line[name], int(line["epoch"]))

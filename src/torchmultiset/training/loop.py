@@ -1,0 +1,394 @@
+"""The training loop.
+
+Every random choice is drawn from (seed, epoch, step, process), and a checkpoint holds all the rest. So a run that was
+killed and resumed ends with the same weights, to the bit, as one that was not.
+
+With several processes each takes its part of every batch, and gradients are averaged so that the step is that of the
+whole batch. Batch normalisation is the exception: each process normalises over its own part, and the running averages
+that are kept are those of process 0.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
+
+from torchmultiset._checks import check, check_one_of
+from torchmultiset._files import write_whole
+from torchmultiset.data import Batch, Examples
+from torchmultiset.data.augment import AUGMENTATIONS
+from torchmultiset.metrics import exact_match, f1
+from torchmultiset.model.objectives import Objective
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.training.config import OptimConfig
+from torchmultiset.training.evaluation import evaluate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["NotFiniteError", "Progress", "fit", "local_fabric"]
+
+CHECKPOINT, EPOCHS, BEST, BAD_BATCH = "checkpoint.pt", "epochs.jsonl", "best", "bad-batch.pt"
+
+
+class NotFiniteError(ValueError):
+    """The loss or its gradient became infinite or NaN."""
+
+
+@dataclass
+class Progress:
+    """Where a run is; what a checkpoint keeps apart from weights and optimiser."""
+
+    epoch: int = 0
+    """Epochs done."""
+    step: int = 0
+    """Steps done in this epoch."""
+    loss: float = math.nan
+    """Of the last step."""
+    loss_sum: float = 0.0
+    """Of this epoch's steps."""
+    seconds: float = 0.0
+    """That this epoch's steps took."""
+    best_em: float = -1.0
+    """Best exact match on the validation data so far."""
+    best_f1: float = -1.0
+    """F1 of the same weights."""
+    history: list[dict[str, int | float]] = field(default_factory=list)
+    """A line for each epoch that is done."""
+
+    def seen(self, examples: int, batch_size: int) -> int:
+        """How many examples there were so far, if an epoch has as many as this."""
+        return self.epoch * examples + min(self.step * batch_size, examples)
+
+
+def local_fabric() -> Fabric:
+    """One process on the CPU, or on the GPU if there is one: what `fit` uses unless it is told otherwise."""
+    return make_fabric(devices=1)
+
+
+def make_fabric(**settings: Any) -> Fabric:
+    """On NVIDIA's GPUs if there are any, else on the CPU: others have no double precision, which count heads need."""
+    from lightning_fabric import Fabric
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # else each process announces itself
+    return Fabric(accelerator="cuda" if torch.cuda.is_available() else "cpu", **settings)
+
+
+def fit(
+    predictor: Predictor,
+    objective: Objective,
+    train: Examples | Callable[[int], Examples],
+    validation: Examples,
+    optim: OptimConfig,
+    folder: str | Path,
+    *,
+    seed: int = 0,
+    resume: bool = False,
+    fabric: Fabric | None = None,
+    save_every: int = 200,
+    watch: Callable[[Progress], None] = lambda _: None,
+) -> Progress:
+    """Train a predictor; the weights that were best on the validation data are saved in ``folder/best``.
+
+    Ctrl-C ends it after the step at hand, with a checkpoint (and a `KeyboardInterrupt`); a second one ends it at once.
+
+    Args:
+        predictor: What is trained, in place; at the end it has the last weights, not the best.
+        objective: How to roll in, and which loss.
+        train: Examples to learn from; or a function that gives those of each epoch, from 0 on, as many each time.
+        validation: Examples whose exact match, after each epoch, chooses the best weights; the first of equals stays.
+            As long as no multiset is right, F1 chooses.
+        optim: How long, how fast.
+        folder: For checkpoint, best weights and `epochs.jsonl`; written by process 0.
+        seed: Of the order of the examples and of all sampling. PyTorch's own generator is set from it at each step.
+        resume: Go on from the checkpoint in the folder, if there is one. All else must be as it was.
+        fabric: Devices, precision and processes; launched by the caller. One process if None.
+        save_every: Steps between checkpoints; there is always one after an epoch.
+        watch: Called at the start, and after each step and each epoch, in each process.
+
+    Returns:
+        Where the run is at its end.
+
+    Raises:
+        NotFiniteError: The loss or its gradient became infinite or NaN. The batch is in the folder.
+    """
+    examples = _examples(train, 0, predictor)
+    optim = optim.settled(len(examples))
+    _check_arguments(predictor, validation, optim, seed, save_every)
+    augment = AUGMENTATIONS[optim.augment]
+    fabric = fabric or local_fabric()
+    fused = not _has_scaler(fabric)
+    adam = torch.optim.Adam(predictor.parameters(), lr=optim.lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
+    model, optimiser = fabric.setup(_Training(predictor, objective), adam)
+    steps = math.ceil(len(examples) / optim.batch_size)
+    schedule = _schedule(adam, optim, optim.epochs * steps)
+    settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
+    del settings["precision"]  # the fabric's
+    checkpoint = _Checkpoint(Path(folder), fabric, predictor, adam, schedule, settings)
+    progress = checkpoint.load(resume=resume)
+    watch(progress)
+
+    with _patience() as interruption:
+        while progress.epoch < optim.epochs:
+            model.train()
+            began = time.perf_counter() - progress.seconds
+            examples = _examples(train, progress.epoch, predictor)
+            for batch, share in _batches(examples, optim.batch_size, seed, progress, fabric):
+                generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
+                batch = augment(batch, generator)
+                loss = model(batch, generator) * share
+                optimiser.zero_grad()
+                fabric.backward(loss)
+                norm = _clip(fabric, model, optimiser, optim.clip)
+                progress.loss, stopped = _over_processes(fabric, interruption.beside(loss), "mean").tolist()
+                if not math.isfinite(progress.loss + norm):
+                    raise _not_finite(checkpoint, batch, progress)
+                optimiser.step()
+                schedule.step()
+                progress.step += 1
+                progress.loss_sum += progress.loss
+                progress.seconds = time.perf_counter() - began
+                watch(progress)
+                if progress.step % save_every == 0 or stopped:
+                    checkpoint.save(progress)
+                if stopped:
+                    raise _stop(fabric)
+            _end_epoch(checkpoint, validation, progress, len(examples))
+            checkpoint.save(progress)
+            watch(progress)
+            if _over_processes(fabric, torch.tensor(float(interruption.waits)), "sum"):
+                raise _stop(fabric)
+    fabric.barrier()
+    return progress
+
+
+class _Training(nn.Module):
+    """A predictor and its objective as one module whose forward pass is the loss: several processes see one forward."""
+
+    def __init__(self, predictor: Predictor, objective: Objective) -> None:
+        super().__init__()
+        self.predictor, self.objective = predictor, objective
+
+    def forward(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        return self.objective.loss(self.predictor, batch, generator)
+
+
+def _examples(train: Examples | Callable[[int], Examples], epoch: int, predictor: Predictor) -> Examples:
+    """The training examples of this epoch."""
+    examples = train(epoch) if callable(train) else train
+    _check_examples("train", examples, predictor)
+    largest = int((examples.labels >= 0).sum(1).max())
+    if largest > predictor.max_size:
+        raise ValueError(
+            f"train holds a multiset of {largest} labels, but the predictor names at most {predictor.max_size}:"
+            f" build it with max_size={largest}, or leave such examples out"
+        )
+    return examples
+
+
+def _check_examples(name: str, examples: Examples, predictor: Predictor) -> None:
+    check(len(examples) >= 1, name, "at least one example", len(examples))
+    check(examples.classes == predictor.classes, name, f"of the classes {predictor.classes}", examples.classes)
+
+
+def _check_arguments(
+    predictor: Predictor, validation: Examples, optim: OptimConfig, seed: int, save_every: int
+) -> None:
+    _check_examples("validation", validation, predictor)
+    for name, value in {"epochs": optim.epochs, "batch_size": optim.batch_size, "save_every": save_every}.items():
+        check(value >= 1, name, "at least 1", value)
+    check(optim.lr > 0, "lr", "above 0", optim.lr)
+    check(optim.clip >= 0, "clip", "at least 0", optim.clip)
+    check_one_of("schedule", optim.schedule, ("one-cycle", "constant"))
+    check_one_of("augment", optim.augment, AUGMENTATIONS)
+    check(seed >= 0, "seed", "at least 0", seed)
+
+
+def _batches(
+    train: Examples, size: int, seed: int, progress: Progress, fabric: Fabric
+) -> Iterator[tuple[Batch, float]]:
+    """This process's part of each batch left in the epoch, and what its mean weighs in the mean over processes."""
+    order = np.random.default_rng([seed, progress.epoch]).permutation(len(train))
+    for start in range(progress.step * size, len(train), size):
+        together = order[start : start + size]
+        mine = together[fabric.global_rank :: fabric.world_size]
+        # Nothing left for this process: it takes part all the same, since the others wait for it, but weighs nothing.
+        batch: Batch = fabric.to_device(train.batch(mine if len(mine) else together[:1]))
+        yield batch, len(mine) * fabric.world_size / len(together)
+
+
+def _generator(fabric: Fabric, *place: int) -> torch.Generator:
+    """A generator for the step at this place; PyTorch's own, which dropout uses, is set for it too."""
+    own, ours = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
+    # On the CPU without a detour over devices that are not there, which takes longer than all the rest here.
+    (torch.default_generator if fabric.device.type == "cpu" else torch).manual_seed(int(own))
+    return torch.Generator(fabric.device).manual_seed(int(ours))
+
+
+def _schedule(adam: torch.optim.Adam, optim: OptimConfig, steps: int) -> LRScheduler:
+    if optim.schedule == "constant":
+        return ConstantLR(adam, factor=1.0)
+    # Momentum stays: cycling it, as is the default, gains nothing here. A tenth of ten steps is no rise (and a division
+    # by zero), so a cycle has eleven at least.
+    return OneCycleLR(adam, max_lr=optim.lr, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
+
+
+def _has_scaler(fabric: Fabric) -> bool:
+    """Whether steps are scaled, for half precision: a fused Adam would not let the gradients be seen before."""
+    return getattr(fabric.strategy.precision, "scaler", None) is not None
+
+
+def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
+    """Clip the gradient (0: do not), and give its norm; 0 with a scaler, which skips infinite ones by itself."""
+    norm = fabric.clip_gradients(model, optimiser, max_norm=largest or math.inf, error_if_nonfinite=False)
+    assert norm is not None
+    return 0.0 if _has_scaler(fabric) else norm.item()
+
+
+def _end_epoch(checkpoint: _Checkpoint, validation: Examples, progress: Progress, examples: int) -> None:
+    """Validate, write the epoch's line, keep the weights if they are the best."""
+    em, mean_f1 = _validate(checkpoint.predictor, validation, checkpoint.fabric)
+    progress.epoch += 1
+    progress.history.append(
+        {
+            "epoch": progress.epoch,
+            "loss": progress.loss_sum / progress.step,
+            "validation_em": em,
+            "validation_f1": mean_f1,
+            "seconds": round(progress.seconds, 3),
+            "images_per_second": round(examples / progress.seconds, 1),
+        }
+    )
+    progress.step, progress.loss_sum, progress.seconds = 0, 0.0, 0.0
+    if em > progress.best_em or (em == 0 == progress.best_em and mean_f1 > progress.best_f1):
+        progress.best_em, progress.best_f1 = em, mean_f1
+        if checkpoint.fabric.is_global_zero:
+            record = {"epoch": progress.epoch, "validation_em": em}
+            checkpoint.predictor.save(checkpoint.folder / BEST, record=record)
+
+
+def _validate(predictor: Predictor, validation: Examples, fabric: Fabric) -> tuple[float, float]:
+    """Mean exact match and F1 over all processes, each of which predicts its part."""
+    for buffer in predictor.buffers():
+        buffer.copy_(fabric.broadcast(buffer.cpu()))  # all validate what process 0 would save
+    part = validation.subset(np.arange(fabric.global_rank, len(validation), fabric.world_size))
+    counts, target = evaluate(predictor, part)
+    sums = torch.stack([exact_match(counts, target).sum(), f1(counts, target).sum()])
+    em, mean_f1 = (total / len(validation) for total in _over_processes(fabric, sums, "sum").tolist())
+    return em, mean_f1
+
+
+def _over_processes(fabric: Fabric, values: Tensor, how: Literal["mean", "sum"]) -> Tensor:
+    reduced = fabric.all_reduce(fabric.to_device(values.detach().clone()), reduce_op=how)  # in place
+    assert isinstance(reduced, Tensor)
+    return reduced
+
+
+@dataclass
+class _Checkpoint:
+    """All that a run needs to go on."""
+
+    folder: Path
+    fabric: Fabric
+    predictor: Predictor
+    adam: torch.optim.Adam
+    schedule: LRScheduler
+    settings: dict[str, Any]
+    """What has to be the same when it goes on."""
+
+    def save(self, progress: Progress) -> None:
+        """Write the checkpoint and, first, the epochs it knows of."""
+        if not self.fabric.is_global_zero:
+            return
+        lines = "".join(json.dumps(line) + "\n" for line in progress.history)
+        write_whole(self.folder / EPOCHS, lines)
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        state |= {"progress": vars(progress), "settings": self.settings}
+        write_whole(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
+
+    def load(self, *, resume: bool) -> Progress:
+        """Where the run was, with everything set to how it was there; or a new one's start."""
+        path = self.folder / CHECKPOINT
+        state = None
+        if self.fabric.is_global_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            state = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+        state = self.fabric.broadcast(state)
+        if state is None:
+            return Progress()
+        if not resume:
+            raise FileExistsError(f"there is a run in {self.folder} already: resume it, or take another folder")
+        for name, value in self.settings.items():
+            was = (asdict(OptimConfig()) | state["settings"])[name]  # what it did not know yet was as it is by default
+            check(value == was, name, f"{was!r}, as in the run in {self.folder} that is to be resumed", value)
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        return Progress(**state["progress"])
+
+    def _parts(self) -> dict[str, Any]:
+        precision = self.fabric.strategy.precision
+        return {"predictor": self.predictor, "adam": self.adam, "schedule": self.schedule, "precision": precision}
+
+
+class _Interruption:
+    """Ctrl-C, once it came."""
+
+    waits = False
+
+    def beside(self, loss: Tensor) -> Tensor:
+        """The loss, and whether it came: all processes are to stop after the same step."""
+        return torch.stack([loss.detach(), loss.new_tensor(float(self.waits))])
+
+
+@contextmanager
+def _patience() -> Iterator[_Interruption]:
+    """Let Ctrl-C wait for the end of a step; a second one does not wait."""
+    interruption = _Interruption()
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interruption.waits = True
+        signal.signal(signal.SIGINT, before)
+
+    # Only Python's own handler is replaced, and only the main thread may do so.
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interruption
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(fabric: Fabric) -> KeyboardInterrupt:
+    """For all processes at once: when one has gone the others are ended, and process 0 is to have saved before."""
+    fabric.barrier()
+    return KeyboardInterrupt()
+
+
+def _not_finite(checkpoint: _Checkpoint, batch: Batch, progress: Progress) -> NotFiniteError:
+    """Save the batch, of which each process has a part, and say what happened."""
+    fabric, path = checkpoint.fabric, checkpoint.folder / BAD_BATCH
+    if fabric.world_size > 1:
+        path = path.with_stem(f"{path.stem}-{fabric.global_rank}")
+    write_whole(path, lambda file: torch.save(batch._asdict(), file))
+    what = f"the loss became {progress.loss}" if not math.isfinite(progress.loss) else "the gradient became infinite"
+    return NotFiniteError(
+        f"{what} in epoch {progress.epoch + 1} at step {progress.step + 1}; the batch is in {path}."
+        " Try a lower learning rate (lr), or clip the gradient (clip)"
+    )

@@ -1,0 +1,1 @@
+"""Tables and figures of data, predictions and models."""

@@ -1,0 +1,181 @@
+"""What confidence is worth: how often predictions are right that a model is so sure of, and what abstaining gives.
+
+Confidence is the probability of the predicted multiset, over all orders of its labels. A model is calibrated if of the
+predictions that it gives a probability of 0.8, 80% are right. It can be used to abstain if the surer predictions are
+the better ones, calibrated or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from rich.table import Table
+from torch import Tensor
+
+from torchmultiset._checks import check, check_counts
+from torchmultiset.data.examples import Examples
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.viz.scores import wilson
+from torchmultiset.viz.terminal import numbers_table
+
+__all__ = ["Answered", "Bin", "Calibration", "calibrate", "calibration_tables", "log_probabilities"]
+
+_THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+_POINTS = 100  # of a curve
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Predictions of about the same confidence: above `low`, at most `high`."""
+
+    low: float
+    high: float
+    examples: int
+    confidence: float
+    """Their mean."""
+    exact_match: float
+    interval: tuple[float, float]
+    """In which the exact match lies with 95% confidence (Wilson's)."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What is left when the model abstains wherever it is less sure."""
+
+    min_confidence: float
+    examples: int
+    coverage: float
+    """Share of the examples that are answered."""
+    exact_match: float | None
+    """Of the answers; None if there are none."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How confidence and exact match go together."""
+
+    examples: int
+    confidence: float
+    """Mean of all."""
+    exact_match: float
+    error: float
+    """Expected calibration error: how far confidence and exact match are apart in a bin, averaged over examples."""
+    bins: list[Bin]
+    """Those that have examples."""
+    answered: list[Answered]
+    curve: list[tuple[float, float]]
+    """Coverage and risk: the share of the answers that are wrong if only so many, the surest, are answered."""
+    area: float
+    """Under that curve: the mean risk over all coverages."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries."""
+        return asdict(self)
+
+
+def log_probabilities(
+    predictor: Predictor,
+    examples: Examples,
+    counts: Int64[Tensor, "n c"],
+    *,
+    beam: int = 8,
+    batch_size: int = 256,
+    watch: Callable[[int], None] = lambda _: None,
+) -> Float64[Tensor, " n"]:
+    """How probable the predictor finds multisets of a split, such as its predictions; logarithms.
+
+    Args:
+        predictor: What predicts.
+        examples: The split.
+        counts: One for each example (N, C).
+        beam: As for `Predictor.log_probability`.
+        batch_size: Examples at a time.
+        watch: Called with the number of examples after each batch.
+    """
+    check_counts("counts", counts, like=(len(examples), len(predictor.classes)))
+    device = next(predictor.parameters()).device
+    found = [torch.zeros(0, dtype=torch.float64)]
+    for start in range(0, len(examples), batch_size):
+        predicted = counts[start : start + batch_size]
+        x = examples.batch(np.arange(start, start + len(predicted))).x
+        found.append(predictor.log_probability(x.to(device), predicted.to(device), beam=beam).cpu())
+        watch(len(predicted))
+    return torch.cat(found)
+
+
+def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bins: int = 10) -> Calibration:
+    """Compare how sure predictions are with how often they are right.
+
+    Args:
+        confidence: Probability of each prediction (N,).
+        right: Which predictions are right (N,).
+        bins: Number of bins, equally wide.
+
+    Example:
+        >>> told = calibrate(torch.tensor([0.9, 0.9, 0.6, 0.2]), torch.tensor([True, True, False, False]))
+        >>> round(told.error, 3), [answered.exact_match for answered in told.answered[:2]]
+        (0.25, [0.5, 0.6666666666666666])
+        >>> told.curve
+        [(0.5, 0.0), (0.75, 0.3333333333333333), (1.0, 0.5)]
+    """
+    check(len(confidence) >= 1, "confidence", "of at least one example", confidence)
+    check(confidence.shape == right.shape, "right", f"of shape {tuple(confidence.shape)}", right)
+    check(bool(((confidence >= 0) & (confidence <= 1 + 1e-6)).all()), "confidence", "from 0 to 1", confidence)
+    check(bins >= 1, "bins", "at least 1", bins)
+    confidence, wrong = confidence.double().clamp(max=1), 1 - right.double()
+    place = (confidence * bins).ceil().long().clamp(min=1) - 1
+    made = [
+        _bin(i / bins, (i + 1) / bins, confidence[place == i], right[place == i]) for i in sorted({*place.tolist()})
+    ]
+    distance = sum(part.examples * abs(part.confidence - part.exact_match) for part in made)
+    surest, order = confidence.sort(descending=True)
+    risk = wrong[order].cumsum(0) / torch.arange(1, len(wrong) + 1)
+    # Examples of the same confidence are answered together.
+    last = torch.cat([surest[1:] != surest[:-1], torch.tensor([True])]).nonzero()[:, 0]
+    shown = last[torch.linspace(0, len(last) - 1, min(len(last), _POINTS)).round().long()]
+    coverage = (shown + 1).double() / len(wrong)
+    share = torch.diff(last + 1, prepend=torch.tensor([0])) / len(wrong)
+    return Calibration(
+        examples=len(right),
+        confidence=float(confidence.mean()),
+        exact_match=float(right.double().mean()),
+        error=distance / len(right),
+        bins=made,
+        answered=[_answered(confidence, right, threshold) for threshold in _THRESHOLDS],
+        curve=[*zip(coverage.tolist(), risk[shown].tolist(), strict=True)],
+        area=float((risk[last] * share).sum()),
+    )
+
+
+def calibration_tables(told: Calibration) -> list[Table]:
+    """The bins, and what abstaining gives, as tables that fit a terminal of 80 columns."""
+    title = f"How sure, and how often right (expected calibration error {told.error:.3f})"
+    bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% interval")
+    for part in told.bins:
+        low, high = part.interval
+        shares = (f"{part.confidence:.3f}", f"{part.exact_match:.3f}", f"{low:.3f}-{high:.3f}")
+        bins.add_row(f"{part.low:.2f}-{part.high:.2f}", f"{part.examples:,}", *shares)
+    bins.add_row("all", f"{told.examples:,}", f"{told.confidence:.3f}", f"{told.exact_match:.3f}", "")
+    headings = ("--min-confidence", "answered", "coverage", "exact match of the answers")
+    abstaining = numbers_table("What abstaining gives", *headings)
+    for kept in told.answered:
+        share = "-" if kept.exact_match is None else f"{kept.exact_match:.3f}"
+        abstaining.add_row(f"{kept.min_confidence:.2f}", f"{kept.examples:,}", f"{kept.coverage:.3f}", share)
+    return [bins, abstaining]
+
+
+def _bin(low: float, high: float, confidence: Tensor, right: Tensor) -> Bin:
+    hits = int(right.sum())
+    n = len(right)
+    return Bin(low, high, n, float(confidence.mean()), hits / n, wilson(hits, n))
+
+
+def _answered(confidence: Tensor, right: Tensor, threshold: float) -> Answered:
+    kept = right[confidence >= threshold]
+    share = float(kept.double().mean()) if len(kept) else None
+    return Answered(threshold, len(kept), len(kept) / len(right), share)

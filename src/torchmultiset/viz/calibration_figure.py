@@ -1,0 +1,62 @@
+"""A picture of what confidence is worth: reliability, and risk against coverage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from torchmultiset.viz.calibration import Calibration
+from torchmultiset.viz.preview import save_figure
+
+__all__ = ["draw_calibration", "save_calibration"]
+
+_BLUE, _GREY, _PALE = "#0969da", "#57606a", "#afb8c1"
+
+
+def save_calibration(told: Calibration, path: str | Path) -> None:
+    """Draw it into a PNG file; see `draw_calibration`."""
+    save_figure(draw_calibration(told), path)
+
+
+def draw_calibration(told: Calibration) -> Figure:
+    """Two plots side by side.
+
+    Reliability: exact match of the predictions of about the same confidence, with 95% intervals; on the dashed line it
+    is what the confidence says. The bars are how many there are. Risk against coverage: how many answers are wrong if
+    only the surest are given; on the dashed line, if all are.
+    """
+    figure = Figure(figsize=(8, 3.8), dpi=150, layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2)
+    _draw_reliability(left, told)
+    _draw_risk(right, told)
+    for axes in (left, right):
+        axes.legend(loc="upper left", frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color=_PALE, linewidth=0.5, alpha=0.6)
+    return figure
+
+
+def _draw_reliability(axes: Axes, told: Calibration) -> None:
+    for part in told.bins:
+        label = "share of the examples" if part is told.bins[0] else None
+        width = part.high - part.low
+        axes.bar(part.low + width / 2, part.examples / told.examples, 0.9 * width, color=_PALE, alpha=0.6, label=label)
+    axes.plot([0, 1], [0, 1], color=_GREY, linewidth=1, linestyle="--", label="calibrated")
+    found = [part.exact_match for part in told.bins]
+    reach = np.abs(np.array([part.interval for part in told.bins]).T - found)
+    means = [part.confidence for part in told.bins]
+    axes.errorbar(means, found, yerr=reach, color=_BLUE, marker="o", markersize=4, capsize=2, label="exact match")
+    axes.set_title(f"Reliability (expected calibration error {told.error:.3f})", fontsize=10)
+    axes.set(xlabel="confidence", ylabel="exact match", xlim=(0, 1.02), ylim=(0, 1.02))
+
+
+def _draw_risk(axes: Axes, told: Calibration) -> None:
+    coverage, risk = zip(*told.curve, strict=True)
+    axes.plot(coverage, risk, color=_BLUE, label="the surest answers")
+    axes.axhline(1 - told.exact_match, color=_GREY, linewidth=1, linestyle="--", label="all answers")
+    top = max(*risk, 1 - told.exact_match, 0.01)
+    axes.set_title(f"Risk against coverage (area {told.area:.3f})", fontsize=10)
+    axes.set(xlabel="share answered", ylabel="share of the answers that are wrong", xlim=(0, 1.02), ylim=(0, 1.3 * top))

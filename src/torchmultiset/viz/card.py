@@ -1,0 +1,83 @@
+"""The model card that a finished run leaves beside its model: what it knows, how it was made, how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchmultiset.model.predictor import Predictor
+
+__all__ = ["CARD", "model_card"]
+
+CARD = "README.md"
+_MANY = 20
+
+
+def model_card(
+    name: str,
+    record: Mapping[str, Any],
+    predictor: Predictor,
+    *,
+    objective: str,
+    remarks: str = "",
+) -> str:
+    """As Markdown.
+
+    Args:
+        name: Of the model.
+        record: What ``run.json`` says.
+        predictor: The model, with its own record.
+        objective: What it learned with.
+        remarks: What else to say, as Markdown: where the data is from and under what licence, for example.
+    """
+    data, classes, shape = record["data"], predictor.classes, predictor.record["input"]["shape"]
+    split = "test" if "test" in record else "validation"
+    told = record[split]
+    size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
+    named = ", ".join(classes[:_MANY]) + (f" and {len(classes) - _MANY} more" if len(classes) > _MANY else "")
+    examples = ", ".join(f"{count:,} {split}" for split, count in record["examples"].items())
+    lines = [
+        f"# {name}",
+        "",
+        f"Names the multiset of labels of an input of shape {' x '.join(map(str, shape))}: {size} labels of"
+        f" {len(classes)} classes ({named}).",
+        "",
+        "## How it was made",
+        "",
+        f"- Data: {data['name']} ({examples} examples), SHA-256 {data['sha256'][:12]}",
+        f"- Command: `{record['command']}`",
+        f"- Objective {objective}, seed {record['seed']}, best epoch {record['best_epoch']} by exact match on"
+        f" validation data ({record['validation_em']:.3f})",
+        *_start(record.get("start")),
+        f"- {record['parameters']:,} parameters; {record['minutes']:.0f} minutes on {record['processes']} x"
+        f" {record['device']}; commit {(record.get('git') or 'unknown')[:12]}",
+        "",
+        "## How good it is",
+        "",
+        "On test data, looked at once:" if split == "test" else "On validation data; there was no test data:",
+        "",
+        "| size | examples | exact match (95%) | F1 per example | class F1 |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+        *(_row(size, numbers) for size, numbers in told["sizes"].items() if len(told["sizes"]) > 1),
+        _row("all", told["overall"], told["class_f1"]),
+        "",
+        "## Limits",
+        "",
+        f"It knows no other classes and names {size} labels, as in what it was taught with. The numbers hold for data"
+        " like that which it learned from; on other data, test it: `multiset evaluate`.",
+    ]
+    return "\n".join([*lines, *(["", remarks.strip()] if remarks else [])]) + "\n"
+
+
+def _start(start: Mapping[str, Any] | None) -> list[str]:
+    if start is None:
+        return []
+    data, commit = (start["data"] or {}).get("name", "unknown data"), (start["git"] or "unknown")[:12]
+    return [f"- Began with the weights of {start['model']}, learned from {data}, commit {commit}"]
+
+
+def _row(size: str, numbers: Mapping[str, Any], class_f1: float | None = None) -> str:
+    low, high = numbers["interval"]
+    exact = f"{numbers['exact_match']:.3f} ({low:.3f} to {high:.3f})"
+    of_classes = "-" if class_f1 is None else f"{class_f1:.3f}"  # it is known for all examples only
+    return f"| {size} | {numbers['examples']:,} | {exact} | {numbers['f1']:.3f} | {of_classes} |"

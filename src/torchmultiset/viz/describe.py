@@ -1,0 +1,205 @@
+"""What a data set holds: how many examples, how large their multisets are, which classes occur and repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from torchmultiset._checks import check
+from torchmultiset.data.examples import Examples
+from torchmultiset.viz.terminal import numbers_table
+
+__all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline", "splits_table", "tables"]
+
+# What a terminal can show; the JSON has all.
+_ROWS_OF_SIZES = 20
+_ROWS_OF_CLASSES = 40
+_BAR = 10
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """How often a class occurs in a split."""
+
+    labels: int
+    """How often in all: an example with two of it counts twice."""
+    examples: int
+    """How many examples hold it."""
+    most: int
+    """How many of it are in the one example that holds most of it."""
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """What one split holds."""
+
+    examples: int
+    labels: int
+    """Sizes of all multisets, added up."""
+    distinct: int
+    """How many different multisets there are."""
+    repeats: int
+    """How many examples hold a class more than once."""
+    sizes: dict[int, int]
+    """Size of the multiset -> how many examples have it; sizes that do not occur are left out."""
+    classes: dict[str, ClassSummary]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a data set holds; ``dataclasses.asdict`` makes JSON of it."""
+
+    classes: tuple[str, ...]
+    input_dtype: str
+    input_shape: tuple[int, ...]
+    """Of one input, as a batch is read: (channels, height, width) for images."""
+    boxes: bool
+    """Whether the place of each label's object is known."""
+    areas: bool
+    splits: dict[str, SplitSummary]
+
+
+def describe(splits: Mapping[str, Examples]) -> Description:
+    """Count what is in the splits of a data set. Of the inputs only one is read.
+
+    Args:
+        splits: By name; they share their classes.
+
+    Raises:
+        ValueError: If there is no example in any of them.
+
+    Example:
+        >>> pixels = np.zeros((3, 1, 8, 8), dtype=np.uint8)
+        >>> labels = np.array([[1, 1], [0, -1], [0, 1]])  # {dog, dog}, {cat} and {cat, dog}
+        >>> description = describe({"train": Examples(pixels, labels, classes=("cat", "dog"))})
+        >>> description.splits["train"].sizes
+        {1: 1, 2: 2}
+        >>> description.splits["train"].classes["dog"]
+        ClassSummary(labels=3, examples=2, most=2)
+    """
+    filled = [examples for examples in splits.values() if len(examples)]
+    check(bool(filled), "splits", "a data set with at least one example", dict.fromkeys(splits, 0))
+    first = filled[0].inputs[np.array([0])]
+    return Description(
+        classes=filled[0].classes,
+        input_dtype=str(first.dtype),
+        input_shape=first.shape[1:],
+        boxes=filled[0].boxes is not None,
+        areas=filled[0].areas is not None,
+        splits={name: _summary(examples) for name, examples in splits.items()},
+    )
+
+
+def _summary(examples: Examples) -> SplitSummary:
+    num_classes = len(examples.classes)
+    known = examples.labels >= 0
+    row, label = known.nonzero()[0], examples.labels[known].astype(np.int64)
+    # A number for each pair of an example and a class in it, so that wide data sets need no dense counts.
+    pair, count = np.unique(row * num_classes + label, return_counts=True)
+    most = np.zeros(num_classes, dtype=np.int64)
+    np.maximum.at(most, pair % num_classes, count)
+    labels, holding = (np.bincount(which, minlength=num_classes) for which in (label, pair % num_classes))
+    sizes, examples_of_size = np.unique(known.sum(1), return_counts=True)
+    return SplitSummary(
+        examples=len(examples),
+        labels=len(label),
+        distinct=len({tuple(labels) for labels in np.sort(np.where(known, examples.labels, -1)).tolist()}),
+        repeats=len(np.unique(pair[count > 1] // num_classes)),
+        sizes=dict(zip(sizes.tolist(), examples_of_size.tolist(), strict=True)),
+        classes={
+            name: ClassSummary(*numbers)
+            for name, *numbers in zip(examples.classes, labels.tolist(), holding.tolist(), most.tolist(), strict=True)
+        },
+    )
+
+
+def headline(description: Description) -> str:
+    """What the tables do not say, on one line.
+
+    Example:
+        >>> rows = np.zeros((2, 4), dtype=np.float32)
+        >>> headline(describe({"train": Examples(rows, np.array([[0], [1]]), classes=("cat", "dog"))}))
+        '2 classes, inputs float32 of shape 4, boxes and areas not known'
+    """
+    known = [name for name in ("boxes", "areas") if getattr(description, name)]
+    return (
+        f"{len(description.classes):,} class{'es' * (len(description.classes) > 1)}, "
+        f"inputs {description.input_dtype} of shape {' x '.join(map(str, description.input_shape))}, "
+        f"{' and '.join(known or ['boxes', 'areas'])} {'' if known else 'not '}known"
+    )
+
+
+def tables(description: Description) -> list[Table]:
+    """Splits, sizes and classes as tables that fit a terminal of 80 columns."""
+    return [splits_table(description), _sizes_table(description), _classes_table(description)]
+
+
+def splits_table(description: Description) -> Table:
+    """One row for each split."""
+    table = numbers_table("Splits", "split", "examples", "labels", "sizes", "mean size", "with repeats", "distinct")
+    for name, split in description.splits.items():
+        mean, repeats = (
+            (f"{split.labels / split.examples:.2f}", f"{split.repeats / split.examples:.1%}")
+            if split.examples
+            else ("-", "-")
+        )
+        sizes = _span(min(split.sizes), max(split.sizes)) if split.sizes else "-"
+        table.add_row(name, f"{split.examples:,}", f"{split.labels:,}", sizes, mean, repeats, f"{split.distinct:,}")
+    return table
+
+
+def _sizes_table(description: Description) -> Table:
+    splits = [split for split in description.splits.values() if split.examples]
+    every = [size for split in splits for size in split.sizes]
+    least, most = min(every), max(every)
+    width = -(-(most - least + 1) // _ROWS_OF_SIZES)
+    bins = [range(start, start + width) for start in range(least, most + 1, width)]
+    counts = [[sum(split.sizes.get(size, 0) for size in sizes) for split in splits] for sizes in bins]
+
+    table = numbers_table("Examples by size", "size", *_names(description), "share", "")
+    for sizes, row, share in zip(bins, counts, _shares(counts), strict=True):
+        table.add_row(_span(sizes[0], sizes[-1]), *map("{:,}".format, row), *share)
+    return table
+
+
+def _classes_table(description: Description) -> Table:
+    splits = [split for split in description.splits.values() if split.examples]
+    counts = [[split.classes[name].labels for split in splits] for name in description.classes]
+    shares = _shares(counts)
+    shown, title = [*range(len(counts))], "Labels by class"
+    if len(counts) > _ROWS_OF_CLASSES:
+        shown = sorted(shown, key=lambda i: -sum(counts[i]))[:_ROWS_OF_CLASSES]
+        title += f", top {_ROWS_OF_CLASSES} of {len(counts):,}"
+
+    table = numbers_table(title, "class", *_names(description), "share", "", "at most")
+    for i in shown:
+        name = description.classes[i]
+        most = max(split.classes[name].most for split in splits)
+        table.add_row(Text(name), *map("{:,}".format, counts[i]), *shares[i], str(most))
+    return table
+
+
+def _names(description: Description) -> list[str]:
+    """The splits that are not empty."""
+    return [name for name, split in description.splits.items() if split.examples]
+
+
+def _shares(counts: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
+    """The share of each row in the sum of all, as a number and as a bar; the longest bar is the largest row."""
+    sums = [sum(row) for row in counts]
+    total, largest = max(sum(sums), 1), max(*sums, 1)
+    return [(f"{row / total:.1%}", _bar(row / largest)) for row in sums]
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * _BAR * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _span(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"

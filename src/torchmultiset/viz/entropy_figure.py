@@ -1,0 +1,60 @@
+"""A picture of how sure a policy is at each step, beside the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from torchmultiset.viz.preview import save_figure
+
+__all__ = ["draw_oracle", "draw_path", "draw_policy", "save_entropy"]
+
+_BLUE, _GREY, _PALE = "#0072b2", "#57606a", "#afb8c1"
+
+
+def save_entropy(told: Mapping[str, Any], path: str | Path) -> None:
+    """Draw the curves of `entropy_curves` into a PNG file: lines are means, bands hold 90% of the examples."""
+    figure = Figure(figsize=(5, 3.8), dpi=150, layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    draw_oracle(axes, told, spread=True)
+    draw_path(axes, told)
+    draw_policy(axes, told, spread=True, label="policy", color=_BLUE)
+    axes.set(xlabel="step", ylabel=f"entropy ({told['unit']})")
+    axes.set_ylim(bottom=-0.05)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=_PALE, linewidth=0.5, alpha=0.6)
+    axes.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
+def draw_policy(axes: Axes, told: Mapping[str, Any], *, spread: bool, **style: Any) -> None:
+    """The policy's curve, over classes."""
+    _draw(axes, told["policy"], told["levels"] if spread else None, **style)
+
+
+def draw_path(axes: Axes, told: Mapping[str, Any]) -> None:
+    """The oracle's over classes, given what the policy named: what the multiset loss teaches it."""
+    curve = told["oracle_on_policy_path"]["classes"]
+    _draw(axes, curve, None, label="oracle, classes, after the policy's labels", color=_GREY, linestyle=":")
+
+
+def draw_oracle(axes: Axes, told: Mapping[str, Any], *, spread: bool) -> None:
+    """Both of the oracle's, over instances and over classes."""
+    levels = told["levels"] if spread else None
+    _draw(axes, told["oracle"]["instances"], levels, label="oracle, instances", color="black", linestyle="-")
+    _draw(axes, told["oracle"]["classes"], levels, label="oracle, classes", color=_GREY, linestyle="--")
+
+
+def _draw(axes: Axes, curve: Mapping[str, Any], levels: Sequence[float] | None, **style: Any) -> None:
+    steps = range(1, len(curve["mean"]) + 1)
+    axes.plot(steps, curve["mean"], linewidth=1.4, **style)
+    if levels is not None:
+        quantiles = np.array(curve["quantiles"])
+        axes.fill_between(steps, quantiles[:, 0], quantiles[:, -1], color=style["color"], alpha=0.18, linewidth=0)

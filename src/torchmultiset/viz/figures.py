@@ -1,0 +1,267 @@
+"""Pictures of what a model predicts, and of how it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64, Shaped
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from torchmultiset._checks import check
+from torchmultiset.model.predictor import Prediction
+from torchmultiset.viz.preview import captions, pixels_of, save_figure
+
+__all__ = ["Panel", "choose", "draw_curve", "draw_predictions", "panels", "save_curve", "save_predictions"]
+
+_DPI = 150
+# In inches.
+_IMAGE = 1.5
+_BARS = 1.5
+_GAP = 0.2
+_LINE = 0.15
+_TICKS = 0.14
+_STEP = 0.2  # the least for a row of bars
+_AT_LEAST = 0.12  # how many of a class a row is about
+_MARK = 0.3  # what a caption leaves for its tick or cross, and for being bold
+
+_FONT = FontProperties(family="DejaVu Sans", size=8)  # matplotlib brings it along
+_BOLD = FontProperties(family="DejaVu Sans", size=8, weight="bold")
+_SMALL = FontProperties(family="DejaVu Sans", size=5.5)
+_RIGHT, _WRONG, _PLAIN, _BLUE, _PALE = "#1a7f37", "#cf222e", "#57606a", "#0969da", "#afb8c1"
+_CLASSES = 12  # bars of a step: all classes if they are few, else those that matter most
+_STEPS = 10
+_ANYTHING = 0.005  # a probability that can be seen
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One input with what was predicted for it."""
+
+    image: Shaped[np.ndarray, "*input"]
+    counts: Int64[np.ndarray, " c"]
+    sequence: Sequence[int]
+    """Labels in the order in which they were named."""
+    probabilities: Float[np.ndarray, "t k"]
+    """Distribution over the labels before each of them was named; K is C, or C + 1 with END."""
+    truth: Int64[np.ndarray, " c"] | None = None
+    at_once: bool = False
+    """Whether all was said at once; row t is then how probable more than t of each class are."""
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the prediction is true, if that is known."""
+        return None if self.truth is None else bool((self.counts == self.truth).all())
+
+
+def panels(
+    images: Sequence[Shaped[np.ndarray, "*input"]],
+    prediction: Prediction,
+    truth: Int64[Tensor, "b c"] | None = None,
+) -> list[Panel]:
+    """A panel for each image of a batch.
+
+    Args:
+        images: The B inputs, (H, W), (1, H, W) or (3, H, W) each.
+        prediction: What `Predictor.explain` says of them.
+        truth: Their true counts (B, C), if known.
+    """
+    check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
+    made = []
+    at_once = prediction.sequence is None
+    for i, image in enumerate(images):
+        sequence = []
+        if prediction.sequence is not None:
+            sequence = [label for label in prediction.sequence[i].tolist() if label >= 0]
+        distributions = prediction.probabilities[i].float().numpy()
+        # With END there is one more choice to be seen: that nothing more is there.
+        end = distributions.shape[1] > prediction.counts.shape[1]
+        named = int(prediction.counts[i].max()) if at_once else len(sequence) + end
+        # That there is one more of a class is shown if it is likely enough to be seen.
+        named += at_once and bool((distributions[named:] >= _ANYTHING).any())
+        steps = min(max(named, 1), len(distributions))
+        made.append(
+            Panel(
+                image,
+                prediction.counts[i].numpy(),
+                sequence,
+                distributions[:steps],
+                None if truth is None else truth[i].numpy(),
+                at_once,
+            )
+        )
+    return made
+
+
+def choose(right: Bool[Tensor, " n"], *, number: int = 16) -> list[int]:
+    """Which examples to show: the first ones, a quarter of them wrong if there are so many, right ones first.
+
+    Example:
+        >>> import torch
+        >>> choose(torch.tensor([True, False, True, True, True, False]), number=4)
+        [0, 2, 3, 1]
+    """
+    good, bad = right.nonzero()[:, 0].tolist(), (~right).nonzero()[:, 0].tolist()
+    wrong = min(len(bad), max(number // 4, number - len(good)))
+    return good[: number - wrong] + bad[:wrong]
+
+
+def save_predictions(panels: Sequence[Panel], classes: Sequence[str], path: str | Path) -> None:
+    """Draw predictions into a PNG file; see `draw_predictions`."""
+    save_figure(draw_predictions(panels, classes), path)
+
+
+def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
+    """Each input with its prediction below, and beside it, step by step, the distribution over the labels.
+
+    Right predictions are green and ticked, wrong ones are red and crossed, with the truth below. The bar of the label
+    that was named is blue. Of a readout, the rows are how probable at least 1, 2, ... of each class are, and as many of
+    a class are blue as are predicted.
+
+    Args:
+        panels: What to draw, at least one.
+        classes: Names of the classes.
+    """
+    check(len(panels) >= 1, "panels", "at least one", len(panels))
+    truths = [panel.counts if panel.truth is None else panel.truth for panel in panels]
+    texts = captions(np.stack([*(panel.counts for panel in panels), *truths]), classes, width=_IMAGE - _MARK)
+    predicted = texts[: len(panels)]
+    true = [text if panel.right is False else [] for panel, text in zip(panels, texts[len(panels) :], strict=True)]
+    names = [*classes, "END"]
+    columns = min(len(panels), 4)
+    heights = [
+        max(_IMAGE + (len(p) + len(t)) * _LINE, len(panel.probabilities[:_STEPS]) * _high(panel) + _room(names))
+        for panel, p, t in zip(panels, predicted, true, strict=True)
+    ]
+    rows = [max(heights[i : i + columns]) + _GAP for i in range(0, len(panels), columns)]
+    wide = _IMAGE + 0.12 + _BARS + _GAP
+    width, height = columns * wide + _GAP, sum(rows) + _GAP
+    figure = Figure(figsize=(width, height), dpi=_DPI, facecolor="white")
+    for i, panel in enumerate(panels):
+        x, y = _GAP + i % columns * wide, _GAP + sum(rows[: i // columns])
+        axes = _axes(figure, x, y, _IMAGE, _IMAGE)
+        axes.imshow(pixels_of(panel.image), cmap="gray", vmin=0, vmax=255)
+        colour = {True: _RIGHT, False: _WRONG, None: _PLAIN}[panel.right]
+        for side in axes.spines.values():
+            side.set(color=colour, linewidth=2)
+        _bars(figure, panel, names, x + _IMAGE + 0.12, y)
+        mark = {True: "✓ ", False: "✗ ", None: ""}[panel.right]
+        _write(figure, x, y + _IMAGE, [mark + predicted[i][0], *predicted[i][1:]], colour, _BOLD)
+        if true[i]:
+            told = ["true: " + true[i][0], *true[i][1:]]
+            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, told, _PLAIN, _FONT)
+    return figure
+
+
+def save_curve(history: Sequence[Mapping[str, int | float]], path: str | Path) -> None:
+    """Draw the learning curve into a PNG file; see `draw_curve`."""
+    save_figure(draw_curve(history), path)
+
+
+def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
+    """Loss, and exact match and F1 on the validation data, after each epoch.
+
+    Args:
+        history: The lines of ``epochs.jsonl``.
+    """
+    check(len(history) >= 1, "history", "at least one epoch", len(history))
+    epochs = [line["epoch"] for line in history]
+    figure = Figure(figsize=(8, 3.2), dpi=_DPI, layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2)
+    left.plot(epochs, [line["loss"] for line in history], color=_BLUE, marker="o", markersize=3)
+    left.set(title="Training loss", xlabel="epoch")
+    for name, colour, label in (("validation_em", _RIGHT, "exact match"), ("validation_f1", _PLAIN, "F1")):
+        values = [line[name] for line in history]
+        right.plot(epochs, values, color=colour, marker="o", markersize=3, label=label)
+    best = max(history, key=lambda line: line["validation_em"])
+    right.annotate(
+        f"{best['validation_em']:.3f}",
+        (best["epoch"], best["validation_em"]),
+        (0, -12),
+        textcoords="offset points",
+        ha="center",
+        color=_RIGHT,
+    )
+    right.set(title="On validation data", xlabel="epoch", ylim=(0, 1.02))
+    right.legend(loc="best", frameon=False)
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color=_PALE, linewidth=0.5, alpha=0.6)
+    return figure
+
+
+def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float) -> None:
+    """A row of bars for each step, from top to bottom."""
+    steps = panel.probabilities[:_STEPS]
+    shown = _shown(steps, len(panel.counts))
+    chosen = [{label} for label in (*panel.sequence, len(panel.counts))]  # after the last label, END if there is one
+    if panel.at_once:
+        chosen = [set(np.flatnonzero(panel.counts > t).tolist()) for t in range(len(steps))]
+    high = _high(panel)
+    for t, probabilities in enumerate(steps):
+        room = _AT_LEAST if panel.at_once else 0
+        axes = _axes(figure, x + room, y + t * high, _BARS - room, high * 0.82)
+        colours = [_BLUE if t < len(chosen) and label in chosen[t] else _PALE for label in shown]
+        axes.bar(range(len(shown)), probabilities[shown], color=colours, width=0.8)
+        axes.set(ylim=(0, 1), xlim=(-0.6, len(shown) - 0.4))
+        axes.spines[["top", "left", "right"]].set_visible(False)
+        axes.spines["bottom"].set(color=_PALE, linewidth=0.6)
+        if panel.at_once:
+            axes.set_ylabel(f"≥{t + 1}", fontproperties=_SMALL, color=_PLAIN, labelpad=1)
+            axes.yaxis.label.set(rotation=0, ha="right", va="center")
+        if t == len(steps) - 1:
+            axes.set_xticks(range(len(shown)), [_short(names[label]) for label in shown], fontproperties=_SMALL)
+            axes.tick_params(axis="x", length=0, pad=1.5, rotation=90 if _upright(names) else 0, labelcolor=_PLAIN)
+            for label in axes.get_xticklabels():
+                label.set_parse_math(False)
+
+
+def _upright(names: Sequence[str]) -> bool:
+    """Whether names are too long to stand beside each other; END apart."""
+    return max(map(len, names[:-1])) > 2
+
+
+def _high(panel: Panel) -> float:
+    """Inches of each row of bars: all of them beside the image, unless they are too many."""
+    return max(_IMAGE / max(len(panel.probabilities[:_STEPS]), 4), _STEP)
+
+
+def _room(names: Sequence[str]) -> float:
+    """Inches that the names under the last row of bars take."""
+    return 0.6 if _upright(names) else _TICKS
+
+
+def _shown(steps: Float[np.ndarray, "t k"], num_classes: int) -> list[int]:
+    """Which classes have a bar, in their order."""
+    if steps.shape[1] <= _CLASSES:
+        return [*range(steps.shape[1])]
+    most = steps.max(0)
+    best = [int(i) for i in np.argsort(-most)[:_CLASSES] if most[i] >= _ANYTHING or i == num_classes]
+    return sorted(best)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 12 else name[:11] + "…"
+
+
+def _axes(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
+    """Axes at a place in inches from the upper left corner."""
+    full_width, full_height = figure.get_size_inches()
+    axes = figure.add_axes((x / full_width, 1 - (y + height) / full_height, width / full_width, height / full_height))
+    axes.set(xticks=[], yticks=[])
+    return axes
+
+
+def _write(figure: Figure, x: float, y: float, lines: Sequence[str], colour: str, font: FontProperties) -> None:
+    width, height = figure.get_size_inches()
+    for n, line in enumerate(lines, start=1):
+        # A class may be called $x$: nothing in a name is mathematics.
+        place = x / width, 1 - (y + n * _LINE) / height
+        figure.text(*place, line, fontproperties=font, color=colour, parse_math=False)

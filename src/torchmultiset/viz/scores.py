@@ -1,0 +1,257 @@
+"""How good predictions are, as tables for a terminal and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from torchmultiset._checks import check, check_counts
+from torchmultiset.metrics import class_f1, exact_match, f1, precision, recall
+from torchmultiset.multiset import cardinality, intersection
+from torchmultiset.viz.terminal import numbers_table
+
+__all__ = [
+    "ClassScores",
+    "Constant",
+    "Report",
+    "Scores",
+    "best_constant",
+    "in_words",
+    "report",
+    "tables",
+    "wilson",
+]
+
+# What a terminal can show; the JSON has all.
+_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How good the predictions for some examples are; means over them."""
+
+    examples: int
+    exact_match: float
+    interval: tuple[float, float]
+    """In which the exact match lies with 95% confidence (Wilson's)."""
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """How good the predictions of one class are, over all examples together."""
+
+    labels: int
+    """How often it is true."""
+    predicted: int
+    precision: float | None
+    """Share of the predicted ones that are true; None if none is predicted."""
+    recall: float | None
+    """Share of the true ones that are predicted; None if none is true."""
+    f1: float | None
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What one gets without looking at the input, by always giving the multiset that training data has most often."""
+
+    multiset: dict[str, int]
+    scores: Scores
+    class_f1: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All there is to say about the predictions for a split."""
+
+    split: str
+    overall: Scores
+    class_f1: float | None
+    """As the paper's tables have it: F1 averaged over classes."""
+    sizes: dict[int, Scores]
+    """Size of the true multiset -> scores of the examples that have it."""
+    classes: dict[str, ClassScores]
+    constant: Constant | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries; sizes become strings, as JSON wants it."""
+        told = asdict(self)
+        return told | {"sizes": {str(size): scores for size, scores in told["sizes"].items()}}
+
+
+def report(
+    counts: Int64[Tensor, "n c"],
+    target: Int64[Tensor, "n c"],
+    classes: Sequence[str],
+    *,
+    split: str = "test",
+    constant: Int64[Tensor, " c"] | None = None,
+) -> Report:
+    """Compare predictions with the truth.
+
+    Args:
+        counts: Predicted counts (N, C).
+        target: True counts (N, C).
+        classes: Names of the C classes.
+        split: What the examples are called.
+        constant: The multiset (C,) of the baseline row, from `best_constant`.
+
+    Example:
+        >>> target = torch.tensor([[2, 0], [1, 1], [0, 1]])
+        >>> told = report(torch.tensor([[2, 0], [1, 1], [1, 0]]), target, ["cat", "dog"])
+        >>> told.overall.exact_match, told.sizes[2].exact_match, told.classes["dog"].recall
+        (0.6666666666666666, 1.0, 0.5)
+    """
+    check_counts("target", target)
+    check_counts("counts", counts, like=(target.shape[0], target.shape[1]))
+    check(len(classes) == target.shape[1], "classes", f"{target.shape[1]} names", len(classes))
+    check(len(target) >= 1, "target", "at least one example", len(target))
+    sizes = cardinality(target)
+    return Report(
+        split=split,
+        overall=_scores(counts, target),
+        class_f1=_number(class_f1(counts, target)),
+        sizes={n: _scores(counts[sizes == n], target[sizes == n]) for n in sorted({*sizes.tolist()})},
+        classes=_by_class(counts, target, classes),
+        constant=None if constant is None else _constant(constant, target, classes),
+    )
+
+
+def best_constant(target: Int64[Tensor, "n c"]) -> Int64[Tensor, " c"]:
+    """The multiset (C,) that occurs most often: no other constant answer is right as often.
+
+    Example:
+        >>> best_constant(torch.tensor([[1, 0], [0, 2], [0, 2]]))
+        tensor([0, 2])
+    """
+    rows, times = torch.unique(target, dim=0, return_counts=True)
+    best: Tensor = rows[times.argmax()]
+    return best
+
+
+def wilson(right: int, of: int) -> tuple[float, float]:
+    """Wilson's 95% confidence interval of a share; it is sound for few examples and for shares near 0 and 1, too.
+
+    Example:
+        >>> [round(bound, 3) for bound in wilson(90, 100)], wilson(0, 10)[0]
+        ([0.826, 0.945], 0.0)
+    """
+    check(0 <= right <= of and of >= 1, "right", f"from 0 to {of}, of at least one", right)
+    z = 1.959963984540054  # 97.5% of the normal distribution lie below
+    share = right / of
+    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
+    reach = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    # Rounding must not push a bound past what it is exactly.
+    return (0.0 if right == 0 else centre - reach), (1.0 if right == of else centre + reach)
+
+
+def in_words(multiset: dict[str, int]) -> str:
+    """A multiset on one line.
+
+    Example:
+        >>> in_words({"cat": 2, "dog": 1}), in_words({})
+        ('cat ×2, dog', '(nothing)')
+    """  # noqa: RUF002  (the sign is meant)
+    items = [name if count == 1 else f"{name} ×{count}" for name, count in multiset.items()]  # noqa: RUF001
+    return ", ".join(items) or "(nothing)"
+
+
+def tables(report: Report) -> list[Table]:
+    """The report as tables that fit a terminal of 80 columns."""
+    shown = [_overall_table(report)]
+    if len(report.sizes) > 1:
+        shown.append(_sizes_table(report))
+    return [*shown, _classes_table(report)]
+
+
+def _scores(counts: Tensor, target: Tensor) -> Scores:
+    right = exact_match(counts, target).double()
+    means = (float(metric(counts, target).double().mean()) for metric in (precision, recall, f1))
+    return Scores(len(target), float(right.mean()), wilson(int(right.sum()), len(target)), *means)
+
+
+def _constant(constant: Tensor, target: Tensor, classes: Sequence[str]) -> Constant:
+    always = constant.expand_as(target).contiguous()
+    multiset = {name: int(count) for name, count in zip(classes, constant.tolist(), strict=True) if count}
+    return Constant(multiset, _scores(always, target), _number(class_f1(always, target)))
+
+
+def _by_class(counts: Tensor, target: Tensor, classes: Sequence[str]) -> dict[str, ClassScores]:
+    rows = (intersection(counts, target).sum(0), counts.sum(0), target.sum(0))
+    return {
+        name: ClassScores(
+            labels=true,
+            predicted=predicted,
+            precision=_share(shared, predicted),
+            recall=_share(shared, true),
+            f1=_share(2 * shared, predicted + true),
+        )
+        for name, shared, predicted, true in zip(classes, *(row.tolist() for row in rows), strict=True)
+    }
+
+
+def _share(part: int, of: int) -> float | None:
+    return part / of if of else None
+
+
+def _number(value: Tensor) -> float | None:
+    """NaN, which JSON does not know, means that there is none."""
+    return None if torch.isnan(value) else float(value)
+
+
+def _overall_table(report: Report) -> Table:
+    table = numbers_table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
+    table.add_row("this model", *_cells(report.overall), _show(report.class_f1))
+    if report.constant is not None:
+        table.add_row("always the same", *_cells(report.constant.scores), _show(report.constant.class_f1))
+        table.caption = f"always the same: {in_words(report.constant.multiset)}, the most frequent in training"
+        table.caption_justify = "left"
+    return table
+
+
+def _sizes_table(report: Report) -> Table:
+    sizes = [*report.sizes.items()]
+    title = "By size of the true multiset"
+    if len(sizes) > _ROWS:
+        sizes = sorted(sizes, key=lambda item: -item[1].examples)[:_ROWS]
+        title += f", the {_ROWS} most frequent of {len(report.sizes)}"
+    table = numbers_table(title, "size", "examples", *_HEADINGS)
+    for size, scores in sorted(sizes):
+        table.add_row(str(size), f"{scores.examples:,}", *_cells(scores))
+    return table
+
+
+def _classes_table(report: Report) -> Table:
+    classes = [*report.classes.items()]
+    title = "By class, over all examples"
+    if len(classes) > _ROWS:
+        classes = sorted(classes, key=lambda item: -item[1].labels)[:_ROWS]
+        title += f", the {_ROWS} most frequent of {len(report.classes)}"
+    table = numbers_table(title, "class", "labels", "predicted", "precision", "recall", "F1")
+    for name, scores in classes:
+        shares = map(_show, (scores.precision, scores.recall, scores.f1))
+        table.add_row(Text(name), f"{scores.labels:,}", f"{scores.predicted:,}", *shares)
+    return table
+
+
+_HEADINGS = ("exact match", "95% interval", "precision", "recall", "F1")
+
+
+def _cells(scores: Scores) -> list[str]:
+    low, high = scores.interval
+    means = (f"{value:.3f}" for value in (scores.precision, scores.recall, scores.f1))
+    return [f"{scores.exact_match:.3f}", f"{low:.3f}-{high:.3f}", *means]
+
+
+def _show(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

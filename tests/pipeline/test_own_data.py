@@ -1,0 +1,599 @@
+"""Data of one's own, from a file to a model that was tested, with one command and no flag."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import Run, runner
+from PIL import Image, ImageDraw
+from tiny_runs import task as tiny_task
+
+from torchmultiset.data.examples import Examples
+from torchmultiset.data.manifest import ManifestError, glance, read_manifest
+from torchmultiset.encoders import MLPEncoder
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.objectives import MultisetObjective
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline import resolve as picking
+from torchmultiset.pipeline.config import DataConfig, RunConfig
+from torchmultiset.pipeline.prepare import prepare
+from torchmultiset.pipeline.record import read_record
+from torchmultiset.pipeline.resolve import pick_objective
+from torchmultiset.policies import LSTMPolicy
+from torchmultiset.training import fit
+from torchmultiset.training.config import OptimConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path) -> Run:
+    """The command line, in an empty folder, where a few epochs are enough."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(OptimConfig, "settled", lambda self, _: replace(self, epochs=2, batch_size=16))
+    return runner(capsys, monkeypatch)
+
+
+def write_table(path: Path, rows: int = 60) -> None:
+    """Tickets for all, and a sandwich if it is far: in units that differ a lot."""
+    lines = [f"{1 + i % 3},{1000 * (i % 7)},{1 + i % 3},{int(i % 7 > 3)}" for i in range(rows)]
+    path.write_text("\n".join(["people,metres,count:ticket,count:sandwich", *lines]))
+
+
+def draw_dots(folder: Path, *, size: tuple[int, int], number: int = 24, suffix: str = "png", most: int = 3) -> None:
+    folder.mkdir()
+    lines = ["image,labels"]
+    for i in range(number):
+        image = Image.new("RGB", size, "white")
+        pen = ImageDraw.Draw(image)
+        labels = (["red", "blue", "blue"] * 2)[: 1 + i % most]
+        for place, colour in enumerate(labels):
+            left = 2 + place * size[0] // 3
+            pen.ellipse([left, 4 + i, left + size[0] // 4, 4 + i + size[0] // 4], fill=colour)
+        image.save(folder / f"{i}.{suffix}")
+        lines.append(f"{i}.{suffix},{';'.join(labels)}")
+    (folder / "labels.csv").write_text("\n".join(lines))
+
+
+def write_arrays(folder: Path, shape: tuple[int, ...], number: int = 20) -> None:
+    folder.mkdir()
+    rng, lines = np.random.default_rng(0), []
+    for i in range(number):
+        np.save(folder / f"{i}.npy", rng.random(shape).astype(np.float32))
+        lines.append(json.dumps({"array": f"{i}.npy", "labels": ["x", "y", "y"][: 1 + i % 3]}))
+    (folder / "labels.jsonl").write_text("\n".join(lines))
+
+
+def write_hats(path: Path) -> None:
+    """A hat for all who wear red; how far it is does not matter, and often is not known."""
+    lines = []
+    for i in range(60):
+        hats, people, metres = i % 2, 1 + i % 3, ["", "1000", "5000"][i // 6 % 3]
+        lines.append(f"{'red' if hats else 'blue'},{people},{metres},{people},{hats}")
+    path.write_text("\n".join(["colour,people,metres,count:ticket,count:hat", *lines]))
+
+
+def numbers_of(path: Path) -> str:
+    return ", ".join(f"{len(examples)} {name}" for name, examples in read_manifest(path).items())
+
+
+def picked(lines: list[str]) -> dict[str, str]:
+    found = (re.fullmatch(r"Picked (\w+) (.+?): .+\.", line) for line in lines)
+    return dict(match.groups() for match in found if match)
+
+
+def values(config: RunConfig) -> dict[str, str]:
+    return {pick.what: pick.value for pick in prepare(config).picks}
+
+
+# One command
+
+
+def test_a_table_becomes_a_model_that_predicts(run, tmp_path):
+    write_table(tmp_path / "trips.csv")
+    code, lines, _ = run("train", "trips.csv")
+    assert code == 0
+    assert picked(lines) == {
+        "splits": numbers_of(tmp_path / "trips.csv"), "objective": "counts", "encoder": "mlp", "max_size": "4",
+        "batch_size": "16", "epochs": "2",
+    }  # fmt: skip
+    assert all(len(line) <= 80 for line in lines)
+    assert not any("Unlike the paper" in line for line in lines)
+    assert any(line.startswith("this model") for line in lines)
+    assert read_record(tmp_path / "runs" / "trips")["finished"]
+
+    tries = [line.split()[1:] for line in lines if line.startswith("  multiset ") and "--help" not in line]
+    assert [command[0] for command in tries] == ["predict", "evaluate"]
+    for command in tries:
+        assert run(*command)[0] == 0
+
+    (tmp_path / "new.csv").write_text("people,metres\n3,9000\n1,50\n")  # nobody knows the answer yet
+    code, lines, err = run("predict", "runs/trips", "new.csv", "--json")
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in lines]
+    assert [row["input"] for row in rows] == ["line 2", "line 3"]
+    assert all(row["labels"].keys() <= {"ticket", "sandwich"} and "truth" not in row for row in rows)
+
+
+def test_the_test_examples_of_training_can_be_predicted_again(run, tmp_path):
+    write_table(tmp_path / "trips.csv")
+    run("train", "trips.csv")
+    names = {
+        json.loads(line)["input"] for line in run("predict", "runs/trips", "trips.csv", "--split", "test", "--json")[1]
+    }
+    assert names == {*read_manifest(tmp_path / "trips.csv")["test"].ids}
+    everyone = run("predict", "runs/trips", "trips.csv", "--json")[1]
+    assert len(everyone) == 60
+
+
+def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
+    draw_dots(tmp_path / "dots", size=(80, 72))
+    code, lines, _ = run("train", "dots/")
+    assert code == 0
+    told = picked(lines)
+    assert (told["backbone"], told["image_size"], told["objective"]) == ("none", "80", "counts")
+    assert (tmp_path / "runs" / "dots" / "predictions.png").exists()
+    (tmp_path / "new").mkdir()
+    Image.new("RGB", (300, 200)).save(tmp_path / "new" / "a.jpg")
+    assert len(run("predict", "runs/dots", "new", "--json")[1]) == 1
+
+
+def test_own_images_can_begin_with_a_model_of_grey_ones(run, tmp_path):
+    draw_dots(tmp_path / "dots", size=(80, 72), number=12)
+    code, lines, err = run("train", "dots", "--start-from", "mnist-multi-1-4")
+    assert (code, "Traceback" in err) == (0, False)
+    assert any(line.startswith("Begins with the weights of mnist-multi-1-4: all but ") for line in lines)
+    assert Predictor.load(tmp_path / "runs" / "dots" / "model").record["input"]["shape"] == [1, 100, 100]
+    assert run("predict", "runs/dots", "dots/0.png", "--json")[0] == 0
+    (_, _, err) = run("train", "dots", "--grey", "--backbone", "efficientnet-lite0", "--out", "new")
+    assert "reads colours: leave out grey" in err
+
+
+def test_photographs_get_a_pretrained_backbone(run, tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    draw_dots(tmp_path / "photos", size=(300, 200), number=12, suffix="jpg")
+    code, lines, _ = run("train", "photos")
+    assert code == 0
+    told = picked(lines)
+    assert (told["backbone"], told["image_size"]) == ("efficientnet-lite0", "256")
+    assert told["objective"] == "power"  # a few multisets, again and again
+    assert (tmp_path / "photos-efficientnet-lite0-256" / "features.f16").exists()
+    assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 256, 256]
+
+
+def test_a_jsonl_file_becomes_a_model_that_predicts(run, tmp_path):
+    rows = [{"features": [i % 4, i % 3], "labels": {"cat": i % 4, "dog": i % 3}} for i in range(60)]
+    (tmp_path / "pets.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, lines, _ = run("train", "pets.jsonl")
+    assert code == 0
+    assert picked(lines)["splits"] == numbers_of(tmp_path / "pets.jsonl")
+    assert run("evaluate", "runs/pets", "pets.jsonl")[0] == 0
+    (tmp_path / "new.jsonl").write_text('{"features": [3, 0], "id": "a"}\n{"features": [0, 2], "id": "b"}\n')
+    code, lines, err = run("predict", "runs/pets", "new.jsonl", "--json")
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["input"] for line in lines] == ["a", "b"]
+
+
+def test_arrays_of_height_and_width_are_images_of_one_channel(run, tmp_path):
+    write_arrays(tmp_path / "maps", (40, 44))
+    code, lines, _ = run("train", "maps/labels.jsonl")
+    assert code == 0
+    assert picked(lines)["encoder"] == "conv"
+    assert read_record(tmp_path / "runs" / "maps")["finished"]
+    assert run("evaluate", "runs/maps", "maps", "--split", "validation")[0] == 0
+    known = {}
+    for line in run("predict", "runs/maps", "maps", "--json")[1]:
+        row = json.loads(line)
+        known[row["input"]] = row["labels"]
+    assert len(known) == 20
+    np.save(tmp_path / "two.npy", np.stack([np.load(tmp_path / "maps" / f"{i}.npy") for i in (0, 1)]))
+    _, lines, err = run("predict", "runs/maps", "maps/0.npy", "two.npy", "--json")
+    assert err == ""
+    assert [json.loads(line)["labels"] for line in lines] == [known["0.npy"], known["0.npy"], known["1.npy"]]
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_arrays_of_height_and_width_can_be_exported(run, tmp_path):
+    pytest.importorskip("onnxruntime")
+    write_arrays(tmp_path / "maps", (24, 24))
+    run("train", "maps", "--hidden", "4", "--channels", "4", "4")
+    code, lines, _ = run("export", "runs/maps", "--data", "maps", "--split", "all", "--out", "maps.onnx")
+    assert code == 0
+    assert lines[0].startswith("maps.onnx gives PyTorch's predictions on 20 inputs")
+    assert any("shape B x 1 x 24 x 24" in line for line in lines)
+
+
+def test_arrays_that_are_too_small_are_told_the_least_size_that_works(run, tmp_path):
+    write_arrays(tmp_path / "small", (3, 10, 10))
+    code, lines, err = run("train", "small")
+    assert (code, lines) == (1, [])
+    assert "images of at least 20x20 pixels (fewer channels take smaller ones), but is (10, 10)" in err
+    write_arrays(tmp_path / "enough", (3, 20, 20))
+    assert run("train", "enough", "--hidden", "4")[0] == 0
+    assert run("train", "small", "--hidden", "4", "--channels", "8")[0] == 0
+
+
+def test_a_table_with_texts_and_empty_cells_becomes_a_model_that_reads_others(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(OptimConfig, "settled", lambda self, _: replace(self, epochs=30, batch_size=16))
+    write_hats(tmp_path / "hats.csv")
+    code, lines, _ = run("train", "hats.csv")
+    assert code == 0
+    assert "Picked categories 2 (blue, red): 'colour' holds text." in lines
+    (mean,) = (line for line in lines if line.startswith("Picked mean "))
+    assert re.fullmatch(r"Picked mean \d+ of 'metres': for its 24 empty cells\.", mean)
+    assert all(len(line) <= 80 for line in lines)
+    model = Predictor.load(tmp_path / "runs" / "hats" / "model")
+    assert [column["name"] for column in model.record["columns"]] == ["colour", "people", "metres"]
+    assert model.record["columns"][0]["categories"] == ["blue", "red"]
+
+    # A table of its own, without labels, in another order; what matters is known by name.
+    (tmp_path / "new.csv").write_text("people,metres,colour\n2,1000,red\n3,,blue\n1,5000,red\n")
+    code, lines, err = run("predict", "runs/hats", "new.csv", "--json")
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["labels"] for line in lines] == [
+        {"hat": 1, "ticket": 2}, {"ticket": 3}, {"hat": 1, "ticket": 1},
+    ]  # fmt: skip
+    assert run("evaluate", "runs/hats", "hats.csv")[0] == 0
+    assert run("compare", "hats.csv", "runs/hats", "runs/hats")[0] == 0
+
+    (tmp_path / "wrong.csv").write_text("people,metres\n2,1000\n")
+    code, _, err = run("predict", "runs/hats", "wrong.csv")
+    assert (code, "the column 'colour', which was there in training, is missing" in err) == (1, True)
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+def test_a_model_of_a_table_with_texts_can_be_exported_and_says_how_to_read_one(run, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    write_hats(tmp_path / "hats.csv")
+    run("train", "hats.csv")
+    code, _, err = run("export", "runs/hats", "--data", "hats.csv", "--out", "hats.onnx")
+    assert (code, err) == (0, "")
+    told = onnxruntime.InferenceSession("hats.onnx").get_modelmeta().custom_metadata_map
+    assert [column["categories"] for column in json.loads(told["columns"])] == [["blue", "red"], [], []]
+
+
+def test_a_model_that_knows_no_columns_refuses_texts_and_empty_cells(run, tmp_path):
+    rows = [{"features": [i % 4, i % 3], "labels": {"cat": i % 4, "dog": i % 3}} for i in range(20)]
+    (tmp_path / "pets.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run("train", "pets.jsonl")
+    (tmp_path / "numbers.csv").write_text("a,b\n1,2\n3,1\n")
+    assert run("predict", "runs/pets", "numbers.csv")[0] == 0
+    (tmp_path / "texts.csv").write_text("a\nred\nblue\nred\n")
+    code, _, err = run("predict", "runs/pets", "texts.csv")
+    assert (code, err) == (
+        1, "multiset: this model was trained on numbers alone, but texts.csv has texts or empty cells\n",
+    )  # fmt: skip
+
+
+# What is picked
+
+
+def test_names_and_categories_that_are_long_still_fit_in_a_line(tmp_path):
+    path, name = tmp_path / "t.csv", "what somebody once called a very long name of a column"
+    rows = [f"{['one such long category', 'another, not shorter one'][i % 2]!r},{i or ''},x" for i in range(40)]
+    path.write_text("\n".join([f"{name},{name}!,labels", *rows]).replace("'", '"'))
+    for pick in prepare(RunConfig(DataConfig(str(path)))).picks:
+        assert len(f"Picked {pick.what} {pick.value}: {pick.reason}.") <= 80
+
+
+def test_many_columns_with_texts_and_empty_cells_are_told_in_a_few_lines(tmp_path):
+    names = [*(f"text{i}" for i in range(30)), *(f"number{i}" for i in range(30))]
+    rows = [",".join([*["ab"[i % 2]] * 30, *[["", "1"][i % 2]] * 30, "x"]) for i in range(20)]
+    (tmp_path / "wide.csv").write_text("\n".join([",".join([*names, "labels"]), *rows]))
+    picks = prepare(RunConfig(DataConfig(str(tmp_path / "wide.csv")))).picks
+    told = [pick for pick in picks if pick.what in ("categories", "mean")]
+    assert len(told) == 10
+    assert ("categories", "of 26 more columns", "they hold text") in told
+    assert ("mean", "of 26 more columns", "for their empty cells") in told
+
+
+@pytest.mark.parametrize(
+    ("examples", "reason"),
+    [
+        (20, "with more, so few examples are learned by heart"),
+        (300, "as a rule, about 1,200 steps are enough for a first model"),
+        (20_000, "each example should be seen a few times"),
+    ],
+)
+def test_the_number_of_epochs_has_a_reason(tmp_path, examples, reason):
+    write_table(tmp_path / "trips.csv", examples)
+    picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "trips.csv")))).picks}
+    assert picks["epochs"].reason == reason
+
+
+@pytest.mark.parametrize(
+    ("objective", "labels", "expected"),
+    [
+        ("auto", ("x", "x;y"), None),  # a count head has no policy that could stop
+        ("multi", ("x", "x;y"), "policy"),
+        ("auto", ("x;x", "x;y"), "fixed"),  # but its answers can all have one size
+        ("one-step", ("x;x", "x;y"), None),  # which rounds each count by itself
+    ],
+)
+def test_a_way_to_stop_is_told_where_there_is_one(tmp_path, objective, labels, expected):
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,labels", *(f"{i},{labels[i % 2]}" for i in range(20))]))
+    task = prepare(RunConfig(DataConfig(str(path)), objective=ObjectiveConfig(objective)))
+    assert {pick.what: pick.value for pick in task.picks}.get("stop") == expected
+    assert task.config.model.stop == ("fixed" if labels[0] == "x;x" else "policy")
+
+
+@pytest.mark.parametrize(("labels", "objective"), [(3, "counts"), (5, "multi")])
+def test_a_tower_that_would_leave_no_map_is_not_picked(tmp_path, labels, objective):
+    write_arrays(tmp_path / "maps", (20, 20))
+    config = RunConfig(DataConfig(str(tmp_path / "maps")), ModelConfig(max_size=labels))
+    told = values(config)
+    assert (told["channels"], told["objective"]) == ("(16, 32)", objective)
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "expected"),
+    [
+        ([[1, 1], [1, 1], [2, 0], [2, 0]], 2, "power"),
+        ([[1, 1], [1, 1], [1, 1], [2, 0]], 2, "power"),  # three of four
+        ([[1, 1], [1, 1], [0, 2], [2, 0]], 2, "multi"),  # half of them
+        ([[1, 1] + [0] * 40] * 4, 4, "multi"),  # up to 4 of 42 classes: 163,185 multisets
+        ([[1, 1] + [0] * 40] * 4, 2, "power"),  # 2 of 42: 903
+        ([[5, 0], [5, 0]], 5, "counts"),
+    ],
+)
+def test_photographs_whose_multisets_occur_again_get_a_class_for_each(counts, most, expected):
+    known = np.array(counts)
+    auto = ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most
+    objective, model, picks = pick_objective(*auto, backbone=True, counts=known)
+    assert objective.objective == picks[0].value == expected
+    assert model.policy == ("transformer" if expected == "multi" else "auto")
+
+
+def test_a_class_for_each_multiset_is_not_picked_if_it_would_be_refused():
+    counts = np.zeros((4, 24), np.int64)
+    counts[:, 0] = 4  # 17,550 multisets of 4 labels, 20,475 of up to 4
+    for stop, expected in (("auto", "power"), ("fixed", "power"), ("policy", "multi")):
+        model = ModelConfig(stop=stop)
+        picked, _, _ = pick_objective(ObjectiveConfig(), model, (1280, 8, 8), 4, backbone=True, counts=counts)
+        assert picked.objective == expected
+
+
+@pytest.mark.parametrize(("most", "expected"), [(4, ("multi", "transformer")), (5, ("counts", "auto"))])
+def test_photographs_with_few_objects_get_a_policy(most, expected):
+    objective, model, picks = pick_objective(ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most, backbone=True)
+    assert (objective.objective, model.policy) == expected
+    assert [pick.value for pick in picks] == [value for value in expected if value != "auto"]
+    heads = ObjectiveConfig(count_head="cells")  # who asks for a count head gets one
+    assert pick_objective(heads, ModelConfig(), (1280, 8, 8), most, backbone=True)[0].objective == "counts"
+
+
+@pytest.mark.parametrize(
+    ("most", "changes", "expected"),
+    [
+        (3, {}, None),  # a map of 12x12 has room for them
+        (6, {}, "(16, 32)"),
+        (6, {"objective": "counts"}, None),  # who chooses chooses all of it
+        (6, {"channels": (8, 8, 16)}, None),
+    ],
+)
+def test_many_objects_get_a_finer_map(tmp_path, most, changes, expected):
+    draw_dots(tmp_path / "dots", size=(128, 128), most=most)
+    objective = ObjectiveConfig(objective=changes.get("objective", "auto"))
+    model = ModelConfig(channels=changes["channels"]) if "channels" in changes else ModelConfig()
+    told = values(RunConfig(DataConfig(data=str(tmp_path / "dots")), model, objective))
+    assert told.get("channels") == expected
+    assert told.get("objective") == (None if "objective" in changes else "counts")
+
+
+@pytest.mark.parametrize(("policy", "stop"), [("lstm", "auto"), ("auto", "end")])
+def test_who_asks_for_a_policy_or_for_end_gets_the_multiset_loss(tmp_path, policy, stop):
+    write_table(tmp_path / "trips.csv")
+    told = values(RunConfig(DataConfig(data=str(tmp_path / "trips.csv")), ModelConfig(policy=policy, stop=stop)))
+    assert told["objective"] == "multi"
+
+
+def test_without_the_extra_photographs_are_learned_from_scratch_with_a_word_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(picking, "find_spec", lambda _: None)
+    draw_dots(tmp_path / "photos", size=(300, 200), number=12)
+    picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "photos")))).picks}
+    assert (picks["backbone"].value, picks["image_size"].value) == ("none", "128")
+    assert 'pip install "torchmultiset[coco]"' in picks["backbone"].reason
+
+
+@pytest.mark.parametrize(("size", "image_size"), [((20, 28), "64"), ((100, 90), "100"), ((128, 128), "128")])
+def test_small_images_keep_their_size_unless_the_tower_needs_more(tmp_path, size, image_size):
+    draw_dots(tmp_path / "dots", size=size, number=12)
+    config = RunConfig(DataConfig(str(tmp_path / "dots")))
+    assert values(config)["image_size"] == image_size
+    assert prepare(config).shape == (3, int(image_size), int(image_size))
+
+
+def test_what_is_given_is_not_picked(tmp_path):
+    draw_dots(tmp_path / "dots", size=(300, 200), number=12)
+    data = DataConfig(str(tmp_path / "dots"), backbone="none", image_size=40)
+    assert (
+        values(RunConfig(data, ModelConfig(channels=(4,)), optim=OptimConfig(epochs=3)))
+        .keys()
+        .isdisjoint({"backbone", "image_size", "epochs"})
+    )
+    # An encoder of one's choice leaves no room for a backbone.
+    chosen = prepare(RunConfig(DataConfig(str(tmp_path / "dots")), ModelConfig(encoder="conv")))
+    assert chosen.config.data.backbone == "none"
+
+
+def test_splits_that_are_named_are_not_picked(tmp_path):
+    (tmp_path / "t.csv").write_text("a,labels,split\n1,x,train\n2,y;x,train\n3,x,validation\n")
+    assert "splits" not in values(RunConfig(DataConfig(str(tmp_path / "t.csv"))))
+
+
+def test_few_examples_are_seen_often_and_many_a_few_times():
+    epochs = [OptimConfig().settled(n).epochs for n in (1, 210, 1000, 10_000, 1_000_000)]
+    assert epochs == sorted(epochs, reverse=True)
+    assert epochs[-1] >= 8
+    assert epochs[1] > 50
+
+
+# What goes wrong
+
+
+def test_a_damaged_image_is_told_with_its_line_before_anything_is_learned(run, tmp_path):
+    draw_dots(tmp_path / "dots", size=(80, 72))
+    (tmp_path / "dots" / "3.png").write_bytes(b"no image")
+    code, lines, err = run("train", "dots")
+    assert (code, lines) == (1, [])
+    assert "1 problem in dots/labels.csv:\n  line 5: " in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_is_given_once(run, tmp_path):
+    code, _, err = run("train", "a.csv", "--data", "b.csv")
+    assert (code, err) == (2, "multiset: data is given twice, a.csv and --data: keep one\n")
+    (tmp_path / "c.toml").write_text('data = "b.csv"\n')
+    code, _, err = run("train", "a.csv", "--config", "c.toml")  # what is typed comes before what is in a file
+    assert (code, err) == (1, "multiset: there is no file or folder a.csv\n")
+
+
+def test_a_folder_without_a_list_says_what_is_missing(run, tmp_path):
+    (tmp_path / "photos").mkdir()
+    code, _, err = run("train", "photos")
+    assert code == 1
+    assert "labels.csv" in err
+
+
+def test_targets_larger_than_the_predictor_can_name_are_refused(tmp_path):
+    predictor = Predictor(MLPEncoder(1), LSTMPolicy(1, 128), ("x",), max_size=2)
+    examples = Examples(np.zeros((2, 1), np.float32), np.array([[0, -1, -1], [0, 0, 0]]), ("x",))
+    with pytest.raises(
+        ValueError, match="a multiset of 3 labels, but the predictor names at most 2: build it with max_size=3"
+    ):
+        fit(predictor, MultisetObjective(), examples, examples, OptimConfig(epochs=1), tmp_path)
+    small = examples.subset([0])
+    assert fit(predictor, MultisetObjective(), small, examples, OptimConfig(epochs=1), tmp_path).epoch == 1
+
+
+def test_as_long_as_nothing_is_right_f1_chooses_the_weights(tmp_path, monkeypatch):
+    validations = iter([(0.0, 0.2), (0.0, 0.5), (0.0, 0.4), (0.1, 0.3), (0.1, 0.9)])
+    monkeypatch.setattr("torchmultiset.training._validate", lambda *_: next(validations))
+    ours = tiny_task("plain", epochs=5)
+    best = []
+    fit(*ours, tmp_path, watch=lambda progress: best.append((progress.epoch, progress.best_em, progress.best_f1)))
+    assert sorted({*best[1:]}) == [
+        (0, -1.0, -1.0), (1, 0.0, 0.2), (2, 0.0, 0.5), (3, 0.0, 0.5), (4, 0.1, 0.3), (5, 0.1, 0.3),
+    ]  # fmt: skip
+    assert Predictor.load(tmp_path / "best").record["epoch"] == 4
+
+
+# Reading
+
+
+def test_a_glance_says_what_a_file_is_like(tmp_path):
+    draw_dots(tmp_path / "dots", size=(8, 8), number=2)
+    (tmp_path / "dots" / "1.png").unlink()
+    assert glance(tmp_path / "dots") == (2, (tmp_path / "dots" / "0.png",), True, False)
+    (tmp_path / "t.jsonl").write_text('{"features": [1]}\n{"features": [2], "split": "test"}\n')
+    assert glance(tmp_path / "t.jsonl") == (2, (), False, True)
+
+
+@pytest.mark.parametrize(("name", "text"), [("t.csv", "a,b\n1,2\n3,4\n"), ("t.jsonl", '{"features": [1, 2]}\n' * 2)])
+def test_inputs_without_labels_can_be_read_if_one_says_so(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ManifestError, match="labels"):
+        read_manifest(tmp_path / name)
+    read = read_manifest(tmp_path / name, classes=["x", "y"], labelled=False, fractions=(1, 0, 0))["train"]
+    assert read.inputs[np.array([0])].tolist() == [[1, 2]]
+    assert read.counts.tolist() == [[0, 0], [0, 0]]
+
+
+def test_features_are_standardised():
+    encoder = MLPEncoder(3)
+    x = torch.tensor([[1e6, 0.1, 2.0], [3e6, 0.1, 4.0], [5e6, 0.1, 9.0]])
+    encoder.standardise(x)
+    seen = (x - encoder.mean) / encoder.spread
+    assert torch.allclose(seen[:, [0, 2]].mean(0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(seen[:, [0, 2]].pow(2).mean(0), torch.ones(2), atol=1e-5)
+    assert seen[:, 1].abs().max() < 1e-6  # one that is always the same says nothing
+    other = MLPEncoder(3)
+    other.load_state_dict(encoder.state_dict())
+    assert torch.equal(other(x), encoder(x))
+
+
+# Too little data
+
+
+def readme_pets(folder: Path) -> Path:
+    """The table of the README, with a picture for each of its lines."""
+    (table,) = re.findall(r"^```\n(image,labels\n.*?)^```$", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+    for line in table.splitlines()[1:]:
+        Image.new("RGB", (64, 48), "white").save(folder / line.split(",")[0])
+    path = folder / "pets.csv"
+    path.write_text(table)
+    return path
+
+
+def test_the_three_lines_of_the_readme_are_too_few_and_it_is_told_how_many_are_needed(run, tmp_path):
+    readme_pets(tmp_path)
+    code, out, err = run("train", "pets.csv")
+    assert (code, out) == (1, [])
+    assert err == (
+        "multiset: pets.csv has 3 examples (2 with labels), too few to split into training, validation and test data:"
+        " add examples until there are at least 10 (a few hundred make a useful model), or give each a 'split'\n"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_so_it_is_with_any_table_that_names_no_splits(run, tmp_path, rows):
+    write_table(tmp_path / "trip.csv", rows)
+    code, _, err = run("train", "trip.csv")
+    assert code == 1
+    assert f"trip.csv has {rows} example{'s' * (rows > 1)} ({rows} with labels), too few to split" in err
+
+
+def test_problems_of_the_lines_come_first(run, tmp_path):
+    readme_pets(tmp_path)
+    (tmp_path / "sofa.jpg").unlink()
+    code, _, err = run("train", "pets.csv")
+    assert (code, err) == (1, "multiset: 1 problem in pets.csv:\n  line 3: there is no file sofa.jpg\n")
+
+
+def test_as_many_as_the_message_asks_for_are_enough(run, tmp_path):
+    write_table(tmp_path / "trip.csv", 10)
+    code, out, err = run("train", "trip.csv")
+    assert code == 0, err
+    assert any(line.startswith("Picked splits 7 train, 1 validation, 2 test: ") for line in out)
+    assert read_record(tmp_path / "runs" / "trip")["finished"]
+
+
+def test_with_splits_of_their_own_a_few_lines_are_enough(run, tmp_path):
+    (tmp_path / "trip.csv").write_text("people,labels,split\n1,ticket,train\n2,ticket:2,validation\n3,ticket:3,test\n")
+    code, _, err = run("train", "trip.csv")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("labelled", range(10))
+def test_the_only_example_with_a_label_is_for_training(run, tmp_path, labelled):
+    lines = [f"{i},{'cat' if i == labelled else ''}" for i in range(10)]
+    (tmp_path / "cats.csv").write_text("\n".join(["weight,labels", *lines]))
+    code, _, err = run("train", "cats.csv")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(1, "1 training example and no label in it"), (3, "3 training examples and no label in them")]
+)
+def test_training_examples_without_a_label_are_named(run, tmp_path, number, told):
+    lines = ["weight,labels,split", *(f"{i},,train" for i in range(number)), "8,cat,validation", "9,cat,test"]
+    (tmp_path / "cats.csv").write_text("\n".join(lines))
+    for flags in ((), ("--max-size", "2")):
+        code, _, err = run("train", "cats.csv", *flags)
+        assert (code, err) == (1, f"multiset: cats.csv has {told}: add training examples with labels\n")
+
+
+def test_a_table_without_any_label_is_told_so(run, tmp_path):
+    (tmp_path / "cats.csv").write_text("weight,labels\n" + "1,\n" * 12)
+    code, _, err = run("train", "cats.csv")
+    assert code == 1
+    assert "cats.csv" in err
+    assert "no line has a label: add examples with labels" in err

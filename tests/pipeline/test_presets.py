@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import get_args
+
+import pytest
+
+from torchmultiset.data.mnist_multi import VARIANTS
+from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.presets import MNIST_MULTI, PRESETS, RECIPES, PresetName, RecipeName, values_of
+
+
+@pytest.mark.parametrize("recipe", get_args(RecipeName))
+@pytest.mark.parametrize("preset", [None, *get_args(PresetName)])
+def test_presets_and_recipes_set_what_there_is_with_the_type_it_has(preset, recipe):
+    known = to_dict(RunConfig())
+    for name, value in values_of(preset, recipe).items():
+        assert type(value) is type(known[name]), name
+
+
+def test_the_names_are_those_of_the_table():
+    assert [*PRESETS] == [*get_args(PresetName)]
+    assert {*RECIPES} == {*get_args(RecipeName)}
+
+
+@pytest.mark.parametrize("preset", [name for name in get_args(PresetName) if name != "demo"])
+def test_the_paper_recipe_is_the_papers(preset):
+    # Appendix E: Adam at 1e-3; two ConvLSTM layers of 32 (512 for COCO); batches of 64 (32); 200 epochs (350 for ten).
+    values = to_dict(RunConfig()) | values_of(preset, "paper")
+    coco = preset.startswith("coco")
+    assert (values["lr"], values["schedule"], values["clip"], values["norm"]) == (1e-3, "constant", 0, "none")
+    assert (values["layers"], values["hidden"], values["batch_size"]) == (2, 512 if coco else 32, 32 if coco else 64)
+    assert values["epochs"] == (350 if preset == "mnist-multi-10" else 200)
+    assert values["channels"] == (10, 10, 32)
+    assert (values["backbone"], values["image_size"]) == (("resnet34", 600) if coco else ("none", 224))
+
+
+def test_the_fast_recipe_is_quicker_and_the_recipe_has_the_last_word():
+    for preset in get_args(PresetName):
+        fast, paper = values_of(preset, "fast"), values_of(preset, "paper")
+        assert fast["epochs"] <= paper["epochs"] / 10
+        assert fast["schedule"] == "one-cycle"
+        assert {name: fast.get(name) for name in ("data", "mnist_multi")} == {
+            name: paper.get(name) for name in ("data", "mnist_multi")
+        }
+    assert values_of("demo", "fast")["lr"] == 5e-3
+
+
+def test_the_data_of_the_presets():
+    assert all(MNIST_MULTI[name] is parameters for name, parameters in VARIANTS.items())
+    demo = asdict(MNIST_MULTI["demo"])
+    expected = {"sizes": (1, 4), "digit_px": (20, 28), "canvas": 60, "clutter": 4, "train": 60_000}
+    assert {name: demo[name] for name in expected} == expected
+    for name, preset in PRESETS.items():
+        if name.startswith("coco"):
+            assert "data" not in preset.values
+        else:
+            assert preset.values["data"] == f"data/{name}"
+            assert preset.values["mnist_multi"] in MNIST_MULTI
+
+
+def test_unknown_names_are_refused(without_shape_hook):
+    with pytest.raises(ValueError, match="preset must be one of 'demo'"):
+        values_of("mnist", "fast")
+    with pytest.raises(ValueError, match="recipe must be one of 'fast', 'paper'"):
+        values_of(None, "slow")

@@ -1,0 +1,601 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from packaging.version import Version
+from PIL import Image
+
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.load import load_data
+from torchmultiset.data.mnist_multi import MnistMulti, build
+from torchmultiset.encoders import make_backbone
+from torchmultiset.metrics import exact_match
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline import presets
+from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.prepare import check_config, prepare
+from torchmultiset.pipeline.record import (
+    differences,
+    environment,
+    portable,
+    portable_command,
+    read_config,
+    read_record,
+    write_record,
+)
+from torchmultiset.pipeline.run import fitting_devices, train
+from torchmultiset.training import local_fabric
+from torchmultiset.training.config import OptimConfig
+
+TINY = MnistMulti(
+    sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
+)
+MODEL = ModelConfig(channels=(6, 6), hidden=8)
+OPTIM = OptimConfig(epochs=2, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    build(folder, TINY, load_digits("bundled"))
+    return folder
+
+
+@pytest.fixture
+def config(digits):
+    return RunConfig(DataConfig(data=str(digits)), MODEL, ObjectiveConfig(), OPTIM, seed=3)
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """Images in which a colour means a class, all of them two pets."""
+    folder = tmp_path / "pets"
+    folder.mkdir()
+    lines = ["image,labels,split"]
+    for i in range(12):
+        Image.new("RGB", (40, 30), [(200, 30, 30), (30, 30, 200)][i % 2]).save(folder / f"{i}.png")
+        lines.append(f"{i}.png,{['cat:2', 'dog:2'][i % 2]},{['train', 'train', 'validation'][i // 4]}")
+    (folder / "labels.csv").write_text("\n".join(lines))
+    return folder
+
+
+# What is picked
+
+
+def test_auto_is_settled_by_the_training_data(config, pets):
+    task = prepare(config)
+    assert [pick[:2] for pick in task.picks] == [
+        ("objective", "counts"),
+        ("encoder", "conv"),
+        ("max_size", "2"),
+    ]
+    assert (task.config.model.stop, task.config.model.max_size) == ("policy", 2)
+    assert prepare(task.config).picks == ()
+
+    named = prepare(replace(config, objective=ObjectiveConfig("multi")))
+    assert ("policy", "conv-lstm") in [pick[:2] for pick in named.picks]
+    assert named.picks[-1] == ("stop", "policy", "training multisets have 1 to 2 labels")
+
+    same = prepare(replace(config, data=DataConfig(data=str(pets), image_size=32)))
+    assert ("stop", "fixed", "all training multisets have 2 labels") in same.picks
+    assert same.shape == (3, 32, 32)
+
+    room = replace(config, data=DataConfig(data=str(pets), image_size=32), model=replace(config.model, max_size=5))
+    larger = prepare(replace(room, objective=ObjectiveConfig("multi")))
+    assert ("stop", "policy", "training multisets have 2 labels, and max_size is 5") in larger.picks
+    assert "stop" not in {pick.what for pick in prepare(room).picks}  # a count head has no policy that stops
+
+
+def test_a_map_too_coarse_to_count_on_gets_a_policy(config):
+    coarse = replace(config, model=ModelConfig(channels=(2, 2), max_size=99))
+    picks = {pick.what: pick for pick in prepare(coarse).picks}
+    assert picks["objective"].value == "multi"
+    assert "too coarse to count 99 labels on" in picks["objective"].reason
+    heads = ObjectiveConfig(count_head="poisson")  # which need no map
+    assert prepare(replace(coarse, objective=heads)).config.objective.objective == "counts"
+
+
+def test_vectors_get_linear_layers_and_a_count_head_or_an_lstm(tmp_path, config):
+    (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
+    config = replace(config, data=DataConfig(data=str(tmp_path / "t.csv")))
+    for objective, picked in (("auto", {"objective": "counts"}), ("multi", {"policy": "lstm"})):
+        task = prepare(replace(config, objective=ObjectiveConfig(objective)))
+        assert {pick.what: pick.value for pick in task.picks}.items() >= {"encoder": "mlp", **picked}.items()
+    assert "policy" not in {pick.what for pick in prepare(config).picks}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": ModelConfig(max_size=1)}, "max_size must be at least 2"),
+        ({"model": ModelConfig(stop="fixed")}, "stop 'fixed' needs multisets of max_size, "),
+        ({"optim": OptimConfig(epochs=-1)}, "epochs must be at least 0"),
+        ({"optim": OptimConfig(lr=0.0)}, "lr must be more than 0"),
+        ({"optim": OptimConfig(lr=math.nan)}, "lr must be more than 0"),
+        ({"optim": OptimConfig(clip=math.inf)}, "clip must be at least 0"),
+        ({"model": ModelConfig(channels=())}, "channels must be at least one number"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"data": DataConfig()}, "no data is given"),
+    ],
+)
+def test_what_cannot_be_is_refused(config, change, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(replace(config, **change))
+
+
+def test_a_part_of_a_config_can_be_checked_alone():
+    with pytest.raises(ValueError, match="hidden must be at least 1"):
+        check_config(ModelConfig(hidden=0))
+
+
+def test_data_without_validation_examples_is_refused(config, tmp_path):
+    (tmp_path / "t.csv").write_text("a,labels,split\n1,x,train\n3,x;y,test\n")
+    with pytest.raises(ValueError, match="no validation examples to choose the best epoch by"):
+        prepare(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))))
+
+
+def test_mnist_multi_is_built_where_it_is_not_there_yet(config, tmp_path, monkeypatch, digits):
+    monkeypatch.setattr("torchmultiset.pipeline.prepare.MNIST_MULTI", {**presets.MNIST_MULTI, "demo": TINY})
+    wanted = replace(config, data=DataConfig(data=str(tmp_path / "new" / "demo"), mnist_multi="demo", mnist="bundled"))
+    task = prepare(wanted)
+    assert {name: len(examples) for name, examples in task.splits.items()} == {
+        "train": 48,
+        "validation": 16,
+        "test": 20,
+    }
+    assert task.data["sha256"] == prepare(config).data["sha256"]
+    before = (tmp_path / "new" / "demo" / "manifest.json").stat().st_mtime_ns
+    prepare(wanted)
+    assert (tmp_path / "new" / "demo" / "manifest.json").stat().st_mtime_ns == before
+
+
+# A whole run
+
+
+@pytest.fixture(scope="module")
+def finished(digits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    config = RunConfig(DataConfig(data=str(digits)), MODEL, ObjectiveConfig(), OPTIM, seed=3)
+    said: list[str] = []
+    command = ["multiset", "train", "--data", str(digits), f"--out={folder}"]
+    result = train(config, folder, command=command, say=said.append)
+    return config, folder, result, said
+
+
+def test_the_folder_holds_a_whole_run(finished):
+    _, folder, result, said = finished
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml", "run.json", "epochs.jsonl", "checkpoint.pt", "best", "model", "curve.png", "predictions.png",
+    }  # fmt: skip
+    assert [json.loads(line)["epoch"] for line in (folder / "epochs.jsonl").read_text().splitlines()] == [1, 2]
+    record = read_record(folder)
+    assert record == json.loads(json.dumps(result.record))
+    assert record["finished"]
+    assert record["seed"] == 3
+    assert record["threads"] == torch.get_num_threads()
+    assert release(record["versions"]["torch"]) == release(torch.__version__)
+    assert record["machine"]["cores"] == os.cpu_count()
+    assert record["examples"] == {"train": 48, "validation": 16, "test": 20}
+    assert record["git"] is None or re.fullmatch(r"[0-9a-f]{40}(\+changes)?", record["git"])
+    assert record["data"]["name"] == "digits"
+    assert record["minutes"] > 0
+    assert any(line.startswith("Picked max_size 2: ") for line in said)
+
+
+def release(version: str) -> str:
+    """A version without its build: 2.13.0 of 2.13.0+cpu."""
+    return Version(version).public
+
+
+@pytest.mark.parametrize("build", ["", "+cpu", "+cu130"])
+def test_the_record_names_the_release_of_pytorch_whatever_the_build(monkeypatch, build):
+    """PyTorch's ordinary wheel is 2.13.0 for pip, and calls itself 2.13.0+cu130."""
+    monkeypatch.setattr(torch, "__version__", release(torch.__version__) + build)
+    recorded = environment()["versions"]["torch"]
+    assert recorded == importlib.metadata.version("torch")
+    assert release(recorded) == release(torch.__version__)
+
+
+def test_nothing_in_it_names_a_place(finished, digits):
+    _, folder, _, _ = finished
+    for file in ("config.toml", "run.json", "model/predictor.json", "best/predictor.json"):
+        text = (folder / file).read_text()
+        assert str(digits.parent) not in text
+        assert str(Path.home()) + "/" not in text
+        assert socket.gethostname() not in text
+    assert read_record(folder)["command"] == "multiset train --data digits --out=first"
+    assert read_config(folder / "config.toml")["data"] == "digits"
+
+
+def test_the_model_is_the_best_one_and_was_tested(finished, digits):
+    _, folder, result, _ = finished
+    model = Predictor.load(folder / "model")
+    best = Predictor.load(folder / "best")
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), best.state_dict().values(), strict=True))
+    history = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    assert result.record["validation_em"] == max(line["validation_em"] for line in history)
+    splits = load_data(digits)
+    batch = splits["test"].batch(np.arange(20))
+    em = float(exact_match(model.predict(batch.x), batch.target).mean())
+    assert result.report.overall.exact_match == pytest.approx(em)
+    assert model.record["metrics"]["test"]["overall"]["exact_match"] == pytest.approx(em)
+    assert model.record["input"] == {"shape": [1, 28, 28], "dtype": "uint8", "exif": False}
+    rows = [tuple(row) for row in splits["train"].counts.tolist()]
+    assert rows.count(tuple(model.record["constant"])) == max(map(rows.count, rows))
+
+
+def test_the_model_has_a_card(finished):
+    _, folder, result, _ = finished
+    card = (folder / "model" / "README.md").read_text()
+    told = result.report
+    (row,) = re.findall(r"^\| all \|.*$", card, flags=re.MULTILINE)
+    assert row.startswith(f"| all | 20 | {told.overall.exact_match:.3f} (")
+    assert row.endswith(f") | {told.overall.f1:.3f} | {told.class_f1:.3f} |")
+    assert re.findall(r"^\| [12] \|.* \| - \|$", card, flags=re.MULTILINE)  # by size, there is none
+    assert result.record["command"] in card
+    assert "1 x 28 x 28" in card
+
+
+def test_it_can_be_run_again_from_its_config(finished, tmp_path):
+    config, folder, result, _ = finished
+    saved = read_config(folder / "config.toml")
+    resolved = to_dict(prepare(config).config)
+    assert differences(saved, resolved) == []
+    assert saved.keys() == resolved.keys()
+    again = train(prepare(config).config, tmp_path / "again")
+    assert again.report == result.report
+    weights = [Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "again")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
+    config, folder, _, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(FileExistsError, match="holds a run that is finished"):
+        train(config, folder)
+    result = train(config, folder, resume=True)
+    assert (result.record["finished"], result.report) == (True, None)
+    other = replace(config, optim=replace(OPTIM, epochs=5, lr=0.1), seed=4)
+    with pytest.raises(ValueError, match=r"epochs was 2 and is now 5; lr was 0\.003 and is now 0\.1; seed was 3"):
+        train(other, folder, resume=True)
+    with pytest.raises(ValueError, match="precision was 32-true and is now bf16-mixed"):
+        train(replace(config, optim=replace(OPTIM, precision="bf16-mixed")), folder, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_run_from_before_a_setting_was_known_goes_on(finished, tmp_path):
+    config, folder, _, _ = finished
+    shutil.copytree(folder, tmp_path / "old")
+    lines = (folder / "config.toml").read_text().splitlines()
+    younger = ("count_head", "fresh", "distort", "elastic", "augment")
+    (tmp_path / "old" / "config.toml").write_text("\n".join(line for line in lines if not line.startswith(younger)))
+    assert train(config, tmp_path / "old", resume=True).record["finished"]
+
+
+def test_a_run_from_before_a_setting_was_dropped_goes_on_if_it_made_no_difference(finished, tmp_path):
+    config, folder, _, _ = finished
+    shutil.copytree(folder, tmp_path / "old")
+    saved = tmp_path / "old" / "config.toml"
+    lines = saved.read_text()
+    saved.write_text(lines + "coaching = 0.0\n")
+    assert train(config, tmp_path / "old", resume=True).record["finished"]
+    saved.write_text(lines + "coaching = 0.5\n")
+    with pytest.raises(
+        ValueError, match=r"config\.toml has coaching = 0\.5, which was dropped: only 0\.0, its default"
+    ):
+        train(config, tmp_path / "old", resume=True)
+    saved.write_text(lines.replace('strategy = "greedy"', 'strategy = "mixed"'))
+    with pytest.raises(ValueError, match="strategy was mixed and is now greedy"):
+        train(config, tmp_path / "old", resume=True)
+
+
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
+    config, folder, result, _ = finished
+
+    class Stop(Exception):
+        pass
+
+    def stop_after_an_epoch(progress):
+        if progress.epoch == 1 and progress.step == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(config, tmp_path / "run", watch=lambda _: stop_after_an_epoch)
+    assert not read_record(tmp_path / "run")["finished"]
+    minutes = read_record(tmp_path / "run")["minutes"]
+    with pytest.raises(FileExistsError, match="holds a run that has begun"):
+        train(config, tmp_path / "run")
+    resumed = train(config, tmp_path / "run", resume=True)
+    assert resumed.report == result.report
+    assert resumed.record["minutes"] >= minutes > 0
+    weights = [Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "run")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path):
+    _, folder, _, _ = finished
+    said: list[str] = []
+    slow = replace(OPTIM, epochs=1, lr=1e-12)  # what it begins with is what it ends with
+    later = replace(config, model=replace(MODEL, start_from=str(folder)), optim=slow, seed=4)
+    command = ["multiset", "train", "--start-from", str(folder)]
+    result = train(later, tmp_path / "later", command=command, say=said.append)
+    begun, ended = (Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "later"))
+    learned = [name for name in begun if "running" not in name and "tracked" not in name]
+    assert all(torch.allclose(begun[name], ended[name], atol=1e-6) for name in learned)
+    assert "Begins with the weights of first: all of them." in said
+    assert result.record["start"]["anew"] == ()
+    assert result.record["start"]["data"]["name"] == "digits"
+    assert (
+        "- Began with the weights of first, learned from digits, " in (tmp_path / "later/model/README.md").read_text()
+    )
+    for file in ("config.toml", "run.json", "model/predictor.json", "model/README.md"):
+        assert str(folder.parent) not in (tmp_path / "later" / file).read_text()
+    assert len(result.record["start"]["weights_sha256"]) == 64
+    with pytest.raises(ValueError, match="start_from was first and is now empty"):
+        train(replace(later, model=MODEL), tmp_path / "later", resume=True)
+
+
+def test_a_run_that_goes_on_does_not_begin_again(finished, config, tmp_path):
+    shutil.copytree(finished[1], tmp_path / "first")
+    later = replace(config, model=replace(MODEL, start_from=str(tmp_path / "first")))
+
+    def stop(progress):
+        if progress.epoch == 1:
+            raise KeyboardInterrupt
+
+    whole = train(later, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(later, tmp_path / "run", watch=lambda _: stop)
+    other = replace(config, model=replace(MODEL, start_from="mnist-multi-4"))
+    with pytest.raises(ValueError, match="start_from was first and is now mnist-multi-4"):
+        train(other, tmp_path / "run", resume=True)
+    shutil.rmtree(tmp_path / "first")  # the checkpoint has all that is needed
+    resumed = train(later, tmp_path / "run", resume=True)
+    assert resumed.report == whole.report
+    assert resumed.record["start"] == json.loads(json.dumps(whole.record["start"]))
+
+
+def test_columns_must_mean_the_same_to_begin_with_a_model(config, tmp_path):
+    table = "{},{},labels,split\n1,2,x,train\n3,4,y,train\n5,6,y,validation\n"
+    runs = {}
+    for name, columns in {"first": "ab", "same": "ab", "turned": "ba"}.items():
+        (tmp_path / f"{name}.csv").write_text(table.format(*columns))
+        runs[name] = replace(config, data=DataConfig(data=str(tmp_path / f"{name}.csv")), model=ModelConfig())
+    train(runs["first"], tmp_path / "first")
+    begun = ModelConfig(start_from=str(tmp_path / "first"))
+    train(replace(runs["same"], model=begun), tmp_path / "same")
+    with pytest.raises(ValueError, match="reads the columns a, b, but the data has b, a"):
+        train(replace(runs["turned"], model=begun), tmp_path / "turned")
+
+
+def test_of_other_classes_only_what_reads_the_input_is_taken(finished, config, tmp_path):
+    build(tmp_path / "others", replace(TINY, classes=(2, 3)), load_digits("bundled"))
+    other = replace(config, data=DataConfig(data=str(tmp_path / "others")), optim=replace(OPTIM, epochs=1))
+    said: list[str] = []
+    result = train(replace(other, model=replace(MODEL, start_from=str(finished[1]))), tmp_path / "r", say=said.append)
+    anew = result.record["start"]["anew"]
+    assert anew
+    assert all(name.startswith("policy.") for name in anew)
+    assert any(f"all but {len(anew)}, which begin anew" in line for line in said)
+
+    wider = replace(config, model=replace(MODEL, channels=(7, 6), start_from=str(finished[1])))
+    with pytest.raises(ValueError, match=r"start_from.* are of another encoder: encoder\..*leave out start_from"):
+        train(wider, tmp_path / "wider")
+    assert not (tmp_path / "wider").exists()
+    nowhere = replace(config, model=replace(MODEL, start_from="nowhere"))
+    with pytest.raises(FileNotFoundError, match="there is no model nowhere"):
+        train(nowhere, tmp_path / "nowhere")
+
+
+def test_another_data_set_of_the_same_name_is_not_resumed(config, digits, tmp_path):
+    build(tmp_path / "digits", replace(TINY, seed=1), load_digits("bundled"))
+
+    def stop(progress):
+        if progress.epoch == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", watch=lambda _: stop)
+    with pytest.raises(ValueError, match=r"the data was .* and is now"):
+        train(replace(config, data=DataConfig(data=str(tmp_path / "digits"))), tmp_path / "run", resume=True)
+
+
+def test_a_run_that_failed_before_it_learned_anything_is_not_in_the_way(config, pets, tmp_path):
+    own = replace(config, data=DataConfig(data=str(pets), image_size=32))
+    with pytest.raises(ValueError, match="rank 'area' needs areas"):
+        train(replace(own, objective=ObjectiveConfig(objective="seq", rank="area")), tmp_path / "run")
+    assert train(own, tmp_path / "run").record["finished"]
+
+
+def test_own_images_without_test_examples_are_tested_on_validation(config, pets, tmp_path):
+    own = replace(config, data=DataConfig(data=str(pets), image_size=32))
+    result = train(own, tmp_path / "run")
+    assert result.report.split == "validation"
+    assert "validation" in result.record
+    assert Predictor.load(tmp_path / "run" / "model").record["input"]["exif"]
+
+
+def test_vectors_have_no_picture(config, tmp_path):
+    rows = [f"{i},{i % 3},{'x' * (i % 2) or 'y'},{['train', 'validation', 'test'][i % 3]}" for i in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,labels,split", *rows]))
+    result = train(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))), tmp_path / "run")
+    assert result.report.overall.examples == 4
+    assert (tmp_path / "run" / "curve.png").exists()
+    assert not (tmp_path / "run" / "predictions.png").exists()
+
+
+def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
+    own = replace(config, data=data, model=ModelConfig(hidden=8, units=(8,)))
+    result = train(own, tmp_path / "run")
+    assert (pets / "labels-efficientnet-lite0-64" / "features.f16").exists()
+    model = Predictor.load(tmp_path / "run" / "model")
+    assert model.record["input"]["shape"] == [3, 64, 64]
+    assert model.encoder.fingerprint == make_backbone("efficientnet-lite0").fingerprint()
+    assert result.report.overall.examples == 4
+    assert (tmp_path / "run" / "predictions.png").exists()
+
+
+def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(config, pets, tmp_path, monkeypatch):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    heights = []
+
+    def stop_here(*_, height, **__):
+        heights.append(height)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchmultiset.pipeline.run.build_objective", stop_here)
+    data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(config, data=data, model=ModelConfig(hidden=8, units=(8,))), tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run")
+    assert heights == [64, 28]
+
+
+def test_every_objective_runs(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmultiset.pipeline.run.find_spec", lambda _: None)  # no pictures: slow
+    for name in ("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"):
+        short = replace(config, objective=ObjectiveConfig(objective=name), optim=replace(OPTIM, epochs=1))
+        assert train(short, tmp_path / name).record["finished"]
+
+
+def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def add_scalar(self, name, value, step):
+            written.append((Path(self.folder).name, name, value, step))
+
+    fake = types.ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = SummaryWriter
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    monkeypatch.setattr(
+        "torchmultiset.pipeline.run.find_spec", lambda name: name in ("tensorboard", "matplotlib") or None
+    )
+    train(config, tmp_path / "run")
+    history = [json.loads(line) for line in (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()]
+    ems = [
+        (value, step) for folder, name, value, step in written if name == "validation_em" and folder == "tensorboard"
+    ]
+    assert ems == [(line["validation_em"], line["epoch"]) for line in history]
+
+
+def test_without_matplotlib_there_are_no_pictures(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmultiset.pipeline.run.find_spec", lambda _: None)
+    assert train(config, tmp_path / "run").record["finished"]
+    assert not list((tmp_path / "run").glob("*.png"))
+
+
+# Records
+
+
+def test_places_are_left_out():
+    assert portable("../data/x") == "../data/x"
+    assert portable("~/digits") == "digits"
+    assert portable("") == ""
+    assert portable_command(["--data=" + str(Path.cwd() / "a" / "b.csv"), "--lr=1"]) == ["--data=a/b.csv", "--lr=1"]
+
+
+def test_config_files(tmp_path):
+    (tmp_path / "a.yaml").write_text("epochs: 3\nchannels: [4, 5]\n")
+    assert read_config(tmp_path / "a.yaml") == {"epochs": 3, "channels": [4, 5]}
+    (tmp_path / "b.yml").write_text("")
+    assert read_config(tmp_path / "b.yml") == {}
+    (tmp_path / "old.yaml").write_text("epochs: 3\ncoaching: 0\n")
+    assert read_config(tmp_path / "old.yaml") == {"epochs": 3}
+    for name, text, message in [
+        ("c.toml", "epochs = ", "c.toml is not TOML"),
+        ("d.yaml", "a: [", "d.yaml is not YAML"),
+        ("e.yaml", "- 1", "must hold names with values"),
+        ("f.json", "{}", "must end in .toml, .yaml or .yml"),
+    ]:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_config(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="there is no config file"):
+        read_config(tmp_path / "no.toml")
+
+
+@pytest.mark.parametrize("name", ["a.toml", "a.yaml"])
+def test_a_config_file_that_may_not_be_read_is_told_as_such(name, monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", name)
+
+    (tmp_path / name).write_text("")
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        read_config(tmp_path / name)
+
+
+def test_a_damaged_record_is_told(tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run\.json is damaged"):
+        read_record(tmp_path)
+
+
+# How many processes
+
+
+@pytest.mark.parametrize(
+    ("cores", "batch_size", "processes"), [(1, 64, 1), (2, 64, 2), (2, 63, 1), (8, 96, 3), (2, 8, 1)]
+)
+def test_a_process_for_each_core_that_has_32_examples(monkeypatch, tmp_path, cores, batch_size, processes):
+    monkeypatch.setattr("torch.get_num_threads", lambda: cores)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert fitting_devices(batch_size, tmp_path) == processes
+
+
+def test_a_process_for_each_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert fitting_devices(8, tmp_path) == 4
+
+
+def test_a_run_goes_on_with_the_processes_it_had(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    write_record(tmp_path, {"devices": 3})
+    assert fitting_devices(64, tmp_path) == 3
+
+
+def test_their_number_follows_from_the_batch_size_that_was_picked(config, monkeypatch, tmp_path):
+    asked = []
+
+    def fitting(batch_size, folder):
+        asked.append((batch_size, folder))
+        return 1
+
+    monkeypatch.setattr("torchmultiset.pipeline.run.fitting_devices", fitting)
+    open_ = replace(config, optim=replace(config.optim, batch_size=0))
+    train(open_, tmp_path / "run", devices=None)
+    assert asked == [(read_config(tmp_path / "run" / "config.toml")["batch_size"], tmp_path / "run")]
+
+
+def test_only_gpus_with_double_precision_are_taken(monkeypatch):
+    monkeypatch.setattr("lightning_fabric.accelerators.MPSAccelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert local_fabric().device.type == "cpu"

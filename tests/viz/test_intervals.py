@@ -1,0 +1,60 @@
+"""Intervals over examples."""
+
+import numpy as np
+import pytest
+import torch
+
+from torchmultiset.metrics import class_f1, exact_match, f1
+from torchmultiset.viz.intervals import bootstrap, scores_of
+
+
+def some_counts(n, seed=0, right=0.7):
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, 3, (n, 4)).astype(np.uint8)
+    predicted = np.where(rng.random((n, 1)) < right, true, rng.integers(0, 3, (n, 4))).astype(np.uint8)
+    return predicted, true
+
+
+def test_the_scores_are_those_of_the_metrics():
+    predicted, true = some_counts(50)
+    told, known = torch.from_numpy(predicted).long(), torch.from_numpy(true).long()
+    expected = {
+        "em": float(exact_match(told, known).mean()),
+        "f1": float(f1(told, known).mean()),
+        "class_f1": float(class_f1(told, known)),
+    }
+    assert scores_of((predicted, true)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_classes_that_do_not_occur_do_not_count():
+    predicted, true = some_counts(30)
+    true[:, 2] = 0
+    expected = float(class_f1(torch.from_numpy(predicted).long(), torch.from_numpy(true).long()))
+    assert scores_of((predicted, true))["class_f1"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_interval_is_as_wide_as_theory_says():
+    counts = some_counts(2_000)
+    found, share = bootstrap([counts]), scores_of(counts)["em"]
+    low, high = found["em"]
+    assert high - low == pytest.approx(2 * 1.96 * (share * (1 - share) / 2_000) ** 0.5, rel=0.1)
+
+
+def test_every_score_lies_in_its_interval():
+    counts = some_counts(300)
+    found, scores = bootstrap([counts]), scores_of(counts)
+    assert {*found} == {*scores}
+    assert all(low < scores[name] < high for name, (low, high) in found.items())
+
+
+def test_an_example_is_drawn_with_the_predictions_of_all_seeds():
+    first, second = some_counts(400, right=0.5), some_counts(400, right=0.5)
+    # The same predictions twice are no new evidence.
+    assert bootstrap([first, first]) == pytest.approx(bootstrap([first]))
+    other = (second[0][::-1].copy(), second[1])
+    widths = [high - low for low, high in (bootstrap([first])["em"], bootstrap([first, other])["em"])]
+    assert widths[1] < widths[0]
+
+
+def test_it_is_the_same_each_time():
+    assert bootstrap([some_counts(100)]) == bootstrap([some_counts(100)])
