@@ -32,7 +32,6 @@ from torchmultiset.encoders import ConvEncoder
 from torchmultiset.encoders._pool import conv_max_pool, max_pool
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.policies import ConvLSTMPolicy
-from torchmultiset.policies._convolution import Convolution, Direct, Winograd
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step, greedy, rollout
 
@@ -98,16 +97,6 @@ def weight_gradient_by_patches(x: Tensor, grad: Tensor) -> Tensor:
     return grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1]).t() @ patches
 
 
-def nine_times(convolution: Convolution) -> Callable[[Tensor, Tensor], Tensor]:
-    """As in ten steps."""
-
-    def convolve(x: Tensor, weight: Tensor) -> Tensor:
-        weights = convolution.weights(weight)
-        return sum((convolution.results([convolution.read(x)], weights) for _ in range(9)), torch.zeros(()))
-
-    return convolve
-
-
 class Turned(torch.autograd.Function):
     """A convolution whose gradient is one with the weights turned around, not oneDNN's own."""
 
@@ -150,13 +139,9 @@ def ideas() -> list[Idea]:
     tower, gates, cell = maps(B, 10, 96, 96), maps(B, 128, 9, 9), maps(B, 32, 9, 9)
     table, chosen = maps(11, 128, 9, 9), torch.randint(0, 11, (B,))
     hidden, of_gates = (maps(*s, grad=False) for s in ((B, 32, 9, 9), (B, 128, 9, 9)))
-    state, recurrent = maps(B, 32, 9, 9), maps(128, 32, 3, 3)
+    recurrent = maps(128, 32, 3, 3)
     many = torch.randint(0, 256, (2048, 1, 100, 100), dtype=torch.uint8)
     many_floats, batch = many / 255, torch.randint(0, 2048, (B,))
-    winograd = Winograd(9, 9)
-    read = winograd.read(hidden)
-    of_places = torch.randn(*read.shape[:2], 128)
-    all_read, all_of_places = (torch.cat([x] * 9, 1) for x in (read, of_places))
     steps = 4
     all_hidden, all_gates = (torch.cat([x] * steps).contiguous(memory_format=LAST) for x in (hidden, of_gates))
 
@@ -167,11 +152,6 @@ def ideas() -> list[Idea]:
     def one_by_one() -> None:
         for _ in range(steps):
             weight_gradient(hidden, of_gates, recurrent)
-
-    def places_one_by_one() -> None:
-        total = torch.bmm(read.mT, of_places)
-        for _ in range(8):
-            total.baddbmm_(read.mT, of_places)
 
     return [
         Idea(
@@ -185,12 +165,6 @@ def ideas() -> list[Idea]:
             True,
             backward(lambda x, w: max_pool(conv2d(x, w)), picture, kernel),
             backward(conv_max_pool, picture, kernel),
-        ),
-        Idea(
-            "recurrent convolutions of ten steps by Winograd's algorithm",
-            True,
-            backward(nine_times(Direct(1)), state, recurrent),
-            backward(nine_times(Winograd(9, 9)), state, recurrent),
         ),
         Idea(
             "LSTM cell by hand",
@@ -251,12 +225,6 @@ def ideas() -> list[Idea]:
             False,
             one_by_one,
             lambda: weight_gradient(all_hidden, all_gates, recurrent),
-        ),
-        Idea(
-            "weight gradients of ten steps in one product, in Winograd's basis",
-            False,
-            places_one_by_one,
-            lambda: torch.bmm(all_read.mT, all_of_places),
         ),
     ]
 

@@ -102,7 +102,6 @@ MULTISET = [
     *algebra_cases("union", multiset.union),
     *algebra_cases("equal", multiset.equal),
     *trajectory_cases("free_labels", multiset.free_labels),
-    *trajectory_cases("free_support", multiset.free_support),
     *trajectory_cases("hits", multiset.hits),
     *trajectory_cases("unfinished", multiset.unfinished),
     ("how_many", "num_classes", "0", lambda: multiset.how_many(0, 3)),

@@ -18,7 +18,6 @@ from torchmultiset.multiset import (
     difference,
     equal,
     free_labels,
-    free_support,
     from_labels,
     hits,
     how_many,
@@ -132,19 +131,6 @@ def test_free_labels_are_the_same_however_rows_are_added_up(wide, monkeypatch):
     labels = torch.randint(0, 7, (20, 12), generator=generator)
     for row, counts, named in zip(free_labels(target, labels), to_counters(target), labels.tolist(), strict=True):
         assert to_counters(row) == reference.free_multisets(counts, named)
-
-
-@END
-@given(data=st.data())
-def test_free_support_is_free_labels_where_they_can_be_free(end, data):
-    problem = data.draw(a_problem(end))
-    classes, free = free_support(problem.target, problem.labels, end=end)
-    assert classes.shape[1] <= max(1, *(len(target) for target in problem.multisets)) + end
-    for row, kinds, target, labels in zip(free, classes.tolist(), problem.multisets, problem.trajectories, strict=True):
-        assert len(set(kinds)) == len(kinds)
-        wanted = reference.free_multisets(target, labels, problem.num_classes if end else None)
-        found = [Counter({kind: n for kind, n in zip(kinds, step, strict=True) if n}) for step in row.tolist()]
-        assert found == wanted
 
 
 @END

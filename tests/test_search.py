@@ -281,7 +281,7 @@ def test_how_many_inputs_there_are_at_a_time_makes_no_difference(name, monkeypat
     assert (none.counts.shape, none.log_probability.shape) == ((0, 3, C), (0, 3))
 
 
-@pytest.mark.parametrize("shape", [(6, 2, 3), (6, 9, 9)], ids=["direct", "winograd"])
+@pytest.mark.parametrize("shape", [(6, 2, 3), (6, 9, 9)], ids=["small", "large"])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("name", POLICIES)
 def test_selected_examples_go_on_as_they_would_have(name, steps, shape):

@@ -28,7 +28,7 @@ from torchmultiset._checks import check, given
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.build import build_objective, build_predictor, settle_stop
-from torchmultiset.model.config import ModelConfig, ObjectiveConfig, ObjectiveName, PolicyName, Stop
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName, Stop
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import to_labels
 from torchmultiset.pipeline.resolve import pick_objective
@@ -107,7 +107,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self,
         *,
         policy: PolicyName = "auto",
-        objective: Literal["auto", ObjectiveName] = "auto",
+        objective: str = "auto",
         stop: Literal["auto", Stop] = "auto",
         max_size: int | None = None,
         units: tuple[int, ...] = (128, 128),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
@@ -20,12 +19,10 @@ from torchmultiset._checks import check, check_counts, check_integers, check_lab
 from torchmultiset._numbering import from_index, how_many, index_of
 
 __all__ = [
-    "Support",
     "cardinality",
     "difference",
     "equal",
     "free_labels",
-    "free_support",
     "from_index",
     "from_labels",
     "hits",
@@ -189,43 +186,8 @@ def free_labels(
     return free_counts(target, labels, end=end)
 
 
-class Support(NamedTuple):
-    """The free label multisets, over the K classes that occur in each target only.
-
-    With many classes and few labels this is much smaller than the (B, T, C) of `free_labels`.
-    """
-
-    classes: Int64[Tensor, "b k"]
-    """The distinct classes of each target; rows with fewer than K are filled up with others."""
-    free: Int64[Tensor, "b t k"]
-    """How many of each are free at each step; 0 for a class that only fills up."""
-
-
-def free_support(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Support:
-    """The same as `free_labels`, gathered at the classes that can be free at all.
-
-    Args:
-        target: Counts (B, C).
-        labels: Labels named (B, T).
-        end: Whether there is an END class, with label C.
-
-    Example:
-        >>> target = from_labels([[7, 7, 912]], num_classes=1000)
-        >>> classes, free = free_support(target, torch.tensor([[7, 5, 7]]))
-        >>> classes
-        tensor([[  7, 912]])
-        >>> free
-        tensor([[[2, 1],
-                 [1, 1],
-                 [1, 1]]])
-    """
-    _check_trajectory(target, labels, end)
-    classes = distinct_classes(target, end=end)
-    return Support(classes, free_counts(target, labels, classes, end=end))
-
-
 def distinct_classes(target: Tensor, *, end: bool = False) -> Tensor:
-    """The K classes (B, K) that can be free at all, END the last of them; `Support` says how rows are filled up."""
+    """The K classes (B, K) that can be free at all, END the last of them; rows with fewer are filled up with others."""
     most = max(int((target > 0).sum(-1).max()), 1) if target.shape[0] else 1
     classes = target.topk(most, dim=-1).indices
     return pad(classes, (0, 1), value=target.shape[1]) if end else classes

@@ -67,7 +67,7 @@ def enumerated(predictor: Predictor, x: Tensor, labels: tuple[int, ...]) -> floa
 def losses(predictor: Predictor, x: Tensor, target: Tensor, max_size: int | None = MOST) -> Tensor:
     parts = parts_of(target)
     end = predictor.stop == "end"
-    output = predictor(x, at=torch.nn.functional.pad(parts, (0, 1)) if end else parts)
+    output = predictor.at(x, torch.nn.functional.pad(parts, (0, 1)) if end else parts)
     return marginal_loss(output.logits, target, output.stop, end=end, max_size=max_size, reduction="none")
 
 
@@ -110,7 +110,7 @@ def test_where_there_is_no_largest_multiset_the_last_label_decides_nothing():
     target = counts_of([(0, 1, 2), (0, 1), (), (2, 2, 2)])
     bounded, unbounded = losses(predictor, x, target), losses(predictor, x, target, max_size=None)
     assert torch.equal(bounded[1:3], unbounded[1:3])
-    whole = predictor(x, at=target[:, None]).stop[:, 0]
+    whole = predictor.at(x, target[:, None]).stop[:, 0]
     expected = bounded - torch.nn.functional.logsigmoid(whole)
     torch.testing.assert_close(unbounded[[0, 3]], expected[[0, 3]])
 
@@ -175,7 +175,7 @@ def test_half_precision_is_added_up_in_full():
 def test_a_recurrent_policy_cannot_be_asked_at_a_multiset():
     predictor = Predictor(MLPEncoder(5, (8,)), LSTMPolicy(C, 8), ["ant", "bee", "cat"], max_size=MOST)
     with pytest.raises(ValueError, match="policy must be one that sees only counts: feed-forward or transformer"):
-        predictor(torch.rand(1, 5), at=torch.zeros(1, 2, C, dtype=torch.int64))
+        predictor.at(torch.rand(1, 5), torch.zeros(1, 2, C, dtype=torch.int64))
 
 
 @pytest.mark.usefixtures("without_shape_hook")

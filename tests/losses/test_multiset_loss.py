@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference import to_counts
 from strategies import NUM_CLASSES, logits, multisets, problems
 
-from torchmultiset.losses import _imitation, multiset_loss
+from torchmultiset.losses import _imitation, multiset_loss, multiset_loss_as_defined
 from torchmultiset.multiset import free_labels, from_labels
 from torchmultiset.oracle import oracle, oracle_entropy
 
@@ -42,6 +42,14 @@ def test_definition_3(divergence, over_steps, end, few_classes, data):
         for rows, labels, target in zip(problem.logits.tolist(), problem.trajectories, problem.multisets, strict=True)
     ]
     assert found.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+@each_way
+@given(problem=problems(end=False))
+def test_the_fast_loss_is_the_one_as_defined(few_classes, problem):
+    with patch.object(_imitation, "FEW_CLASSES", few_classes):
+        fast = multiset_loss(problem.logits, problem.labels, problem.target)
+    torch.testing.assert_close(fast, multiset_loss_as_defined(problem.logits, problem.labels, problem.target))
 
 
 def test_by_hand():

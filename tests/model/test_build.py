@@ -237,7 +237,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ),
         (
             {"objective": "one-step", "policy": "lstm"},
-            "policy must be 'auto' with objective 'one-step', which names no labels one after another, but is 'lstm'",
+            "policy must be 'auto' with objective 'one-step', which trains a one-shot head, but is 'lstm'",
         ),
         (
             {"objective": "marginal", "policy": "lstm"},
@@ -281,7 +281,7 @@ def test_what_does_not_go_together_is_refused(arguments, message):
         (
             "marginal",
             {"marginal_bound": 2},
-            r"all 8 parts of a multiset of 3 labels, and the most are 2 labels \(marginal_bound\): raise the bound",
+            r"all 8 parts of a multiset of 3 labels, and the largest size allowed is 2 \(marginal_bound\): raise the bound",
         ),
     ],
 )

@@ -187,7 +187,7 @@ def train(
             what is not given is picked, and the command says what and why.
         preset: A task with a name; see below.
         recipe: How it is learned; see below.
-        config: File of values, TOML or YAML: the names of the flags below, with _ for -. A run folder has one.
+        config: TOML file of settings: the names of the flags below, with _ for -. A run folder has one.
         out: Folder for all that is made. If not given, runs/ and the name of the preset or of the data.
         resume: Go on with the run in the folder, if there is one.
         devices: Processes on each machine. If not given, one for each GPU; on a CPU one for each core, as long as each

@@ -7,7 +7,7 @@ computed in float32, and so is the result. In losses over steps, empty targets a
 
 from torchmultiset.losses._counts import cell_count_loss, count_table_loss, poisson_count_loss
 from torchmultiset.losses._hungarian import hungarian_loss
-from torchmultiset.losses._imitation import multiset_loss, sequence_loss
+from torchmultiset.losses._imitation import multiset_loss, multiset_loss_as_defined, sequence_loss
 from torchmultiset.losses._marginal import marginal_loss, parts_of
 from torchmultiset.losses._matching import (
     count_regression_loss,
@@ -26,6 +26,7 @@ __all__ = [
     "hungarian_loss",
     "marginal_loss",
     "multiset_loss",
+    "multiset_loss_as_defined",
     "one_step_loss",
     "parts_of",
     "poisson_count_loss",

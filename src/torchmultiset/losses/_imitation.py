@@ -13,12 +13,34 @@ from torchmultiset._checks import check_counts, check_float, check_labels, check
 from torchmultiset._precision import full_precision
 from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
 from torchmultiset.losses._cross_entropy import oracle_cross_entropy
-from torchmultiset.multiset import distinct_classes, free_counts
+from torchmultiset.multiset import distinct_classes, free_counts, free_labels
 
-__all__ = ["multiset_loss", "sequence_loss"]
+__all__ = ["multiset_loss", "multiset_loss_as_defined", "sequence_loss"]
 
 FEW_CLASSES = 128
 """Up to so many, it takes longer to find out which of them a target contains than to go through all."""
+
+
+def multiset_loss_as_defined(
+    logits: Float[Tensor, "b t c"], labels: Int64[Tensor, "b t"], target: Int64[Tensor, "b c"]
+) -> Float[Tensor, ""]:
+    """Compute the multiset loss as Definition 3 states it, for readers.
+
+    `multiset_loss` computes the same value with fewer passes over memory, and has options.
+
+    Args:
+        logits: Scores (B, T, C) of a policy, each before its label was chosen.
+        labels: Labels (B, T) that were emitted.
+        target: Counts (B, C).
+
+    Example:
+        >>> labels, target = torch.tensor([[0, 1, 0]]), torch.tensor([[2, 0, 1]])
+        >>> multiset_loss_as_defined(torch.zeros(1, 3, 3), labels, target)
+        tensor(3.2958)
+    """
+    free = free_labels(target, labels)  # labels that are still missing before each step, (B, T, C)
+    oracle = free / free.sum(-1, keepdim=True).clamp(min=1)  # uniform over them; 0 once nothing is missing
+    return -(oracle * logits.log_softmax(-1)).sum((1, 2)).mean()
 
 
 def multiset_loss(

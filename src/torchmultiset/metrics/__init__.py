@@ -38,8 +38,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # torchmetrics takes longer to import than all the rest together: only who asks for a class waits for it.
     if name in __all__:
-        from torchmultiset.metrics import _classes
-
+        try:
+            from torchmultiset.metrics import _classes
+        except ImportError as error:
+            raise ImportError('metrics as classes need torchmetrics: pip install "torchmultiset[metrics]"') from error
         return getattr(_classes, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

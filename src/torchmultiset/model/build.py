@@ -127,7 +127,7 @@ def settle_kinds(
         recurrent: PolicyName = "conv-lstm" if spatial else "lstm"
         model = replace(model, policy="transformer" if kind.counts_only else recurrent)
     if objective.count_head == "auto":
-        objective = replace(objective, count_head="cells" if spatial else "table")
+        objective = replace(objective, count_head="cells" if spatial else "table")  # type: ignore[call-arg]
     return model, objective
 
 

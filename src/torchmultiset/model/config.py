@@ -1,37 +1,33 @@
-"""Settings of a model and of its objective, as frozen dataclasses; the command line is generated from them."""
+"""Settings of a model and of its objective, as frozen dataclasses; the command line is generated from them.
+
+Names come from the registry. The settings of an objective are the fields of its class, so that a new objective with
+settings of its own needs no line here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+import ast
+import inspect
+import textwrap
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 
-__all__ = [
-    "CountHead",
-    "Divergence",
-    "EncoderName",
-    "ModelConfig",
-    "Norm",
-    "ObjectiveConfig",
-    "ObjectiveName",
-    "PolicyName",
-    "PolicyNorm",
-    "Rank",
-    "Stop",
-    "Strategy",
-]
+from torchmultiset.model.objectives import CONTEXT
+from torchmultiset.model.predictor import Stop
+from torchmultiset.model.registry import ENCODERS, OBJECTIVES, POLICIES
 
-EncoderName: TypeAlias = Literal["auto", "conv", "mlp"]
+__all__ = ["EncoderName", "ModelConfig", "Norm", "ObjectiveConfig", "ObjectiveName", "PolicyName", "PolicyNorm", "Stop"]
+
+if TYPE_CHECKING:
+    EncoderName: TypeAlias = str
+    PolicyName: TypeAlias = str
+    ObjectiveName: TypeAlias = str
+else:
+    EncoderName = Literal[("auto", *(name for name in ENCODERS if name != "pretrained"))]
+    PolicyName = Literal[("auto", *POLICIES)]
+    ObjectiveName = Literal[tuple(OBJECTIVES)]
 Norm: TypeAlias = Literal["none", "batch"]
 PolicyNorm: TypeAlias = Literal["none", "layer"]
-PolicyName: TypeAlias = Literal["auto", "conv-lstm", "lstm", "feed-forward", "transformer"]
-Stop: TypeAlias = Literal["fixed", "policy", "end"]
-ObjectiveName: TypeAlias = Literal[
-    "multi", "rl", "dm-l1", "dm-kl", "seq", "one-step", "counts", "hungarian", "power", "marginal"
-]
-CountHead: TypeAlias = Literal["cells", "table", "poisson", "regression"]
-Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
-Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
-Divergence: TypeAlias = Literal["kl", "js", "tv"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class ModelConfig:
     units: tuple[int, ...] = (128, 128)
     """Units of the linear layers for vectors; the last also of the projection of a backbone's features."""
     policy: PolicyName = "auto"
-    """What names the labels: ConvLSTM for images and LSTM for vectors, unless said otherwise."""
+    """Policy that emits the labels. auto: a ConvLSTM for images, an LSTM for vectors."""
     hidden: int = 32
     """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many,
     in place of its four gates; other models that answer at once have none."""
@@ -65,29 +61,62 @@ class ModelConfig:
     that comes with the package. If the classes are others, only what reads the input begins with them."""
 
 
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    """What is learned from."""
+def attribute_docs(cls: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass, fields that it inherits included.
 
-    objective: Literal["auto", ObjectiveName] = "auto"
-    """The loss: the paper's six, and what came after it. auto: the one that suits the data."""
-    strategy: Strategy = "greedy"
-    """For multi: how labels are named in training."""
-    rank: Rank = "random"
-    """For seq: the order in which the labels of a multiset are taught."""
-    divergence: Divergence = "kl"
-    """For multi: from the oracle to the policy."""
-    entropy_weight: float = 0.01
-    """For rl: weight of the entropy bonus."""
-    value_weight: float = 0.5
-    """For rl: weight of the baseline's regression."""
-    size_weight: float = 1.0
-    """For one-step: weight of the size's regression."""
-    count_head: Literal["auto", CountHead] = "auto"
-    """For counts: what counts. auto: the cells of a map, or a table of counts for vectors."""
-    nothing_weight: float = 0.1
-    """For hungarian: weight of slots that should say nothing."""
-    marginal_bound: int = 8
-    """For marginal: the most labels of a multiset; each doubles the work."""
-    stop_weight: float = 1.0
-    """Weight of the stop loss."""
+    Example:
+        >>> attribute_docs(ModelConfig)["norm"]
+        'Normalisation in the tower; the paper has none.'
+    """
+    docs: dict[str, str] = {}
+    for part in reversed(cls.__mro__[:-1]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+        assert isinstance(tree, ast.ClassDef)
+        for statement, after in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                text = ast.get_docstring(ast.Module([after], []))
+                docs[statement.target.id] = " ".join((text or "").split())
+    return docs
+
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class ObjectiveConfig:
+        """What a model is trained with: the name of an objective, and the settings of all objectives."""
+
+        objective: str = "auto"
+
+        def __init__(self, objective: str = "auto", **settings: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+
+    def _objective_config() -> type:
+        settings: dict[str, tuple[Any, Any]] = {}
+        users: dict[str, list[str]] = {}
+        docs: dict[str, str] = {}
+        for name, cls in OBJECTIVES.items():
+            hints, own = get_type_hints(cls), attribute_docs(cls)
+            for setting in fields(cls):
+                if setting.name not in CONTEXT:
+                    settings[setting.name] = (hints[setting.name], setting.default)
+                    users.setdefault(setting.name, []).append(name)
+                    docs[setting.name] = own[setting.name]
+        lines = [f"    {name}: For {', '.join(users[name])}: {docs[name][0].lower()}{docs[name][1:]}" for name in docs]
+        about = "    objective: What the model is trained with: the paper's six losses, and others. auto: by the data."
+        doc = "\n".join(["Objective, and the settings of all objectives.", "", "Attributes:", about, *lines])
+        made = make_dataclass(
+            "ObjectiveConfig",
+            [
+                ("objective", Literal["auto", ObjectiveName], field(default="auto")),
+                *((name, kind, field(default=default)) for name, (kind, default) in settings.items()),
+            ],
+            frozen=True,
+            namespace={"__doc__": doc},
+        )
+        made.__module__ = __name__
+        return made
+
+    ObjectiveConfig = _objective_config()

@@ -22,14 +22,16 @@ from torchmultiset import __version__
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
-from torchmultiset.model.config import Stop
 from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
 from torchmultiset.model.serialization import DESCRIPTION, describe, make, read_description, read_saved, write_saved
 from torchmultiset.model.shipped import locate
 from torchmultiset.multiset import to_labels
 from torchmultiset.rollout import Choose
 
-__all__ = ["Prediction", "Predictor", "Rows", "SequentialOutput", "read_description"]
+__all__ = ["BEAM", "Prediction", "Predictor", "Rows", "SequentialOutput", "Stop", "read_description"]
+
+Stop: TypeAlias = Literal["fixed", "policy", "end"]
+"""How a multiset ends: at a fixed size, where a stop head decides, or with an END class."""
 
 BEAM = 8
 """Prefixes that a search follows by default: the orders of up to three labels are all followed. More take long on a CPU

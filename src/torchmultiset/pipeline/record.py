@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from torchmultiset._files import write_whole
 from torchmultiset.data import store
@@ -41,7 +40,7 @@ __all__ = [
 ]
 
 CONFIG, RECORD = "config.toml", "run.json"
-_PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "torchmetrics", "safetensors", "pillow")
+_PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "safetensors", "pillow")
 # Where things are is no part of what a run is: the data has a checksum of its own.
 _PLACES = ("data", "mnist", "start_from")
 FORMER = {"policy_norm": "none", "precision": "32-true"}
@@ -51,29 +50,25 @@ _RETIRED = {"coaching": 0.0}
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The values of a config file, TOML or YAML by its ending, as they stand there.
+    """The values of a config file, as they stand there.
 
     A setting that was dropped is left out if it has its former default, as in the configs of older runs.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It cannot be read as what its ending says, or a setting that was dropped has another value.
+        ValueError: It is not TOML, or a setting that was dropped has another value.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no config file {path}")
-    kind = path.suffix.lower()
-    if kind not in (".toml", ".yaml", ".yml"):
-        raise ValueError(f"a config file must end in .toml, .yaml or .yml, but is {path}")
+    if path.suffix.lower() != ".toml":
+        raise ValueError(
+            f"a config file must end in .toml, but is {path}: write one line for each setting, `epochs = 3`"
+        )
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text) if kind == ".toml" else yaml.safe_load(text) or {}
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}" if kind == ".toml" else f"{path} is not text") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold names with values, such as `epochs: 3`")
+        raise ValueError(f"{path} is not TOML: {error}") from None
     for name, default in _RETIRED.items():
         value = values.pop(name, default)
         if value != default:

@@ -11,7 +11,6 @@ from torch.nn.functional import conv2d, embedding
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float, check_one_of
-from torchmultiset.policies._convolution import Convolution, choose_convolution
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
 
@@ -27,12 +26,10 @@ class ConvLSTMState(NamedTuple):
     """The share of each label that can have been named last, or None where convolving the chosen ones is cheaper."""
     of_label: Float[Tensor, "4*q 1 k k"]
     """The first layer's weights for the label map."""
-    convolution: Convolution
-    """How the hidden states are convolved."""
     weights: tuple[Tensor, ...]
-    """Of each layer, for the layer below, if there is one, and its own hidden state: prepared once per rollout."""
-    hidden: tuple[Tensor, ...]
-    """Of each layer: what its convolutions read of the hidden state."""
+    """Weights of each layer for the hidden states that it reads: that of the layer below, if there is one, and its
+    own."""
+    hidden: tuple[Float[Tensor, "b q h w"], ...]
     cell: tuple[Float[Tensor, "b q h w"], ...]
 
 
@@ -107,10 +104,8 @@ class ConvLSTMPolicy(nn.Module):
         # A graph that is exported must not depend on the size of the batch.
         if not torch.compiler.is_exporting() and self.num_classes + 1 <= len(memory):
             label_gates = self._label_gates(self.embedding.weight, of_label)
-        convolution = choose_convolution(memory, self.kernel)
-        weights = [of_hidden, *(self._layer(i).weight for i in range(1, len(self.layers)))]
-        prepared = tuple(convolution.weights(weight) for weight in weights)
-        return ConvLSTMState(memory_gates, label_gates, of_label, convolution, prepared, (), ())
+        weights = (of_hidden, *(self._layer(i).weight for i in range(1, len(self.layers))))
+        return ConvLSTMState(memory_gates, label_gates, of_label, weights, (), ())
 
     def step(self, state: ConvLSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, ConvLSTMState]:
         """Take in the label named last and score the next."""
@@ -123,9 +118,10 @@ class ConvLSTMPolicy(nn.Module):
             read = [*hidden[-1:], *state.hidden[i : i + 1]]
             shares = [state.memory_gates, self._gates_of_labels(state, previous)] if i == 0 else [self._bias(i)]
             if read:
-                shares.append(state.convolution.results(read, weights))
+                maps = torch.cat(read, 1) if len(read) > 1 else read[0]
+                shares.append(conv2d(maps, weights[:, : maps.shape[1]], padding=self.kernel // 2))
             maps, new_cell = lstm_cell(sum(shares[1:], shares[0]), state.cell[i] if state.cell else None)
-            hidden.append(state.convolution.read(maps))
+            hidden.append(maps)
             cell.append(new_cell)
         features = self.norm(maps.mean((2, 3)))
         if self.classifier_sees_previous:
@@ -137,7 +133,7 @@ class ConvLSTMPolicy(nn.Module):
         """The state of the examples at these positions, in this order; one may be named several times."""
         return state._replace(
             memory_gates=state.memory_gates[index],
-            hidden=tuple(state.convolution.select(read, index) for read in state.hidden),
+            hidden=tuple(maps[index] for maps in state.hidden),
             cell=tuple(cell[index] for cell in state.cell),
         )
 

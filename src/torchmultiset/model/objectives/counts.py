@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,14 @@ from torchmultiset.heads import CellCounts, CountTable, PoissonCounts, Regressed
 from torchmultiset.losses import cell_count_loss, count_regression_loss, count_table_loss, poisson_count_loss
 from torchmultiset.model.objectives._base import Objective
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.registry import COUNT_HEADS
 
 __all__ = ["CountsObjective"]
+
+if TYPE_CHECKING:
+    CountHead: TypeAlias = str
+else:
+    CountHead = Literal[("auto", *COUNT_HEADS)]
 
 _LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     CellCounts: cell_count_loss,
@@ -31,6 +38,9 @@ class CountsObjective(Objective):
     """Negative log-likelihood of the count of each class, for a count head."""
 
     one_shot = True
+
+    count_head: CountHead = "auto"
+    """Head that models the counts. auto: the cells of a map, or a table of counts for vectors."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """Score the target's counts."""
