@@ -19,18 +19,19 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from torch import Tensor
-from torchmultiset.config import OptimConfig
-from torchmultiset.objectives import MultisetObjective
-from torchmultiset.predictor import Predictor
-from torchmultiset.record import environment
 
 import torchmultiset
 from torchmultiset import losses, metrics, multiset
 from torchmultiset.cli import main as command_line
 from torchmultiset.data.examples import Examples
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.model.objectives import MultisetObjective
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.sequential import SequentialPredictor
+from torchmultiset.pipeline.record import environment
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.training import fit, local_fabric
+from torchmultiset.training.config import OptimConfig
 
 B, T, C = 4, 3, 5
 LABELS = torch.tensor([[0, 0, 2], [1, 3, 4], [4, 4, 4], [2, 1, 0]])
@@ -110,7 +111,9 @@ def check_fit_predict_save_load() -> None:
     labels = np.array([[i % 3, -1 if i % 2 else 3] for i in range(96)])
     inputs = np.eye(6, dtype=np.float32)[[i % 6 for i in range(96)]]
     examples = Examples(inputs, labels, tuple("abcd"))
-    predictor = Predictor(MLPEncoder(6, (32,)), LSTMPolicy(4, 32, hidden=32), tuple("abcd"), max_size=2, stop="policy")
+    predictor = SequentialPredictor(
+        MLPEncoder(6, (32,)), LSTMPolicy(4, 32, hidden=32), tuple("abcd"), max_size=2, stop="policy"
+    )
     optim = OptimConfig(epochs=30, batch_size=16, lr=0.01)
     fit(predictor, MultisetObjective(), examples, examples, optim, Path("fitted"), seed=0, fabric=local_fabric())
     batch = examples.batch(np.arange(6))

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 VENV = ROOT / ".venv-oldest"
 PYTHON = VENV / "bin" / "python"
-EXTRAS = ("digits", "report", "sklearn", "hungarian")
+EXTRAS = ("digits", "report", "sklearn", "hungarian", "metrics")
 """Extras that the checks use."""
 
 
