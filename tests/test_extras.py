@@ -36,6 +36,7 @@ USES = {
     "ray": "from torchmultiset.experiments.engines import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
     "onnx": ["export", "mnist-multi-4"],
     "sklearn": "from torchmultiset import MultisetClassifier",
+    "torchmetrics": "from torchmultiset.metrics import F1",
     "scipy": "from torchmultiset.model.objectives import HungarianObjective; HungarianObjective()",
     "fastapi": ["demo"],
     "huggingface_hub": "from torchmultiset.model.shipped import locate; locate('hf://owner/name')",
@@ -54,6 +55,13 @@ ALONE = {
         X, Y = [[0], [1], [2]] * 4, [[], ["cat"], ["cat", "cat"]] * 4
         model = MultisetClassifier(units=(4,), hidden=4, epochs=1).fit(X, Y)
         assert len(model.predict(X)) == len(model.predict_proba(X)) == 12
+    """,
+    "metrics": """if True:
+        import torch
+        from torchmultiset.metrics import F1
+        metric = F1()
+        metric.update(torch.tensor([[1, 0]]), torch.tensor([[1, 1]]))
+        assert 0 < metric.compute() < 1
     """,
     "hungarian": """if True:
         import torch
@@ -215,7 +223,7 @@ def test_a_missing_extra_is_named_in_one_line_with_the_command_that_installs_it(
 
 def test_all_else_can_be_imported_without_them(told):
     failed = {name: err for name, (code, _, err) in told.items() if code and name not in USES}
-    assert {name.split(".")[1] for name in failed} <= {"estimator", "page", "report", "viz", "cli"}
+    assert {name.split(".")[1] for name in failed} <= {"estimator", "page", "report", "viz", "metrics", "cli"}
     assert {name for name in failed if name.split(".")[1] == "cli"} <= {"torchmultiset.cli.demo"}
     assert [name for name, err in failed.items() if "torchmultiset[" not in err] == []
     assert told["torchmultiset.export"][0] == told["torchmultiset.cli.models"][0] == 0

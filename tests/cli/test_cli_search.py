@@ -166,7 +166,7 @@ def test_a_recurrent_model_is_searched_too(run, there):
         ("evaluate one-step data.csv --figure c.png", 1, "but OneStep does not say"),
         ("evaluate model data.csv --figure c.png --no-calibration", 1, "but --no-calibration leaves that out"),
         ("evaluate model data.csv --figure c.jpg", 2, 'must have extension "png"'),
-        ("evaluate one-step data.csv --entropy c.png", 1, "but OneStep says everything at once"),
+        ("evaluate one-step data.csv --entropy c.png", 1, "but OneStep predicts everything at once"),
         ("evaluate model data.csv --entropy c.jpg", 2, 'must have extension "png"'),
     ],
 )

@@ -530,7 +530,7 @@ def test_config_files(tmp_path):
     assert read_config(tmp_path / "old.toml") == {"epochs": 3}
     for name, text, message in [
         ("c.toml", "epochs = ", "c.toml is not TOML"),
-        ("d.yaml", "epochs: 3", "must end in .toml, but is .*d.yaml: one line for each setting"),
+        ("d.yaml", "epochs: 3", "must end in .toml, but is .*d.yaml: write one line for each setting"),
         ("f.json", "{}", "must end in .toml"),
     ]:
         (tmp_path / name).write_text(text)

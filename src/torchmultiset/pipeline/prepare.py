@@ -82,7 +82,7 @@ def check_config(config: Any) -> None:
         >>> check_config(RunConfig(seed=-1))
         Traceback (most recent call last):
             ...
-        ValueError: seed must be at least 0, but is -1 (int)
+        ValueError: seed must be at least 0, but is -1
     """
     for name, value in to_dict(config).items():
         if name in _LEAST:
