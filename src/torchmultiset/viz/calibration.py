@@ -155,7 +155,7 @@ def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bin
 def calibration_tables(told: Calibration) -> list[Table]:
     """The bins, and what abstaining gives, as tables that fit a terminal of 80 columns."""
     title = f"How sure, and how often right (expected calibration error {told.error:.3f})"
-    bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% interval")
+    bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% CI")
     for part in told.bins:
         low, high = part.interval
         shares = (f"{part.confidence:.3f}", f"{part.exact_match:.3f}", f"{low:.3f}-{high:.3f}")

@@ -213,8 +213,8 @@ def _overall_table(report: Report) -> Table:
     table = numbers_table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
     table.add_row("this model", *_cells(report.overall), _show(report.class_f1))
     if report.constant is not None:
-        table.add_row("always the same", *_cells(report.constant.scores), _show(report.constant.class_f1))
-        table.caption = f"always the same: {in_words(report.constant.multiset)}, the most frequent in training"
+        table.add_row("majority baseline", *_cells(report.constant.scores), _show(report.constant.class_f1))
+        table.caption = f"majority baseline: {in_words(report.constant.multiset)}, the most frequent in training"
         table.caption_justify = "left"
     return table
 
@@ -244,7 +244,7 @@ def _classes_table(report: Report) -> Table:
     return table
 
 
-_HEADINGS = ("exact match", "95% interval", "precision", "recall", "F1")
+_HEADINGS = ("exact match", "95% CI", "precision", "recall", "F1")
 
 
 def _cells(scores: Scores) -> list[str]:
