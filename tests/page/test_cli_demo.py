@@ -113,7 +113,7 @@ def test_a_port_that_is_taken(run, tmp_path):
         port = taken.getsockname()[1]
         code, lines, err = run("demo", model, "--port", port)
     assert (code, lines) == (1, [])
-    assert err.startswith(f"multiset: cannot listen at 127.0.0.1 port {port}: ")
+    assert err.startswith(f"multiset: cannot listen on 127.0.0.1 port {port}: ")
     assert "--port" in err
     assert err.count("\n") == 1
 
