@@ -245,7 +245,7 @@ def test_what_goes_wrong_is_said(visit):
     page.wait_for_selector("#error:visible")
     assert page.inner_text("#error").startswith("This is not an image")
     drop(page, 10_000_001)
-    sync_api.expect(page.locator("#error")).to_have_text("This file is too large. The page takes up to 10 MB.")
+    sync_api.expect(page.locator("#error")).to_have_text("This file is too large. The limit is 10 MB.")
     assert page.get_attribute("#answer", "data-labels") == before
     assert page.inner_text("#caption").startswith("The sample")
     answer(page, page.locator("#samples button").nth(1).click)

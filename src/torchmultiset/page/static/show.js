@@ -122,12 +122,13 @@ export class Moments {
   }
 }
 
-export function showAnswer({ answer, probability, best }, truth) {
+export function showAnswer({ answer, probability, best, ends }, truth) {
+  const orders = ends === "at once" ? "" : ", summed over all label orders";
   showChips($("answer"), answer);
   $("probability").replaceChildren(
     ...(probability === null
       ? ["This model gives no probability."]
-      : [make("strong", {}, percent(probability)), " probability, summed over all label orders."]),
+      : [make("strong", {}, percent(probability)), ` probability${orders}.`]),
   );
   $("verdict").hidden = truth === null;
   if (truth !== null) {
