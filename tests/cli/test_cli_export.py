@@ -124,7 +124,7 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
         ("runs/tiny --format onx", 2, 'Did you mean "onnx"'),
         ("runs/tiny --number 0", 2, "Must be >= 1"),
         ("runs/none", 1, "there is no model runs/none"),
-        ("runs/tiny --out taken.onnx", 1, "taken.onnx is there already: delete it, or choose another name"),
+        ("runs/tiny --out taken.onnx", 1, "taken.onnx already exists: delete it, or choose another name"),
         ("runs/tiny --data none.npy", 1, "there is no file or folder none.npy"),
         ("runs/tiny --data wrong.npy", 1, "this model reads inputs of shape 5"),
         ("silent", 1, "the model does not say what its inputs are like"),
@@ -158,5 +158,5 @@ def test_without_the_extra_the_command_says_how_to_install_it(run, there, monkey
     monkeypatch.setitem(sys.modules, package, None)
     code, lines, err = run("export", "runs/tiny")
     assert (code, lines) == (1, [])
-    assert err == 'multiset: ONNX is an extra: pip install "torchmultiset[onnx]"\n'
+    assert err == 'multiset: exporting needs ONNX packages: pip install "torchmultiset[onnx]"\n'
     assert [path.name for path in there.iterdir()] == ["runs"]
