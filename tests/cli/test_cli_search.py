@@ -197,7 +197,7 @@ def test_evaluate_tells_how_sure_and_how_often_right(run, there, name, tmp_path)
     _, shown, _ = run("evaluate", name, "data.csv")
     assert max(map(len, shown)) <= 80
     assert cells(shown, "all")[0] == "40"
-    assert any("What abstaining gives" in line for line in shown)
+    assert any("Abstention" in line for line in shown)
 
 
 @pytest.mark.parametrize("command", ["one-step data.csv", "model data.csv --no-calibration"])
@@ -207,7 +207,7 @@ def test_evaluate_without_calibration(run, there, command):
     assert "calibration" not in json.loads("\n".join(lines))
     code, lines, _ = run("evaluate", *command.split())
     assert code == 0
-    assert not any("abstaining" in line for line in lines)
+    assert not any("Abstention" in line for line in lines)
 
 
 def test_evaluate_draws_the_entropy_at_each_step(run, there, tmp_path):
