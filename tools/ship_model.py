@@ -13,7 +13,7 @@ from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.inputs import MODEL
 from torchmultiset.viz.card import CARD, model_card
 
-MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "models"
+MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "model" / "shipped"
 REMARKS = """
 ## Data and licence
 
