@@ -102,13 +102,13 @@ def _evaluate(
     if calibration:
         with progress_bar(sys.stderr.isatty(), "calibration", len(examples)) as advance:
             log = log_probabilities(predictor, examples, counts, beam=beam, watch=advance)
-            sure = calibrate(log.exp(), equal(counts, target))
-        shown += calibration_tables(sure)
-        plain["calibration"] = sure.to_json()
+            calibrated = calibrate(log.exp(), equal(counts, target))
+        shown += calibration_tables(calibrated)
+        plain["calibration"] = calibrated.to_json()
         if figure is not None:
             from torchmultiset.viz.calibration_figure import save_calibration
 
-            save_calibration(sure, figure)
+            save_calibration(calibrated, figure)
     if entropy is not None:
         from torchmultiset.viz.entropy_figure import save_entropy
 
