@@ -1,1 +1,1 @@
-"""What is measured, and the plain implementations it is measured against."""
+"""Benchmarks, and the plain reference implementations they compare with."""

@@ -1,6 +1,6 @@
-"""`make bench`: measure, show a table of each part, keep one record in results/bench/.
+"""`make bench`: run all benchmarks, print their tables, and write one record to results/bench/.
 
-``python -m benchmarks losses growth`` measures these parts again and leaves the others in the record as they are.
+``python -m benchmarks losses growth`` repeats only these parts and keeps the others in the record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler talks on standard error
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler on standard error
 
 from rich.console import Console
 from rich.table import Table
@@ -38,20 +38,20 @@ PARTS: dict[str, Callable[[Console], Any]] = {
 
 def main(wanted: list[str]) -> None:
     if unknown := {*wanted} - {*PARTS}:
-        sys.exit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        sys.exit(f"unknown part: {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     console = Console()
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     record = json.loads(RECORD.read_text()) if wanted and RECORD.exists() else {}
     for name in wanted or PARTS:
         record[name] = {**circumstances(), "measured": PARTS[name](console)}
-        RECORD.write_text(json.dumps(record, indent=2) + "\n")  # after each: they take minutes
+        RECORD.write_text(json.dumps(record, indent=2) + "\n")  # after each part, because they take minutes
     PAGE.write_text(document(record, PAGE.read_text()))
     if {*AIMED_AT} <= {*record}:
-        summary = Table(*AIMS, title="What was aimed at")
+        summary = Table(*AIMS, title="Targets")
         for row in aims(record):
             summary.add_row(*row)
         console.print(summary)
-    console.print(f"recorded in {RECORD} and {growth.FIGURE}; tables in {PAGE}")
+    console.print(f"Wrote {RECORD}, {growth.FIGURE} and the tables of {PAGE}.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One contestant of the training benchmark, in a process of its own: it waits for the word, and tells the time.
+"""One contestant of the training benchmark, in its own process.
 
-``python -m benchmarks.contestant '{"name": "torchmultiset", "steps": 4, ...}'``, see `Contest`. On standard input each
-line is a number of steps to take; on standard output comes the number of seconds they took.
+``python -m benchmarks.contestant '{"name": "torchmultiset", "steps": 4, ...}'``, see `Contest`. Each line on standard
+input is a number of steps to run; the process replies on standard output with the seconds they took.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from torchmultiset.training.evaluation import evaluate
 OURS, PLAIN = "torchmultiset", {"joint gates": JointGates, "gate by gate": GateByGate}
 BATCH, CLASSES, SIDE = 64, 10, 100
 SHAPES = [(4, 1), (10, 1), (4, 2), (10, 2)]
-"""Steps and layers."""
+"""Pairs of steps and layers that are measured."""
 EVALUATED = inspect.signature(evaluate).parameters["batch_size"].default
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Who, at what."""
+    """Implementation and task of one contestant."""
 
     name: str
     """`OURS`, or one of `PLAIN`."""
     steps: int
     layers: int
     train: bool = True
-    """Forward, backward and Adam; or predicting only."""
+    """Whether to measure training (forward, backward, Adam) or prediction."""
     batch: int = BATCH
-    """Examples in a step, over all processes."""
+    """Examples per step, over all processes."""
     processes: int = 1
     threads: int = 2
-    """Of each process."""
+    """Threads per process."""
     keep_memory: bool = True
-    """Whether ours keeps freed memory, as `multiset` does."""
+    """Whether our implementation keeps freed memory, as the `multiset` command does."""
     compiled: bool = False
-    """Through `torch.compile`."""
+    """Whether the model is compiled with `torch.compile`."""
     port: int = 0
-    """Where the processes meet."""
+    """Port of the process group."""
 
 
 class Model(nn.Module):
-    """Tower, ConvLSTM, rollout: one forward pass, as distributed training wants it."""
+    """Tower, ConvLSTM and rollout in one forward pass, as distributed training requires."""
 
     def __init__(self, encoder: nn.Module, policy: Any, steps: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Model(nn.Module):
 
 
 def make(contest: Contest) -> Callable[[], object]:
-    """What it does at each step, in this process, on its part of the batch."""
+    """Return a function that runs one step in this process, on its part of the batch."""
     torch.set_num_threads(contest.threads)
     torch.manual_seed(0)
     ours = contest.name == OURS
@@ -112,7 +112,7 @@ def make(contest: Contest) -> Callable[[], object]:
 
 
 def _predict(model: nn.Module, images: Tensor, labels: Tensor, *, ours: bool) -> Callable[[], object]:
-    """Ours as `evaluate` does it; the plain ones batch by batch."""
+    """Return a function that predicts all images: ours with `evaluate`, the plain ones batch by batch."""
     if ours:
         assert isinstance(model, Model)
         classes = tuple(map(str, range(CLASSES)))
@@ -139,7 +139,7 @@ def main() -> None:
         for _ in range(int(line)):
             step()
         print(time.perf_counter() - start, flush=True)
-    os._exit(0)  # without gloo's farewell, which waits for the others
+    os._exit(0)  # skip gloo's shutdown, which waits for the other processes
 
 
 if __name__ == "__main__":

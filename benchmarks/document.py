@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from the record. ``<!-- part -->`` and ``<!-- /part -->`` are around each."""
+"""Write the tables of docs/performance.md from the record, each between ``<!-- part -->`` and ``<!-- /part -->``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = Path("docs/performance.md")
 
 
 def document(record: Mapping[str, Any], text: str) -> str:
-    """The page with the tables of this record in the places of the old ones."""
+    """Return the page with its tables replaced by those of this record."""
     for part, lines in TABLES.items():
         if part in record:
             text = between(text, part, lines(record[part]["measured"]), record[part])
@@ -24,12 +24,12 @@ def document(record: Mapping[str, Any], text: str) -> str:
 
 
 def between(text: str, part: str, lines: Sequence[str], *circumstances: Mapping[str, Any]) -> str:
-    """The text with these lines, and how they were measured, between the marks of a part."""
-    told = "\n\n".join(["\n".join(lines), *dict.fromkeys(map(_measured, circumstances))])
+    """Return the text with these lines, and how they were measured, between the marks of a part."""
+    content = "\n\n".join(["\n".join(lines), *dict.fromkeys(map(_measured, circumstances))])
     marks = re.compile(rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)", re.DOTALL)
-    text, found = marks.subn(lambda found: f"{found[1]}\n{told}\n\n{found[2]}", text)
+    text, found = marks.subn(lambda found: f"{found[1]}\n{content}\n\n{found[2]}", text)
     if not found:
-        raise ValueError(f"the page has no <!-- {part} --> and <!-- /{part} --> for the table to go between")
+        raise ValueError(f"the page has no <!-- {part} --> and <!-- /{part} -->: add them where the table belongs")
     return text
 
 
@@ -46,7 +46,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def _speeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = [name for name in rows[0]["images/s"] if name != OURS]
     share = "share of the peak" in rows[0]
-    header = ["T", "layers", "ours", *names, *(f"ours / {name}" for name in PLAIN), *["of the peak"] * share]
+    header = ["T", "layers", "ours", *names, *(f"ours / {name}" for name in PLAIN), *["of peak"] * share]
     return table(
         header,
         [
@@ -63,10 +63,10 @@ def _speeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _training(measured: Mapping[str, Any]) -> list[str]:
-    peak = f"The peak is that of a product of two large matrices: {measured['matmul GFLOP/s']:.0f} GFLOP/s."
+    peak = f"The peak is the speed of a large matrix product: {measured['matmul GFLOP/s']:.0f} GFLOP/s."
     last = measured["rows"][-1]
     held = ", ".join(f"{name} {megabytes:.0f}" for name, megabytes in last["peak_mb"].items())
-    memory = f"At most, a step in one process holds, in MB, for T={last['steps']} and {last['layers']} layers: {held}."
+    memory = f"Peak memory of a step in one process, in MB, for T={last['steps']} and {last['layers']} layers: {held}."
     return [*_speeds(measured["rows"]), "", peak, memory]
 
 
@@ -75,9 +75,9 @@ def _profile(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _tried(measured: Mapping[str, Any]) -> list[str]:
-    ideas = {name: told for name, told in measured.items() if "kept" in told and isinstance(told["kept"], bool)}
+    ideas = {name: x for name, x in measured.items() if "kept" in x and isinstance(x["kept"], bool)}
     rows = table(
-        ["idea", "kept", "ms without", "ms with", "gain"],
+        ["idea", "kept", "ms without", "ms with", "speedup"],
         [
             [
                 name,
@@ -89,15 +89,15 @@ def _tried(measured: Mapping[str, Any]) -> list[str]:
             for name, x in ideas.items()
         ],
     )
-    speeds = {name: told for name, told in measured.items() if name.startswith("images/s")}
-    told = [f"- {name}: {', '.join(f'{way} {x:.0f}' for way, x in by_way.items())}" for name, by_way in speeds.items()]
+    speeds = {name: x for name, x in measured.items() if name.startswith("images/s")}
+    items = [f"- {name}: {', '.join(f'{way} {x:.0f}' for way, x in by_way.items())}" for name, by_way in speeds.items()]
     header = ["batch", "learning rate", "validation EM", "images/s"]
     batches = [
         [str(x["batch"]), f"{x['lr']:g}", f"{x['validation_em']:.3f}", f"{x['images/s']:.0f}"]
         for x in measured["larger batches"]
     ]
-    about = "Larger batches with a learning rate to match, two epochs of the demo on all cores:"
-    return [*rows, "", *told, "", about, "", *table(header, batches)]
+    about = "Larger batches with a proportional learning rate, two epochs of the demo on all cores:"
+    return [*rows, "", *items, "", about, "", *table(header, batches)]
 
 
 def _latency(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -113,7 +113,7 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         numbers = [f"{ours:.2f}", f"{ours / plain:.2f}x", f"{ours / matching:.2f}x", f"{memory:.1f}x"]
         return [str(row["batch"]), str(row["steps"]), f"{row['classes']:,}", *numbers]
 
-    header = ["B", "T", "C", "multiset loss, ms", "to `F.cross_entropy`", "to matching", "memory to logits"]
+    header = ["B", "T", "C", "multiset loss, ms", "/ `F.cross_entropy`", "/ matching", "memory / logits"]
     return table(header, map(cells, rows))
 
 
@@ -126,11 +126,11 @@ def _features(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         seconds = [f"{row[name]:.3f}" for name in ("epoch_seconds_without", "epoch_seconds_cached")]
         return [row["backbone"], str(row["images"]), str(row["size"]), *seconds, f"{row['speedup']:.0f}x"]
 
-    return table(["backbone", "images", "pixels", "epoch without, s", "cached, s", "ratio"], map(cells, rows))
+    return table(["backbone", "images", "pixels", "epoch uncached, s", "epoch cached, s", "speedup"], map(cells, rows))
 
 
 def _generation(measured: Mapping[str, Any]) -> list[str]:
-    header = ["variant", "a loop over images, images/s", "ours, images/s", "ratio"]
+    header = ["variant", "plain loop, images/s", "ours, images/s", "speedup"]
     rows = ([name, f"{a:,.0f}", f"{b:,.0f}", f"{c:.1f}x"] for name, (a, b, c) in _values(measured["speed"]))
     built = measured["build of 4"]
     own = built["peak memory of the process, MB"] - built["of which before the build (Python, PyTorch, digits), MB"]
@@ -155,26 +155,26 @@ def _growth(measured: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
             *(f"{first[of]:.0f} to {last[of]:.0f}" for of in ("ms", "peak_mb")),
         ]
 
-    return table(["varied", "from, to", "ms", "peak MB"], map(ends, measured))
+    return table(["varied", "range", "ms", "peak MB"], map(ends, measured))
 
 
-AIMS = ["what", "aim", "measured", "reached"]
+AIMS = ["quantity", "target", "measured", "met"]
 AIMED_AT = ("training", "prediction", "losses", "profile")
 TIMES, SHARE = 3, 0.6
-"""The speed of gate by gate that was aimed at, and the share of the peak."""
+"""Target speed relative to gate by gate, and target fraction of the peak."""
 
 
 def aims(record: Mapping[str, Any]) -> list[list[str]]:
-    """What was aimed at, what was measured, and at how many points it is reached."""
+    """Return the rows of the target table: target, measured values, and at how many points it is met."""
     training, prediction, losses, profiled = (record[part]["measured"] for part in AIMED_AT)
     slower = [*PLAIN][-1]
 
     def row(what: str, aim: str, values: Sequence[float], shown: str, good: Callable[[float], bool]) -> list[str]:
         reached = sum(map(good, values))
-        told = ", ".join(format(x, shown) for x in values)
+        text = ", ".join(format(x, shown) for x in values)
         if len(values) > len(SHAPES):
-            told = f"{min(values):{shown}} to {max(values):{shown}}"
-        return [what, aim, told, "yes" if reached == len(values) else f"{reached} of {len(values)}"]
+            text = f"{min(values):{shown}} to {max(values):{shown}}"
+        return [what, aim, text, "yes" if reached == len(values) else f"{reached} of {len(values)}"]
 
     trained, predicted = ([row["ratio"][slower] for row in rows] for rows in (training["rows"], prediction))
     shares = [row["share of the peak"] for row in training["rows"]]
@@ -183,14 +183,14 @@ def aims(record: Mapping[str, Any]) -> list[list[str]]:
     needed = [f"{share * TIMES / ratio:.0%}" for share, ratio in zip(shares, trained, strict=True)]
     most = [f"{ratio * row['with all at the peak']:.2f}" for ratio, row in zip(trained, profiled, strict=True)]
     return [
-        row(f"training, to {slower}", "at least 3", trained, ".2f", lambda x: x >= TIMES),
-        row("training, share of the peak", "60%", shares, ".0%", lambda x: x >= SHARE),
-        [f"the share that {TIMES} times {slower} would take", "", ", ".join(needed), ""],
-        [f"training, to {slower}, if all convolutions were at the peak", "", ", ".join(most), ""],
-        row(f"prediction, to {slower}", "at least 3", predicted, ".2f", lambda x: x >= TIMES),
-        row("loss, time to cross-entropy", "at most 2", [a / b for a, b, _ in milliseconds], ".2f", lambda x: x <= 2),
-        row("loss, time to matching", "at most 1", [a / b for a, _, b in milliseconds], ".2f", lambda x: x <= 1),
-        row("loss, memory to logits", "at most 3", memory, ".1f", lambda x: x <= 3),
+        row(f"training speed / {slower}", "at least 3", trained, ".2f", lambda x: x >= TIMES),
+        row("training, fraction of peak", "60%", shares, ".0%", lambda x: x >= SHARE),
+        [f"fraction of peak that {TIMES} x {slower} would need", "", ", ".join(needed), ""],
+        [f"training speed / {slower}, with all convolutions at peak", "", ", ".join(most), ""],
+        row(f"prediction speed / {slower}", "at least 3", predicted, ".2f", lambda x: x >= TIMES),
+        row("loss time / cross-entropy", "at most 2", [a / b for a, b, _ in milliseconds], ".2f", lambda x: x <= 2),
+        row("loss time / matching", "at most 1", [a / b for a, _, b in milliseconds], ".2f", lambda x: x <= 1),
+        row("loss memory / logits", "at most 3", memory, ".1f", lambda x: x <= 3),
     ]
 
 

@@ -1,6 +1,6 @@
-"""How much faster an epoch is when it reads cached features, and whether its losses are the same.
+"""Speedup of an epoch that reads cached features, and agreement of its losses.
 
-The pictures are generated: what a backbone costs does not depend on what it sees.
+The images are random, because the cost of a backbone does not depend on their content.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torchmultiset.oracle import oracle
 
 
 def measure(backbone: Backbone, *, images: int, size: int, batch_size: int = 4) -> dict[str, float | str]:
-    """Time one training epoch of a small head, without the cache and from it, and compare the losses."""
-    plain = _pictures(images, size)
-    # The first call of a network pays for memory and kernels: not part of an epoch.
+    """Time one training epoch of a small head without and with the cache, and compare the losses."""
+    plain = _images(images, size)
+    # Warm-up: the first call of a network allocates memory and selects kernels.
     backbone(torch.from_numpy(plain.inputs[np.arange(min(batch_size, images))]))
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
@@ -50,8 +50,8 @@ def measure(backbone: Backbone, *, images: int, size: int, batch_size: int = 4) 
     }
 
 
-def _pictures(images: int, size: int) -> Examples:
-    """Smooth random colours, and multisets of four labels."""
+def _images(images: int, size: int) -> Examples:
+    """Generate smooth random images with multisets of four labels."""
     random = np.random.default_rng(0)
     coarse = torch.from_numpy(random.random((images, 3, 8, 8), dtype=np.float32))
     smooth = nn.functional.interpolate(coarse, (size, size), mode="bilinear", align_corners=False)
@@ -82,13 +82,13 @@ def _epoch(
 
 
 def report(console: Console) -> list[dict[str, float | str]]:
-    """Measure, show a table, give the record."""
+    """Measure, print a table, and return the record."""
     results = [
         measure(resnet34(weights=None), images=8, size=600),
         measure(efficientnet_lite0(), images=64, size=256),
     ]
-    table = Table(title="An epoch of a small head, with the frozen backbone and from cached features")
-    for column in ("backbone", "pixels", "without, s", "cached, s", "ratio", "loss differs by"):
+    table = Table(title="One epoch of a small head: with the frozen backbone, and with cached features")
+    for column in ("backbone", "pixels", "uncached, s", "cached, s", "speedup", "loss difference"):
         table.add_column(column, justify="right")
     for result in results:
         table.add_row(

@@ -1,4 +1,4 @@
-"""MNIST Multi: images a second, beside a plain loop that makes one image at a time, and memory of a full build."""
+"""MNIST Multi: images per second compared with a plain loop over images, and memory of a full build."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Resize = Callable[[UInt8[np.ndarray, "28 28"], int], UInt8[np.ndarray, "px px"]]
 
 
 def measure(images: int = 1000, rounds: int = 5, *, full_build: bool = True) -> dict[str, Any]:
-    """Time both ways in turn, in this process, and keep the best round of each; then build `4` in another."""
+    """Time both implementations in turn and keep the best round of each; then build `4` in another process."""
     pools = load_digits()
     resize, library = _resize()
     result: dict[str, Any] = {"digits": pools.name, "plain loop resizes with": library, "speed": {}}
@@ -50,7 +50,7 @@ def measure(images: int = 1000, rounds: int = 5, *, full_build: bool = True) -> 
 
 
 def plain_image(parameters: MnistMulti, digits: Digits, i: int, resize: Resize) -> UInt8[np.ndarray, "h h"]:
-    """One image by the same rules, as one would write it first."""
+    """Generate one image by the same rules with a straightforward loop."""
     rng = np.random.default_rng([parameters.seed, i])
     canvas = np.zeros((parameters.canvas, parameters.canvas), dtype=np.uint8)
     px = parameters.clutter_px
@@ -84,7 +84,7 @@ def _resize() -> tuple[Resize, str]:
 
 def _measure_build(pools: DigitPools) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        # Handed over as they are, so that what reading MNIST takes is not counted.
+        # Passed as arrays, so that the memory for reading MNIST is not counted.
         for split in ("train", "test"):
             digits: Digits = getattr(pools, split)
             np.save(f"{folder}/{split}-images.npy", digits.images)
@@ -95,7 +95,7 @@ def _measure_build(pools: DigitPools) -> dict[str, Any]:
 
 
 def _build(folder: Path) -> dict[str, Any]:
-    """Build `4` and say how much memory this process ever had; the output is on disk and not part of it."""
+    """Build `4` and return the peak memory of this process; the output is on disk and not included."""
 
     def digits(split: str) -> Digits:
         return Digits(np.load(folder / f"{split}-images.npy"), np.load(folder / f"{split}-labels.npy"))
@@ -116,7 +116,7 @@ def _build(folder: Path) -> dict[str, Any]:
 def _peak_mb() -> float:
     status = Path("/proc/self/status")
     if status.exists():
-        # Not getrusage, which on Linux counts the memory of the process that started this one.
+        # Not getrusage, which on Linux includes the memory of the parent process before exec.
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) * 1024 / 1e6
     import resource
@@ -125,10 +125,10 @@ def _peak_mb() -> float:
 
 
 def report(console: Console) -> dict[str, Any]:
-    """Measure, show a table, give the record."""
+    """Measure, print a table, and return the record."""
     result = measure()
     table = Table(title="MNIST Multi, images/s, one process")
-    for column in ("variant", "plain loop", "generate", "ratio"):
+    for column in ("variant", "plain loop", "generate", "speedup"):
         table.add_column(column, justify="right")
     for name, (plain, ours, ratio) in ((name, row.values()) for name, row in result["speed"].items()):
         table.add_row(name, f"{plain:,.0f}", f"{ours:,.0f}", f"{ratio:.1f}x")
@@ -138,5 +138,5 @@ def report(console: Console) -> dict[str, Any]:
     return result
 
 
-if __name__ == "__main__":  # in a process of its own, for `_measure_build`
+if __name__ == "__main__":  # in a separate process, for `_measure_build`
     print(json.dumps(_build(Path(sys.argv[1]))))

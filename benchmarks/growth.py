@@ -1,4 +1,4 @@
-"""How the cost of a training step grows with steps, classes, batch and image: seconds and memory, as a plot."""
+"""Time and memory of a training step as functions of steps, classes, batch size and image size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SWEEPS = {
 
 
 def measure(steps: int, classes: int, batch: int, side: int) -> tuple[float, float]:
-    """Milliseconds of a training step of the paper's network with one layer, and the megabytes its tensors hold."""
+    """Return the milliseconds and the peak megabytes of a training step of the paper's network with one layer."""
     torch.manual_seed(0)
     encoder = ConvEncoder()
     policy = ConvLSTMPolicy(classes, encoder.memory_shape(side, side), layers=1)
@@ -45,9 +45,9 @@ def measure(steps: int, classes: int, batch: int, side: int) -> tuple[float, flo
 
 
 def report(console: Console) -> dict[str, list[dict[str, Any]]]:
-    """Measure, show a table, draw the plot, give the record."""
+    """Measure, print a table, draw the plot, and return the record."""
     record = {}
-    table = Table(title="Cost of a training step (one process; T=4, C=10, B=64, 100x100 pixels but for what is varied)")
+    table = Table(title="Cost of a training step (one process; T=4, C=10, B=64, 100x100 pixels unless varied)")
     for column in ("varied", "value", "ms", "peak MB"):
         table.add_column(column, justify="right")
     for name, values in SWEEPS.items():

@@ -1,4 +1,4 @@
-"""One image at a time: how long a prediction takes."""
+"""Latency of the prediction of a single image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchmultiset.rollout import greedy, rollout
 
 
 def measure(steps: int, layers: int) -> dict[str, float]:
-    """Milliseconds of each implementation for one image."""
+    """Return the milliseconds that each implementation takes for one image."""
     torch.manual_seed(0)
     encoder = ConvEncoder()
     policy = ConvLSTMPolicy(CLASSES, encoder.memory_shape(SIDE, SIDE), layers=layers)
@@ -38,7 +38,7 @@ def measure(steps: int, layers: int) -> dict[str, float]:
 
 
 def report(console: Console) -> list[dict[str, Any]]:
-    """Measure, show a table, give the record."""
+    """Measure, print a table, and return the record."""
     table = Table(title="Prediction of a single image, ms")
     for column in ("T", "layers", OURS, *PLAIN):
         table.add_column(column, justify="right")

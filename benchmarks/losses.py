@@ -1,4 +1,4 @@
-"""The multiset loss beside cross-entropy and Hungarian matching on the same logits: time and peak memory."""
+"""Time and peak memory of the multiset loss, cross-entropy and Hungarian matching on the same logits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torchmultiset.oracle import oracle
 
 BATCH, STEPS, CLASSES = 256, (4, 10, 30, 100), (10, 100, 1000, 10_000)
 LARGEST = 250_000_000
-"""Scores in the logits, which is 1 GB; with more, the batch is halved until they fit."""
+"""Maximum number of elements of the logits, 1 GB; larger batches are halved until they fit."""
 WAYS = ("multiset_loss", "F.cross_entropy", "Hungarian")
 
 
 def loop_over_steps(logits: Tensor, labels: Tensor, target: Tensor) -> Tensor:
-    """One step at a time, the free label multiset updated in place."""
+    """Compute the multiset loss one step at a time, updating the free label multiset."""
     free = target.clone()
     total = logits.new_zeros(len(logits))
     for t in range(logits.shape[1]):
@@ -37,7 +37,7 @@ def loop_over_steps(logits: Tensor, labels: Tensor, target: Tensor) -> Tensor:
 
 
 def hungarian(logits: Tensor, items: Tensor) -> Tensor:
-    """As DETR does: give each step one item of the target, at the least cost -p(class), then cross-entropy."""
+    """Compute the loss of DETR: match steps and target items at minimum cost -p(class), then cross-entropy."""
     with torch.no_grad():
         costs = -logits.softmax(-1).gather(2, items[:, None].expand(-1, logits.shape[1], -1))
         order = torch.stack([torch.from_numpy(linear_sum_assignment(cost)[1]) for cost in costs.numpy()])
@@ -45,7 +45,7 @@ def hungarian(logits: Tensor, items: Tensor) -> Tensor:
 
 
 def problem(batch: int, steps: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Random logits, targets of `steps` items, and trajectories that name a right label half of the time."""
+    """Return random logits (B, T, C), labels (B, T) of which half are correct, and target items (B, T)."""
     generator = torch.Generator().manual_seed(0)
     items = torch.randint(0, classes, (batch, steps), generator=generator)
     wrong = torch.randint(0, classes, (batch, steps), generator=generator)
@@ -55,10 +55,10 @@ def problem(batch: int, steps: int, classes: int) -> tuple[Tensor, Tensor, Tenso
 
 
 def measure(batch: int, steps: int, classes: int) -> dict[str, Any]:
-    """Milliseconds of forward + backward, and the peak of new memory in units of the logits, for each way."""
+    """Measure forward + backward of each loss: milliseconds, and peak memory relative to the logits."""
     logits, labels, items = problem(batch, steps, classes)
     target = from_labels(items, classes)
-    # What cross-entropy needs is prepared for it: only the loss itself is measured.
+    # The targets of cross-entropy are precomputed: only the loss itself is measured.
     shares = oracle(free_labels(target, labels)).flatten(0, 1)
     losses = {
         "multiset_loss": lambda: multiset_loss(logits, labels, target),
@@ -85,8 +85,8 @@ def measure(batch: int, steps: int, classes: int) -> dict[str, Any]:
 
 
 def report(console: Console) -> list[dict[str, Any]]:
-    """Measure the whole grid, show a table, give the record."""
-    table = Table(title="Loss, forward + backward: ms, ratios, peak of new memory / logits")
+    """Measure the whole grid, print a table, and return the record."""
+    table = Table(title="Loss, forward + backward: ms, ratios, peak memory / logits")
     for column in ("B", "T", "C", *WAYS, "/ F.cross_entropy", "/ Hungarian", "memory"):
         table.add_column(column, justify="right")
     rows = []

@@ -1,4 +1,4 @@
-"""What a training step of each objective costs, with the networks of the table "beyond": in turns, on one thread."""
+"""Cost of a training step of each objective, with the networks of the table "beyond", on one thread."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torchmultiset.experiments.cells import Cell, all_cells
 from torchmultiset.model.build import build_objective, build_predictor
 from torchmultiset.multiset import from_labels
 
-HEADER = ["objective", "T", "images/s", "to the first", "peak MB", "parameters"]
+HEADER = ["objective", "T", "images/s", "/ the first", "peak MB", "parameters"]
 
 
 def training_step(cell: Cell, labels: int) -> tuple[Callable[[], object], int]:
-    """What it does with a batch of random images, and how many weights it learns."""
+    """Return a function that trains on a batch of random images, and the number of trainable weights."""
     torch.manual_seed(0)
     config, names = cell.config(), [str(digit) for digit in range(CLASSES)]
     predictor = build_predictor(
@@ -43,7 +43,7 @@ def training_step(cell: Cell, labels: int) -> tuple[Callable[[], object], int]:
 
 
 def measure(data_set: str, labels: int) -> list[dict[str, Any]]:
-    """A row for each objective that can learn from as many labels."""
+    """Measure each objective of a data set; return one row per objective."""
     cells = {cell.tables["beyond"].row: cell for cell in all_cells("small", ["beyond"]) if cell.data_set == data_set}
     made = {row: training_step(cell, labels) for row, cell in cells.items()}
     threads = torch.get_num_threads()
@@ -63,12 +63,12 @@ def measure(data_set: str, labels: int) -> list[dict[str, Any]]:
 
 
 def report(console: Console) -> list[dict[str, Any]]:
-    """Measure, show a table, give the record."""
+    """Measure, print a table, and return the record."""
     keep_freed_memory()
     rows = [
         row for data_set, labels in (("mnist-multi-4", 4), ("mnist-multi-10", 10)) for row in measure(data_set, labels)
     ]
-    table = Table(*HEADER, title="A training step of each objective, one thread")
+    table = Table(*HEADER, title="Training step of each objective, one thread")
     for cells in lines(rows):
         table.add_row(*cells)
     console.print(table)
@@ -76,7 +76,7 @@ def report(console: Console) -> list[dict[str, Any]]:
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """The cells of the table."""
+    """Return the rows of the table."""
     first = {steps: next(row for row in rows if row["steps"] == steps) for steps in {row["steps"] for row in rows}}
     return [
         [

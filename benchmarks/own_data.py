@@ -1,8 +1,8 @@
-"""Data as a new user has it, each learned with one command: ``python -m benchmarks.own_data``.
+"""Train on user-like data with one command each: ``python -m benchmarks.own_data``.
 
-Draws photographs of dice, coloured shapes, many of them in a picture, and a table whose counts follow from its columns;
-takes photographs of COCO, too, if TORCHMULTISET_COCO names its folder; runs `multiset train FILE` on each as it is, and
-with the multiset loss and two policies; writes results/own-data.json and the table of docs/which-loss.md.
+Generates images of dice, images of few and of many coloured shapes, and a table whose counts follow from its columns;
+adds photographs of COCO if TORCHMULTISET_COCO is set to its folder. Runs `multiset train FILE` on each with default
+settings, and with the multiset loss and two policies. Writes results/own-data.json and the table of docs/which-loss.md.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _PIPS = {
 
 
 def main() -> None:
-    """Draw, learn, write."""
-    told: dict[str, Any] = {**circumstances(), "measured": {}}
+    """Generate the data, train, and write the record and the page."""
+    record: dict[str, Any] = {**circumstances(), "measured": {}}
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
         sources = [
@@ -58,21 +58,21 @@ def main() -> None:
                 chosen = choose_photographs(folder / f"{variant}.jsonl", variant, Path(coco).resolve())
                 sources.append((chosen, f"COCO {variant.title()}"))
         for source, about in sources:
-            told["measured"][about] = {name: learn(source, flags) for name, flags in OBJECTIVES.items()}
-            print(about, told["measured"][about], flush=True)
-    RECORD.write_text(json.dumps(told, indent=1) + "\n")
-    PAGE.write_text(document(told, PAGE.read_text()))
+            record["measured"][about] = {name: learn(source, flags) for name, flags in OBJECTIVES.items()}
+            print(about, record["measured"][about], flush=True)
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    PAGE.write_text(document(record, PAGE.read_text()))
 
 
-def document(told: Mapping[str, Any], page: str) -> str:
-    """The page with the table of this record."""
+def document(record: Mapping[str, Any], page: str) -> str:
+    """Return the page with the table of this record."""
     header = ["data", "training examples", "picked", *OBJECTIVES]
     rows = []
-    for about, by_name in told["measured"].items():
+    for about, by_name in record["measured"].items():
         as_it_is = by_name["as it is"]
         known = [about, f"{as_it_is['splits']['train']:,}", as_it_is["picked"]["objective"]]
         rows.append([*known, *(_cell(by_name[name]) for name in OBJECTIVES)])
-    return between(page, "own-data", table(header, rows), told)
+    return between(page, "own-data", table(header, rows), record)
 
 
 def _cell(run: Mapping[str, Any]) -> str:
@@ -81,7 +81,7 @@ def _cell(run: Mapping[str, Any]) -> str:
 
 
 def learn(source: Path, flags: list[str]) -> dict[str, Any]:
-    """What a run says of itself."""
+    """Train on a data set, and return the scores and settings of the run."""
     run = source.with_name("run")
     shutil.rmtree(run, ignore_errors=True)
     command = [sys.executable, "-m", "torchmultiset", "train", str(source), "--out", str(run), *flags]
@@ -90,12 +90,12 @@ def learn(source: Path, flags: list[str]) -> dict[str, Any]:
     overall = record["test"]["overall"]
     picked = {pick["what"]: pick["value"] for pick in record["picked"]}
     names = ("exact_match", "interval", "f1", "examples")
-    told = {name: record[name] for name in ("validation_em", "parameters", "minutes")}
-    return {**{name: overall[name] for name in names}, **told, "splits": record["examples"], "picked": picked}
+    others = {name: record[name] for name in ("validation_em", "parameters", "minutes")}
+    return {**{name: overall[name] for name in names}, **others, "splits": record["examples"], "picked": picked}
 
 
 def draw_dice(folder: Path, rng: np.random.Generator) -> Path:
-    """Dice on a table, turned and a little noisy, with a labels.csv."""
+    """Draw noisy images of rotated dice, with a labels.csv."""
     folder.mkdir()
     lines = [("image", "labels")]
     for i in range(EXAMPLES):
@@ -127,7 +127,7 @@ def _die(face: int, side: int) -> Image.Image:
 
 
 def draw_shapes(folder: Path, rng: np.random.Generator, *, most: int) -> Path:
-    """Circles and squares in three colours, as a .jsonl file."""
+    """Draw images of circles and squares in three colours, with a .jsonl file."""
     folder.mkdir()
     side, cell, lines = 96, 16, list[str]()
     for i in range(EXAMPLES):
@@ -147,7 +147,7 @@ def draw_shapes(folder: Path, rng: np.random.Generator, *, most: int) -> Path:
 
 
 def choose_photographs(path: Path, variant: str, coco: Path) -> Path:
-    """Those of COCO that the paper's rules take, as a .jsonl file."""
+    """Select the photographs of COCO by the paper's rules, and write a .jsonl file."""
     command = [sys.executable, "-m", "torchmultiset", "data", "build", f"coco-{variant}", str(path)]
     command += ["--train-json", str(coco / "instances_train.json"), "--train-images", str(coco / "images")]
     command += ["--test-json", str(coco / "instances_val.json")]
@@ -156,7 +156,7 @@ def choose_photographs(path: Path, variant: str, coco: Path) -> Path:
 
 
 def write_trips(path: Path, rng: np.random.Generator) -> Path:
-    """What to pack, which follows from how many go where."""
+    """Write a table of packing lists whose counts are functions of the other columns."""
     heads = ["people", "nights", "km", "temperature", *(f"count:{name}" for name in ("towel", "tent", "meal", "tank"))]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

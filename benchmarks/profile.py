@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: one process of one thread, half of the batch, as `multiset train` has it."""
+"""Profile of a training step: one process with one thread and half of the batch, as in `multiset train`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ REST = "all else: adding up, loss, Adam, Python"
 
 
 def mflop(steps: int, layers: int, hidden: int = 32, kernel: int = 3) -> dict[str, float]:
-    """Multiplications and additions in the matrix products of one training image, in millions, by part.
+    """Return the multiplications and additions in the matrix products of one training image, in millions, by part.
 
-    Of the network as we compute it: what is the same at all steps counts once, and what is multiplied with the zeros of
-    the first hidden state not at all. Forward once, backward twice; the picture needs no gradient.
+    Counted as computed: what is equal at all steps counts once, and products with the zeros of the first hidden state
+    do not count. Forward counts once, backward twice; the image needs no gradient.
     """
     tower, first, channels, side = 0.0, 0.0, 1, SIDE
     encoder = ConvEncoder()
@@ -43,14 +43,14 @@ def mflop(steps: int, layers: int, hidden: int = 32, kernel: int = 3) -> dict[st
         tower += work
         first = work if i == 0 else first
         channels, side = features, side // 2
-    gates = 2 * side * side * kernel**2 * hidden * 4 * hidden  # of one map
-    again = steps - 1 + (2 * steps - 1) * (layers - 1)  # hidden states: of the layer itself, and of the one below
+    gates = 2 * side * side * kernel**2 * hidden * 4 * hidden  # of one feature map
+    again = steps - 1 + (2 * steps - 1) * (layers - 1)  # hidden states of the layer itself and of the one below
     work_of = {FORWARD: tower, BACKWARD: 2 * tower - first, MEMORY: 3 * gates, RECURRENT: 3 * gates * again}
     return {part: work / 1e6 for part, work in {**work_of, REST: 3 * steps * 2 * hidden * CLASSES}.items()}
 
 
 def measure(steps: int, layers: int) -> dict[str, Any]:
-    """The share of each part in the time of a step, and how near its convolutions are to the peak."""
+    """Measure each part's share of the time of a step, and the fraction of the peak that its convolutions reach."""
     threads = torch.get_num_threads()
     step = make(Contest(OURS, steps, layers, batch=EXAMPLES, threads=1))
     peak = matmul_gflops()
@@ -65,7 +65,7 @@ def measure(steps: int, layers: int) -> dict[str, Any]:
     share = {part: spent[part] / spent.total() for part in (*PARTS, REST)}
     work = mflop(steps, layers)
     near = {part: work[part] / 1e3 / (share[part] * seconds) / peak for part in work if part != REST}
-    # Those that are beyond it, by computing less than is counted, stay as they are.
+    # Parts above the peak, which compute less than is counted, stay as they are.
     saved = sum(share[part] * max(0.0, 1 - near[part]) for part in near)
     return {"images/s": 1 / seconds, "share": share, "of the peak": near, "with all at the peak": 1 / (1 - saved)}
 
@@ -80,7 +80,7 @@ def _part(event: Any) -> str:
         shapes = each.input_shapes or []
         kernel = shapes[2 if "backward" in each.name else 1][-1:] if "convolution" in each.name else [""]
         if by_blocks and kernel == [3]:
-            kernel = [5]  # of pixels: 3x3 blocks
+            kernel = [5]  # a 5x5 kernel computed on 2x2 blocks has 3x3 blocks
         what = f"{each.name.removeprefix('aten::')} {''.join(map(str, kernel))}"
         for part, names in PARTS.items():
             if what.startswith(names):
@@ -89,9 +89,9 @@ def _part(event: Any) -> str:
 
 
 def report(console: Console) -> list[dict[str, Any]]:
-    """Measure, show a table, give the record."""
+    """Measure, print a table, and return the record."""
     rows: list[dict[str, Any]] = [{"steps": s, "layers": k, **measure(s, k)} for s, k in SHAPES]
-    table = Table(*heads(rows), title="Where the time of a training step goes")
+    table = Table(*heads(rows), title="Time of a training step by part")
     for cells in parts(rows):
         table.add_row(*cells)
     console.print(table)
@@ -99,12 +99,12 @@ def report(console: Console) -> list[dict[str, Any]]:
 
 
 def heads(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of the columns."""
+    """Return the column headings."""
     return ["part", *(f"T={row['steps']}, {row['layers']} layer{'s' * (row['layers'] > 1)}" for row in rows)]
 
 
 def parts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line for each part: its share of the time and, of convolutions, how near they are to the peak."""
+    """Return one row per part: its share of the time and, for convolutions, the fraction of the peak."""
 
     def cell(row: Mapping[str, Any], part: str) -> str:
         near = f" ({row['of the peak'][part]:.0%})" if part in row["of the peak"] else ""
@@ -112,4 +112,4 @@ def parts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
     lines = [[part, *(cell(row, part) for row in rows)] for part in (*PARTS, REST)]
     gain = [f"{row['with all at the peak']:.2f}x" for row in rows]
-    return [*lines, ["the step, if all convolutions were at the peak", *gain]]
+    return [*lines, ["speedup with all convolutions at peak", *gain]]

@@ -1,4 +1,4 @@
-"""What a measurement was made with: kept beside every number."""
+"""Environment of a measurement, stored with every number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchmultiset.pipeline.record import environment
 
 
 def circumstances() -> dict[str, Any]:
-    """Date, commit, versions and machine; no names, no paths."""
-    told = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **environment()}
-    told["machine"]["instructions"] = torch.backends.cpu.get_cpu_capability()
-    return told
+    """Return date, commit, versions and machine; no names, no paths."""
+    record = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **environment()}
+    record["machine"]["instructions"] = torch.backends.cpu.get_cpu_capability()
+    return record

@@ -1,8 +1,8 @@
-"""Plain implementations of the paper's network, kept as the yardstick for speed and as the reference in tests.
+"""Plain implementations of the paper's network, used as speed baselines and as references in tests.
 
-Both are `Policy` objects that join memory, label map and hidden state and convolve all of it at every step.
-`JointGates` uses one convolution for all gates, as most published ConvLSTM cells do; `GateByGate` eight, one for each
-gate's input and hidden state, as the equations are written. Neither hoists, fuses or reorders anything.
+Both are `Policy` objects that concatenate memory, label map and hidden state and convolve all of it at every step.
+`JointGates` uses one convolution for all gates, as most published ConvLSTM cells do; `GateByGate` uses eight, one for
+each gate's input and hidden state, as in the equations. Neither hoists, fuses or reorders anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ State = tuple[Tensor, list[Tensor], list[Tensor]]
 
 
 class _Plain(nn.Module):
-    """A ConvLSTM policy with the parameters of another, computed the plain way."""
+    """Base class of ConvLSTM policies with the parameters of another, computed without optimisations."""
 
     def __init__(self, policy: ConvLSTMPolicy) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Plain(nn.Module):
 
 
 class JointGates(_Plain):
-    """One convolution for all four gates over the joined input and hidden state."""
+    """ConvLSTM with one convolution for all four gates, over the concatenated input and hidden state."""
 
     def __init__(self, policy: ConvLSTMPolicy) -> None:
         super().__init__(policy)
@@ -80,7 +80,7 @@ class JointGates(_Plain):
 
 
 class GateByGate(_Plain):
-    """Eight convolutions: for each gate one over the input and one over the hidden state."""
+    """ConvLSTM with eight convolutions: for each gate one over the input and one over the hidden state."""
 
     def __init__(self, policy: ConvLSTMPolicy) -> None:
         super().__init__(policy)
@@ -109,7 +109,7 @@ class GateByGate(_Plain):
 
 
 class PlainTower(nn.Module):
-    """The paper's tower as the table has it: convolution, ReLU, pooling, in PyTorch's default layout."""
+    """The paper's tower, convolution, ReLU and pooling, in PyTorch's default memory layout."""
 
     def __init__(self, encoder: ConvEncoder) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How things are timed and weighed: interleaved, so that a noisy moment hits all contestants; medians."""
+"""Timing and memory measurements, interleaved so that noise affects all contestants alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Action = Callable[[], object]
 
 
 def interleaved(actions: Mapping[str, Action], *, repeats: int, warmup: int = 2) -> dict[str, float]:
-    """Median seconds of each action, run in turns, in one order and then in the other: nobody always goes first."""
+    """Return the median seconds of each action; they run in turns, in alternating order."""
     for action in actions.values():
         for _ in range(warmup):
             action()
@@ -33,7 +33,7 @@ def interleaved(actions: Mapping[str, Action], *, repeats: int, warmup: int = 2)
 
 
 def peak_bytes(action: Action) -> int:
-    """The most memory that tensors made during the action hold at one time."""
+    """Return the peak memory of tensors allocated during the action."""
     action()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         action()
@@ -46,7 +46,7 @@ def peak_bytes(action: Action) -> int:
 
 
 def matmul_gflops(size: int = 2048, repeats: int = 20) -> float:
-    """The machine's best speed in float32 matrix products, all cores together: the limit of everything else."""
+    """Measure the machine's peak speed: float32 matrix products on all cores."""
     a, b = torch.rand(size, size), torch.rand(size, size)
     seconds = min(interleaved({"matmul": lambda: a @ b}, repeats=1)["matmul"] for _ in range(repeats))
     return 2 * size**3 / seconds / 1e9

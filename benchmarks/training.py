@@ -1,8 +1,7 @@
-"""Training and prediction with the paper's MNIST Multi network beside plain implementations of it.
+"""Training and prediction speed of the paper's MNIST Multi network, compared with plain implementations.
 
-Each contestant has processes of its own, which take steps in turns while the others wait: ours as `multiset train`
-runs it on this machine, one process for each core; ours in one process; and the plain ones, which use all cores with
-threads.
+Each contestant has its own processes, which run steps in turns while the others wait: ours as `multiset train` runs it
+on this machine, one process per core; ours in one process; and the plain ones, which use all cores with threads.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ IN_ONE = "in one process"
 
 
 class Runner:
-    """The processes of one contestant, ready to take steps."""
+    """The running processes of one contestant."""
 
     def __init__(self, contest: Contest) -> None:
         self.processes = []
@@ -59,7 +58,7 @@ class Runner:
             process.communicate()
 
     def seconds(self, steps: int) -> float:
-        """How long the slowest process took for each step."""
+        """Run some steps, and return the seconds per step of the slowest process."""
         for process in self.processes:
             assert process.stdin
             process.stdin.write(f"{steps}\n")
@@ -72,7 +71,7 @@ class Runner:
 
 
 def contest(contests: Mapping[str, Contest], *, repeats: int = 15, steps: int = 2) -> dict[str, float]:
-    """Images per second of each contestant: medians over turns."""
+    """Return the images per second of each contestant, as medians over turns."""
     seconds: dict[str, list[float]] = {name: [] for name in contests}
     with ExitStack() as stack:
         runners = {name: stack.enter_context(Runner(each)) for name, each in contests.items()}
@@ -96,7 +95,7 @@ def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
 
 
 def report(console: Console) -> dict[str, Any]:
-    """Measure training, show a table, give the record."""
+    """Measure training, print a table, and return the record."""
     gflops = matmul_gflops()
     rows = [_row(steps, layers, train=True) for steps, layers in SHAPES]
     for row in rows:
@@ -109,7 +108,7 @@ def report(console: Console) -> dict[str, Any]:
 
 
 def report_prediction(console: Console) -> list[dict[str, Any]]:
-    """Measure prediction, show a table, give the record."""
+    """Measure prediction, print a table, and return the record."""
     rows = [_row(steps, layers, train=False) for steps, layers in SHAPES]
     console.print(_table(f"Prediction, batch {EVALUATED}: images/s, {SIDE}x{SIDE} pixels (MNIST Multi)", rows))
     return rows
@@ -125,7 +124,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=title, padding=(0, 0, 0, 1))
     names = list(rows[0]["images/s"])
     share = "share of the peak" in rows[0]
-    columns = ["T", "layers", "ours", *names[1:], *[f"ours / {name}" for name in PLAIN], *["of the peak"] * share]
+    columns = ["T", "layers", "ours", *names[1:], *[f"ours / {name}" for name in PLAIN], *["of peak"] * share]
     for column in columns:
         table.add_column(column, justify="right")
     for row in rows:

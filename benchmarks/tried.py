@@ -1,7 +1,7 @@
-"""Ideas for a faster training step, measured one by one: those that were kept, and those that were not.
+"""Optimisations of a training step that were tried, measured one by one: kept and rejected ones.
 
-One thread and half of the batch, as in a process of `multiset train`; memory is kept, as there. Each idea and what it
-would replace take turns.
+Measured with one thread and half of the batch, as in a process of `multiset train`, which also keeps freed memory. Each
+optimisation and the code that it replaces run in turns.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from torchmultiset.rollout import Step, greedy, rollout
 
 B, LAST = 32, torch.channels_last
 BATCHES = {64: 0.005, 128: 0.01, 256: 0.02}
-"""The demo's batch and learning rate, and larger ones."""
+"""Batch size -> learning rate: those of the demo, and larger ones."""
 
 
 class Idea(NamedTuple):
-    """Two ways to do the same."""
+    """An optimisation: plain and optimised implementation of the same computation."""
 
     name: str
     kept: bool
@@ -54,7 +54,7 @@ def maps(*shape: int, grad: bool = True) -> Tensor:
 
 
 def backward(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], None]:
-    """Forward and backward with a gradient of the right layout."""
+    """Return a function that runs forward and backward with a gradient in the output's memory layout."""
     of_output = torch.randn_like(function(*inputs).detach())
     wanted = [x for x in inputs if x.requires_grad]
 
@@ -71,7 +71,7 @@ def cell_by_autograd(gates: Tensor, cell: Tensor) -> Tensor:
 
 
 def conv_pool_by_blocks(x: Tensor, weight: Tensor) -> Tensor:
-    """Convolution and pooling with the four places of each window as channels."""
+    """Compute convolution and pooling with the four positions of each window as channels."""
     features, channels, kernel, _ = weight.shape
     placed = pad(weight, (1, 1, 1, 1)).unfold(2, kernel + 1, 1).unfold(3, kernel + 1, 1)
     placed = placed.permute(2, 3, 0, 1, 4, 5).reshape(4 * features, channels, kernel + 1, kernel + 1)
@@ -80,7 +80,7 @@ def conv_pool_by_blocks(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, padding: int = 1) -> Tensor:
-    """oneDNN's."""
+    """Compute the weight gradient of a convolution with oneDNN."""
     one, none = [1, 1], [0, 0]
     grads: list[Tensor] = torch.ops.aten.convolution_backward(
         grad, x, weight, None, one, [padding] * 2, one, False, none, 1, [False, True, False]
@@ -89,7 +89,7 @@ def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, padding: int = 1) -
 
 
 def weight_gradient_by_patches(x: Tensor, grad: Tensor) -> Tensor:
-    """As one matrix product."""
+    """Compute the weight gradient of a convolution as one matrix product over patches."""
     b, c, h, w = x.shape
     around = pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     image, row, column, _ = around.stride()
@@ -98,7 +98,7 @@ def weight_gradient_by_patches(x: Tensor, grad: Tensor) -> Tensor:
 
 
 class Turned(torch.autograd.Function):
-    """A convolution whose gradient is one with the weights turned around, not oneDNN's own."""
+    """Convolution whose input gradient is a convolution with flipped weights instead of oneDNN's."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -114,18 +114,18 @@ class Turned(torch.autograd.Function):
 
 
 def predicting(mode: Callable[[], AbstractContextManager[Any]], *, ends: bool = False) -> Callable[[], None]:
-    """Ten steps, or as many as it takes until all have stopped, with one to four labels each."""
+    """Return a function that predicts for ten steps, or until all examples, with 1 to 4 labels each, have stopped."""
     encoder = ConvEncoder()
     policy = ConvLSTMPolicy(10, encoder.memory_shape(100, 100), layers=1)
     images, sizes = torch.rand(B, 1, 100, 100), torch.randint(1, 5, (B,))
 
     def act() -> None:
-        named = 0
+        emitted = 0
 
         def until(_: Step, labels: Tensor) -> Tensor:
-            nonlocal named
-            named += 1
-            return sizes.expand_as(labels) <= named
+            nonlocal emitted
+            emitted += 1
+            return sizes.expand_as(labels) <= emitted
 
         with mode():
             rollout(policy, encoder(images), greedy, 10, until=until if ends else None)
@@ -230,7 +230,7 @@ def ideas() -> list[Idea]:
 
 
 def larger_batches() -> list[dict[str, Any]]:
-    """What two epochs of the demo give with batches of each size."""
+    """Train the demo for two epochs with each batch size, and return validation exact match and speed."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size, lr in BATCHES.items():
@@ -247,13 +247,13 @@ def larger_batches() -> list[dict[str, Any]]:
 
 
 def report(console: Console) -> dict[str, Any]:
-    """Measure, show tables, give the record."""
+    """Measure, print tables, and return the record."""
     keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    table = Table(title="Ideas for a training step, forward and backward, ms")
-    for column in ("idea", "kept", "without", "with", "gain"):
+    table = Table(title="Optimisations of a training step, forward and backward, ms")
+    for column in ("idea", "kept", "without", "with", "speedup"):
         table.add_column(column, justify="left" if column == "idea" else "right")
     record: dict[str, Any] = {}
     for name, kept, plain, other in ideas():
@@ -271,7 +271,8 @@ def report(console: Console) -> dict[str, Any]:
     memory = contest({"kept": one, "handed back": replace(one, keep_memory=False)})
     record["images/s with freed memory, one process"] = memory
     console.print(
-        f"Training images/s of one process, freed memory kept {memory['kept']:.0f}, not {memory['handed back']:.0f}"
+        f"Training images/s of one process: {memory['kept']:.0f} with freed memory kept, "
+        f"{memory['handed back']:.0f} without"
     )
     if shutil.which("c++"):
         alone = Contest(OURS, 4, 1, batch=B, threads=1)

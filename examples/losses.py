@@ -1,4 +1,4 @@
-"""The paper's losses are functions of plain tensors. Run it: python examples/losses.py"""
+"""Compute the paper's losses, which are functions of plain tensors: python examples/losses.py"""
 
 import torch
 
@@ -8,15 +8,15 @@ from torchmultiset.losses import distribution_matching_loss, multiset_loss, rein
 
 def main() -> dict[str, float]:
     torch.manual_seed(0)
-    logits = torch.randn(2, 3, 5)  # (B, T, C): scores of five classes, before each of three labels is named
-    named = logits.argmax(-1)  # (B, T): the labels that were named
-    wanted = torch.tensor([[4, 4, 2], [0, 1, 2]])
-    target = multiset.from_labels(wanted, num_classes=5)  # (B, C): how often each class is wanted
+    logits = torch.randn(2, 3, 5)  # (B, T, C): scores of five classes at each of three steps
+    emitted = logits.argmax(-1)  # (B, T): the emitted labels
+    labels = torch.tensor([[4, 4, 2], [0, 1, 2]])  # (B, T): the true labels
+    target = multiset.from_labels(labels, num_classes=5)  # (B, C): the true count of each class
     values = {
-        "multiset": multiset_loss(logits, named, target),
-        "sequence": sequence_loss(logits, wanted),
+        "multiset": multiset_loss(logits, emitted, target),
+        "sequence": sequence_loss(logits, labels),
         "distribution matching": distribution_matching_loss(logits, target),
-        "reinforce": reinforce_loss(logits, named, target),
+        "reinforce": reinforce_loss(logits, emitted, target),
         "stop": stop_loss(torch.randn(2, 4), target),
     }
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Metrics are functions of counts, and classes that add up batches. Run it: python examples/metrics.py"""
+"""Compute metrics of counts, as functions and as classes that accumulate batches: python examples/metrics.py"""
 
 from torchmultiset import metrics, multiset
 

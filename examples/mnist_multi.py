@@ -1,8 +1,8 @@
-"""From pictures of digits to multisets, start to finish, in a training loop of one's own; `make demo` does the same.
+"""Train from images of digits to multisets with a custom training loop; `make demo` does the same with one command.
 
-Each picture shows one to four digits among clutter, and the only supervision is which digits there are, with repeats.
-Nothing says how many, where, or in which order. A ConvLSTM policy learns to name them one at a time with the multiset
-loss, and a stop head learns when to stop. The test pictures are made of digits that were never seen in training.
+Each image shows one to four digits among clutter. The only supervision is the multiset of digits, without positions or
+order. A ConvLSTM policy is trained with the multiset loss to emit them one at a time, and a stop head to end the
+sequence. The test images contain digits that do not occur in training.
 
     python examples/mnist_multi.py [number of training batches]
 """
@@ -34,7 +34,7 @@ from torchmultiset.rollout import greedy, rollout, until_stop
 
 PICTURES = MnistMulti(sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4)
 CLASSES, LARGEST, BATCH = 10, 4, 64
-STEPS = LARGEST + 1  # the last slot can only stop
+STEPS = LARGEST + 1  # the last step is only for stopping
 
 
 class Model(nn.Module):
@@ -75,7 +75,7 @@ def train(model: Model, batches: Iterator[tuple[Tensor, Tensor]], number: int, c
 
 
 def evaluate(model: Model, examples: Examples) -> tuple[Tensor, Tensor]:
-    """Predicted and true counts of all examples."""
+    """Return predicted and true counts (N, C) of all examples."""
     model.eval()
     pairs = []
     for start in range(0, len(examples), 500):
@@ -86,7 +86,7 @@ def evaluate(model: Model, examples: Examples) -> tuple[Tensor, Tensor]:
 
 
 def report(counts: Tensor, target: Tensor, constant: Tensor, console: Console) -> float:
-    table = Table(title=f"{len(target):,} test pictures of digits never seen in training")
+    table = Table(title=f"{len(target):,} test images of digits not seen in training")
     for column in ("", "exact match", "precision", "recall", "F1"):
         table.add_column(column, justify="right")
 
@@ -99,20 +99,20 @@ def report(counts: Tensor, target: Tensor, constant: Tensor, console: Console) -
     size = multiset.cardinality(target)
     for n in range(1, LARGEST + 1):
         add(f"{n} digit{'s' if n > 1 else ''}", counts[size == n], target[size == n])
-    add("best constant answer", constant.expand_as(target), target)
+    add("majority baseline", constant.expand_as(target), target)
     console.print(table)
     return exact_match(counts, target).mean().item()
 
 
 def most_common(target: Tensor) -> Tensor:
-    """The multiset that occurs most often: what to answer without looking."""
+    """Return the most frequent multiset (C,), the prediction of the majority baseline."""
     rows, times = torch.unique(target, dim=0, return_counts=True)
     best: Tensor = rows[times.argmax()]
     return best
 
 
 def draw(examples: Examples, counts: Tensor, target: Tensor, path: Path) -> None:
-    """A picture of predictions, right and wrong ones marked, wrong ones more often than they occur."""
+    """Draw 18 correct and 6 wrong predictions."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -133,7 +133,7 @@ def draw(examples: Examples, counts: Tensor, target: Tensor, path: Path) -> None
         axis.patch.set(edgecolor=colour, linewidth=4)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
-    figure.suptitle("Predicted multisets (one row of six wrong ones at the end)")
+    figure.suptitle("Predicted multisets; the last six are wrong")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -144,8 +144,8 @@ def main(number: int = 3000, folder: Path = Path("runs/example"), tested: int = 
     torch.manual_seed(0)
     pools = load_digits()
     console.print(
-        f"Pictures of 1 to 4 digits among clutter, made of {len(pools.train.images):,} training digits ({pools.name});"
-        f" {number * BATCH:,} of them, each seen once."
+        f"Training on {number * BATCH:,} images of 1 to 4 digits among clutter, each seen once, generated from"
+        f" {len(pools.train.images):,} digits ({pools.name})."
     )
     model = Model()
     start = time.perf_counter()
@@ -158,8 +158,8 @@ def main(number: int = 3000, folder: Path = Path("runs/example"), tested: int = 
     em = report(counts, target, constant, console)
     draw(examples, counts, target, folder / "predictions.png")
     console.print(
-        f"Trained in {minutes:.1f} minutes. Predictions, right and wrong: {folder / 'predictions.png'}\n"
-        "Next: read examples/mnist_multi.py, and swap multiset_loss for another of torchmultiset.losses."
+        f"Trained in {minutes:.1f} minutes. Correct and wrong predictions: {folder / 'predictions.png'}\n"
+        "Next: read examples/mnist_multi.py, and replace multiset_loss by another loss of torchmultiset.losses."
     )
     return em
 

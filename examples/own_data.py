@@ -1,6 +1,6 @@
-"""Your own data: a table in a CSV file, a model of it in a folder. Run it: python examples/own_data.py
+"""Train on your own data, a table in a CSV file: python examples/own_data.py
 
-From the command line it is `multiset train trips.csv`; images work alike, with a column `image` of their names.
+On the command line this is `multiset train trips.csv`. For images, use a column `image` with their file names.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def main(epochs: int = 0) -> list[list[str]]:
     rows = [f"{people},{km},{people},{int(km > 200)}" for people, km in trips]
     (folder / "trips.csv").write_text("\n".join(["people,km,count:ticket,count:sandwich", *rows]))
     config = RunConfig(DataConfig(str(folder / "trips.csv")), optim=OptimConfig(epochs=epochs))
-    result = train(config, folder / "run", say=print)  # says what it picks, and why
+    result = train(config, folder / "run", say=print)  # prints the settings it chooses, and why
     assert result.report is not None
     print(f"exact match {result.report.overall.exact_match:.2f} on the test examples")
     answers = open_model(folder / "run").predict_labels(torch.tensor([[3.0, 350.0], [1.0, 50.0]]))

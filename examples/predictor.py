@@ -1,4 +1,4 @@
-"""A predictor: build it, teach it, ask it, save it, load it. Run it: python examples/predictor.py"""
+"""Build, train, save, load and use a predictor: python examples/predictor.py"""
 
 from pathlib import Path
 from tempfile import mkdtemp

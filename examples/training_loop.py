@@ -1,6 +1,6 @@
-"""The multiset loss in a training loop of one's own, on a problem small enough to watch.
+"""Use the multiset loss in a custom training loop, on a toy problem.
 
-The input is a noisy sum of one vector per item; the target is the multiset of items. Run it:
+The input is a noisy sum of one vector per item; the target is the multiset of items.
 
     python examples/training_loop.py
 """

@@ -27,7 +27,7 @@ def test_mnist_multi_trains_evaluates_and_draws(tmp_path, capsys):
     with Image.open(tmp_path / "predictions.png") as picture:
         assert picture.width > 800
     shown = capsys.readouterr().out.replace("\n", "")  # a long path is broken over lines
-    for word in ("60 test pictures", "best constant answer", "4 digits", "predictions.png"):
+    for word in ("60 test images", "majority baseline", "4 digits", "predictions.png"):
         assert word in shown
 
 

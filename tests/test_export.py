@@ -303,7 +303,7 @@ def test_speed_is_of_one_input_and_of_each_of_a_batch():
 def test_a_file_is_written_whole_and_never_over_another(tmp_path):
     path = tmp_path / "deep" / "model.onnx"
     save_new(path, b"first")
-    with pytest.raises(FileExistsError, match="is there already: delete it, or choose another name"):
+    with pytest.raises(FileExistsError, match="already exists: delete it, or choose another name"):
         save_new(path, b"second")
     assert path.read_bytes() == b"first"
     assert [*path.parent.iterdir()] == [path]

@@ -1,6 +1,6 @@
-"""What must work with the oldest versions that pyproject.toml allows; `oldest.py` runs it where those are installed.
+"""Checks that must pass with the oldest versions that pyproject.toml allows; run by `oldest.py`.
 
-Prints one line of JSON: the outcome, each check, and what it ran with.
+Prints one line of JSON: the outcome, the result of each check, and the environment.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ B, T, C = 4, 3, 5
 LABELS = torch.tensor([[0, 0, 2], [1, 3, 4], [4, 4, 4], [2, 1, 0]])
 TARGET = multiset.from_labels(LABELS, num_classes=C)
 OTHERS = {"torchmultiset.__main__", "torchmultiset.page", "torchmultiset.cli.demo"}
-"""Modules that start something, or need an extra that is not installed."""
+"""Modules that start a program, or need an extra that is not installed."""
 
 
 def scores(*shape: int) -> Tensor:
-    """Some numbers that have gradients."""
+    """Return random scores that require gradients."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
 
@@ -60,18 +60,18 @@ LOSSES: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "sequence_loss": ((B, T, C), lambda x: losses.sequence_loss(x, LABELS)),
     "stop_loss": ((B, T + 1), lambda x: losses.stop_loss(x, TARGET)),
 }
-"""The shape of what each loss is computed from, and how."""
+"""Loss -> shape of its first argument, and a call with that argument."""
 
 
 def check_imports() -> None:
-    """Import every module that needs none of the other extras."""
+    """Import every module that needs no other extras."""
     for found in pkgutil.walk_packages(torchmultiset.__path__, "torchmultiset."):
         if not any(found.name == name or found.name.startswith(f"{name}.") for name in OTHERS):
             importlib.import_module(found.name)
 
 
 def check_losses() -> None:
-    """Every loss has a finite value and finite gradients."""
+    """Check that every loss has a finite value and finite gradients."""
     assert {*LOSSES} == {name for name in losses.__all__ if name.endswith("_loss")}
     for name, (shape, loss) in LOSSES.items():
         x = scores(*shape)
@@ -83,7 +83,7 @@ def check_losses() -> None:
 
 
 def check_metrics() -> None:
-    """Every metric, as a function and as a class."""
+    """Check every metric, as a function and as a class."""
     other = TARGET.roll(1, 0)
     for name, metric in {
         "exact_match": metrics.ExactMatch(),
@@ -106,7 +106,7 @@ def check_metrics() -> None:
 
 
 def check_fit_predict_save_load() -> None:
-    """A loop of one's own: fit on vectors, predict, save, load, predict the same."""
+    """Fit a predictor on vectors, predict, save, load, and predict the same."""
     torch.manual_seed(0)
     labels = np.array([[i % 3, -1 if i % 2 else 3] for i in range(96)])
     inputs = np.eye(6, dtype=np.float32)[[i % 6 for i in range(96)]]
@@ -124,7 +124,7 @@ def check_fit_predict_save_load() -> None:
 
 
 def check_shipped_models() -> None:
-    """Models that come with the package, one that names labels and one that counts; an empty batch has no answers."""
+    """Predict with shipped models, one with a policy and one with a count head, also for an empty batch."""
     for name in ("mnist-multi-4", "mnist-multi-4-counts"):
         predictor = Predictor.load(name)
         for number in (2, 0):
@@ -133,7 +133,7 @@ def check_shipped_models() -> None:
 
 
 def check_table() -> None:
-    """The command line on a table of numbers: a count head, and the multiset loss."""
+    """Run the command line on a table of numbers, with a count head and with the multiset loss."""
     lines = [f"{1 + i % 3},{i % 2},{1 + i % 3},{i % 2}" for i in range(60)]
     Path("trip.csv").write_text("\n".join(["people,far,count:ticket,count:sandwich", *lines]))
     for objective in ("counts", "multi"):
@@ -145,7 +145,7 @@ def check_table() -> None:
 
 
 def check_digits() -> None:
-    """The command line on pictures of the bundled digits, with figures."""
+    """Run the command line on images of the bundled digits, with figures."""
     small = ("--train", "64", "--validation", "16", "--test", "16", "--canvas", "60", "--digit-px", "20", "28")
     multiset_command("data", "build", "mnist-multi", "digits", "--variant", "1-4", "--mnist", "bundled", *small)
     multiset_command("data", "preview", "digits", "digits.png")
@@ -158,7 +158,7 @@ def check_digits() -> None:
 
 
 def check_estimator() -> None:
-    """The classifier for scikit-learn."""
+    """Fit the scikit-learn estimator."""
     from torchmultiset import MultisetClassifier
 
     X, Y = [[0, 1], [1, 0], [2, 1]] * 20, [["cat"], ["dog"], ["cat", "dog", "dog"]] * 20
@@ -167,9 +167,9 @@ def check_estimator() -> None:
 
 
 def multiset_command(*arguments: str) -> None:
-    """Run the command line; it must end in 0."""
+    """Run the command line, and check that its exit code is 0."""
     code = command_line([*arguments])
-    assert code == 0, f"multiset {' '.join(arguments)} ended in {code}"
+    assert code == 0, f"multiset {' '.join(arguments)} exited with code {code}"
 
 
 CHECKS = {
@@ -185,7 +185,7 @@ CHECKS = {
 
 
 def main() -> int:
-    """Run all checks; 0 if all passed."""
+    """Run all checks; return 0 if all pass."""
     results = {}
     with TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
         for name, check in CHECKS.items():

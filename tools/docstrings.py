@@ -1,4 +1,4 @@
-"""Formulas and examples of docstrings as the site's Markdown has them: a griffe extension."""
+"""Griffe extension that converts formulas and examples of docstrings to the site's Markdown."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from griffe import Extension, Object
 
 
 class Formulas(Extension):
-    """``:math:`x``` becomes ``$x$``, ``.. math::`` with its block ``$$...$$``, and an example a section of code."""
+    """Extension that converts ``:math:`x``` to ``$x$``, ``.. math::`` blocks to ``$$...$$``, and examples to code."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Called for each module, class, function and attribute that has been read."""
+        """Convert the docstring of a module, class, function or attribute."""
         if obj.docstring:
             obj.docstring.value = in_markdown(obj.docstring.value)
 
 
 def in_markdown(text: str) -> str:
-    r"""One docstring.
+    r"""Convert one docstring.
 
     Example:
         >>> print(in_markdown("Of :math:`x`:\n\n.. math::\n    a\n    + b\n\nDone."))
@@ -32,9 +32,9 @@ def in_markdown(text: str) -> str:
         <BLANKLINE>
         Done.
     """
-    # Of one example griffe makes a note, in which Markdown takes >>> for a quotation.
+    # Griffe renders "Example:" as a note, in which Markdown takes >>> for a quotation.
     text = re.sub(r"^([ ]*)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
-    text = re.sub(r"^::\n\n", "", text, flags=re.MULTILINE)  # what is indented is a block of its own
+    text = re.sub(r"^::\n\n", "", text, flags=re.MULTILINE)  # the indented block is code anyway
     text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
     text = re.sub(r"^([ ]*)\.\. math:: (.+)$", r"\1$$\n\1\2\n\1$$", text, flags=re.MULTILINE)
     block = re.compile(r"^([ ]*)\.\. math::\n((?:\1[ ]+.*\n?|[ ]*\n)+)", re.MULTILINE)

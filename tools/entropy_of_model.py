@@ -1,6 +1,6 @@
-"""The entropy figure of a model that comes with the package: ``python tools/entropy_of_model.py mnist-multi-4 DATA``.
+"""Draw the entropy figure of a shipped model: ``python tools/entropy_of_model.py mnist-multi-4 DATA``.
 
-DATA is what it was trained with; its validation part is shown. Writes results/<name>/entropy.json and entropy.png.
+DATA is the model's training data; its validation split is used. Writes results/<name>/entropy.json and entropy.png.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SPLIT = "validation"
 
 
 def main(name: str, data: str) -> None:
-    """Roll out, draw, write."""
+    """Compute the entropy curves, and write the record and the figure."""
     predictor = open_model(name)
     examples = as_trained(predictor, open_examples(predictor, data)[SPLIT], SPLIT, data)
-    told = {
+    record = {
         "model": name,
         "split": SPLIT,
         "data": data_record(data),
@@ -30,8 +30,8 @@ def main(name: str, data: str) -> None:
         **entropy_curves(predictor, examples),
     }
     out = Path("results") / name
-    (out / "entropy.json").write_text(json.dumps(told, indent=1) + "\n")
-    save_entropy(told, out / "entropy.png")
+    (out / "entropy.json").write_text(json.dumps(record, indent=1) + "\n")
+    save_entropy(record, out / "entropy.png")
 
 
 if __name__ == "__main__":

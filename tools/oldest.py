@@ -1,8 +1,8 @@
 """Check the lower bounds of pyproject.toml: ``make oldest``, or ``python tools/oldest.py``.
 
-Makes an environment, `.venv-oldest`, with the oldest version that each bound allows and that pip offers, runs
-`check_oldest.py` in it, and writes results/oldest.json. PyTorch comes as pip finds it: its ordinary wheel of that age
-brings some gigabytes for GPUs, and cannot be imported without them.
+Creates an environment, `.venv-oldest`, with the oldest version of each dependency that its bound allows and pip offers,
+runs `check_oldest.py` in it, and writes results/oldest.json. PyTorch is installed as pip finds it: its default wheel of
+that age needs several gigabytes of GPU libraries to be imported.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ EXTRAS = ("digits", "report", "sklearn", "hungarian", "metrics")
 
 
 def main() -> int:
-    """Install, check, write the record; 0 if all checks passed."""
+    """Install, check, and write the record; return 0 if all checks pass."""
     claimed = lower_bounds(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"], EXTRAS)
     call(sys.executable, "-m", "venv", "--clear", VENV)
     used = {name: oldest(lower, offered(name)) for name, lower in claimed.items()}
     for name, lower in claimed.items():
         if release(used[name]) != release(lower):
-            print(f"{name} {lower} is not offered here: {used[name]} instead")
+            print(f"{name} {lower} is not available here: using {used[name]}")
     call(PYTHON, "-m", "pip", "install", "--quiet", *(f"{name}=={version}" for name, version in used.items()))
     call(PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", ROOT)
     ran = subprocess.run([PYTHON, ROOT / "tools" / "check_oldest.py"], cwd=VENV, stdout=subprocess.PIPE, text=True)
-    told: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    record = {"outcome": told.pop("outcome"), "claimed": claimed, "installed": used, **told}
+    checked: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    record = {"outcome": checked.pop("outcome"), "claimed": claimed, "installed": used, **checked}
     (ROOT / "results" / "oldest.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for name, result in record["checks"].items():
         print(f"{name}: {result}")
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def lower_bounds(project: dict[str, Any], extras: tuple[str, ...]) -> dict[str, str]:
-    """The lower bound of each dependency, and of those of some extras.
+    """Return the lower bound of each dependency, including those of some extras.
 
     Example:
         >>> lower_bounds({"dependencies": ["torch>=2.7", "rich>=14,<15"], "optional-dependencies": {}}, ())
@@ -59,7 +59,7 @@ def lower_bounds(project: dict[str, Any], extras: tuple[str, ...]) -> dict[str, 
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version, without zeros at the end: 2.7 and 2.7.0 are the same.
+    """Parse a version to numbers without trailing zeros: 2.7 and 2.7.0 are equal.
 
     Example:
         >>> release("2.7.0") == release("2.7") < release("2.10")
@@ -72,7 +72,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def oldest(lower: str, versions: list[str]) -> str:
-    """The oldest of some versions that a lower bound allows.
+    """Return the oldest version that a lower bound allows.
 
     Example:
         >>> oldest("1.11", ["1.12.0", "1.11.2", "1.11.1", "1.10.0"])
@@ -85,15 +85,15 @@ def oldest(lower: str, versions: list[str]) -> str:
 
 
 def offered(name: str) -> list[str]:
-    """The versions of a package that pip would install here: final releases that were not withdrawn."""
+    """Return the versions of a package that pip offers here: final releases that were not yanked."""
     command = [PYTHON, "-m", "pip", "index", "versions", name]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    (line,) = re.findall(r"^Available versions: (.*)$", said, flags=re.MULTILINE)
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = re.findall(r"^Available versions: (.*)$", output, flags=re.MULTILINE)
     return [version for version in line.split(", ") if re.fullmatch(r"[\d.]+", version)]
 
 
 def call(*command: object) -> None:
-    """Run a command; an error ends the program."""
+    """Run a command; raise if it fails."""
     subprocess.run([*map(str, command)], cwd=ROOT, check=True)
 
 

@@ -1,7 +1,7 @@
-"""Copy tables of the results into pages that quote them: ``python tools/quote_results.py``, after ``multiset report``.
+"""Copy result tables into pages that quote them: ``python tools/quote_results.py``, after ``multiset report``.
 
-Between ``<!-- quote: TITLE -->`` and ``<!-- /quote -->`` a page has the table "Exact match at a glance: TITLE" of
-docs/results/small.md, with links as seen from the page.
+Between ``<!-- quote: TITLE -->`` and ``<!-- /quote -->`` a page holds the table "Exact match at a glance: TITLE" of
+docs/results/small.md, with links relative to the page.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _MARKED = re.compile(r"(<!-- quote: (.*?) -->\n).*?(<!-- /quote -->)", re.DOTALL
 
 
 def quoted(page: str, results: str, folder: Path) -> str:
-    """A page with the tables as they are now.
+    """Return a page with its quoted tables updated.
 
     Args:
-        page: Its text.
-        results: That of `SOURCE`.
-        folder: Where the page is.
+        page: Text of the page.
+        results: Text of `SOURCE`.
+        folder: Folder of the page.
 
     Raises:
-        ValueError: The results have no table of that title.
+        ValueError: The results have no table with a quoted title.
     """
 
     def table(marked: re.Match[str]) -> str:
@@ -41,7 +41,7 @@ def quoted(page: str, results: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Write all pages anew."""
+    """Update all pages."""
     for page in PAGES:
         page.write_text(quoted(page.read_text(), SOURCE.read_text(), page.parent))
 

@@ -1,6 +1,6 @@
-"""Put the model of a finished run into the package: ``python tools/ship_model.py results/mnist-multi-4``.
+"""Copy the model of a finished run into the package: ``python tools/ship_model.py results/mnist-multi-4``.
 
-It takes the run's name, and its model card says where the data is from and under what licence.
+The model is named after the run; its model card states the origin and licence of the data.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.inputs import MODEL
 from torchmultiset.viz.card import CARD, model_card
 
-MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "models"
+MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "model" / "shipped"
 REMARKS = """
 ## Data and licence
 
 The images are generated from the digits of MNIST (Yann LeCun, Corinna Cortes; CC BY-SA 3.0): digits of 20 to 50 pixels,
-or of 20 where there are ten, on a canvas of 100x100 with clutter, as the paper describes. Test images have no digit in
-common with those for training and validation, which share theirs. The weights have the licence of this package,
-Apache-2.0; but for a few samples for the page, the images are not part of it.
+or of 20 pixels for ten digits, on a 100x100 canvas with clutter, as in the paper. Training and validation
+images share their digits; test images have other ones. The weights are licensed under Apache-2.0, like this package;
+except for a few samples for the demo page, the images are not part of it.
 
-It expects one grey channel, light digits on dark ground. Handwriting of another kind, photographs, and digits much
-larger or smaller than these are outside of what it has seen.
+The model expects one grey channel with light digits on a dark background. Other handwriting styles, photographs, and
+much larger or smaller digits are outside its training distribution.
 """
 
 
 def main(run: Path) -> None:
-    """Write ``models/<name>/``."""
+    """Write the folder of the shipped model."""
     record = json.loads((run / "run.json").read_text())
     predictor = Predictor.load(run / MODEL)
     target = MODELS / run.name

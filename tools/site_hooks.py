@@ -1,6 +1,6 @@
-"""What `mkdocs build` needs besides plugins: links out of docs/ lead to copies of the files, and TeX becomes MathML.
+"""Hooks of `mkdocs build`: point links out of docs/ to copies of the files, and convert TeX to MathML.
 
-So the site is whole by itself: it needs no other host for its sources, records and formulas.
+The site is therefore self-contained: its sources, records and formulas need no other host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PICTURES = {".png", ".svg", ".html"}
 
 
 def _outside(page: str, target: str) -> str | None:
-    """The path in the repository that a link of a page in docs/ leads to, if it leads out of docs/."""
+    """Return the repository path of a link from a page in docs/ if it points out of docs/, else None."""
     if re.match(r"[a-z]+:|/", target):
         return None
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
@@ -31,7 +31,7 @@ def _outside(page: str, target: str) -> str | None:
 
 
 def _copy(path: str) -> str:
-    """Where its copy is in the site: as text, unless a browser shows it anyhow."""
+    """Return the path of a file's copy in the site: as text, unless browsers display the format."""
     return f"{COPIES}/{path}" if Path(path).suffix in _PICTURES else f"{COPIES}/{path}.txt"
 
 
@@ -48,7 +48,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links to the copies."""
+    """Point links to the copies."""
     here = posixpath.dirname(page.file.src_uri)
 
     def lead(found: re.Match[str]) -> str:
@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """The same for pages that are HTML already."""
+    """Point links of pages that are already HTML to the copies."""
     site = Path(config["site_dir"])
     for page in (ROOT / "docs").rglob("*.html"):
         place = page.relative_to(ROOT / "docs").as_posix()
@@ -74,7 +74,7 @@ def on_post_build(config: Any, **_: Any) -> None:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers show without help."""
+    """Convert formulas to MathML, which browsers render without scripts."""
     html = re.sub(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', _inline, html, flags=re.DOTALL)
     return re.sub(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', _display, html, flags=re.DOTALL)
 
@@ -88,5 +88,5 @@ def _display(found: re.Match[str]) -> str:
 
 
 def _mathml(tex: str, **settings: str) -> str:
-    # For set minus it takes a sign that few fonts have; the other one is the usual.
+    # Replace the converter's set minus sign, which few fonts have, by the common one.
     return str(convert(unescape(tex).strip(), **settings)).replace("&#x029F5;", "&#x02216;")

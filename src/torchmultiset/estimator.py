@@ -1,6 +1,6 @@
-"""The scikit-learn door: `MultisetClassifier` has `fit`, `predict`, `predict_proba` and `score`.
+"""scikit-learn interface: `MultisetClassifier` with `fit`, `predict`, `predict_proba` and `score`.
 
-It needs the extra ``sklearn``. Nothing else in the package imports scikit-learn.
+This module needs the extra ``sklearn``. Nothing else in the package imports scikit-learn.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ try:
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 except ImportError as error:
-    raise ImportError('MultisetClassifier is an extra: pip install "torchmultiset[sklearn]"') from error
+    raise ImportError('MultisetClassifier needs scikit-learn: pip install "torchmultiset[sklearn]"') from error
 
-from torchmultiset._checks import check, given
+from torchmultiset._checks import check
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.build import build_objective, build_predictor, settle_stop
@@ -37,59 +37,58 @@ from torchmultiset.training.loop import BEST, fit, local_fabric
 
 __all__ = ["MultisetClassifier"]
 
-_ROWS = 2048  # rollouts at a time
+_ROWS = 2048  # rollouts per batch
 
 Form: TypeAlias = Literal["matrix", "lists", "counters"]
 
 
 class Targets(NamedTuple):
-    """Multisets as somebody wrote them down, read."""
+    """Targets parsed from one of the three accepted forms of y."""
 
     form: Form
     classes: list[Any]
-    """Their labels, sorted; of a matrix, the names of its columns, or their numbers."""
+    """Sorted labels; for a matrix, the column names or, if it has none, the column indices."""
     counts: Int64[np.ndarray, "n c"]
 
 
 class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
-    """Predicts a multiset of labels for each row or image, in the manner of scikit-learn.
+    """Multiset classifier for tables and images, with the scikit-learn API.
 
-    Y holds a multiset for each example, in one of three forms, and `predict` answers in the same one:
+    The targets hold one multiset per example, in one of three forms; `predict` returns the same form:
 
     - a list of lists of labels, ``[["cat", "cat", "dog"], []]``; labels are strings or numbers
     - a list of counts by label, ``[Counter(cat=2, dog=1), {}]``
-    - a matrix of counts (n, C), as a NumPy array, DataFrame or tensor; a list of lists is never read as one
+    - a matrix of counts (n, C), as a NumPy array, DataFrame or tensor; a list of lists is never read as a matrix
 
     X is a table (n, features), or images (n, channels, height, width), uint8 or floats from 0 to 1. Features are
-    standardised inside, images are taken as they are.
+    standardised internally; images are used as they are.
 
     Args:
-        objective: The loss, by name: the paper's six, and what came after it. auto: ``"counts"``, a count head; or
-            ``"multi"`` if a policy or END is asked for, or if images are too small to count on.
-        policy: What names the labels one after another, for objectives that have one; auto: ConvLSTM for images, LSTM
-            for vectors.
-        stop: How a multiset ends; auto: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
-        max_size: The most labels of a multiset; None: as many as the largest of the training data has.
-        units: Of the linear layers that read vectors.
-        channels: Of the convolutions that read images. If they and the objective are left as they are, there may be one
-            less, for a finer map.
-        hidden: Channels or units of the policy's layers. Objectives without a policy have heads of about as many
+        objective: Name of the training objective, of the paper or later work. auto: ``"counts"``, a count head; or
+            ``"multi"`` if a policy or END is requested, or if images are too small for a count head.
+        policy: Policy that emits the labels, for objectives that use one; auto: ConvLSTM for images, LSTM for vectors.
+        stop: Stopping mechanism; auto: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
+        max_size: Maximum size of a predicted multiset; None: that of the training data.
+        units: Widths of the encoder's linear layers, for vectors.
+        channels: Channels of the encoder's convolutions, for images. With the default channels and objective, one
+            convolution fewer may be used, for a finer feature map.
+        hidden: Channels or units of the policy's layers. Objectives without a policy use a head with about as many
             weights (`ModelConfig.hidden`).
-        layers: Number of the policy's layers.
-        epochs: How often the training data is seen; None: the fewer examples, the more often.
-        batch_size: Examples of a step; None: fewer if there are few examples.
-        lr: Peak of the learning rate.
-        validation_fraction: Share of the examples that choose the best epoch and are not learned from. 0: all are
-            learned from, and choose it too.
-        samples: Rollouts for `predict_proba`.
-        random_state: Of the weights, the order of the examples, the validation examples and the rollouts.
+        layers: Number of layers of the policy.
+        epochs: Number of training epochs; None: more for fewer examples.
+        batch_size: Training batch size; None: smaller for few examples.
+        lr: Peak learning rate.
+        validation_fraction: Fraction of the examples held out to select the best epoch. 0: no examples are held out,
+            and the training examples select it.
+        samples: Number of rollouts per example in `predict_proba`.
+        random_state: Seed of the weights, the order of the examples, the validation split and the rollouts.
 
     Attributes:
-        classes_: The labels, sorted; of a matrix, the names of its columns, or their numbers.
-        max_size_: The most labels that a prediction has.
-        predictor_: The `Predictor`, which can be saved.
-        history_: A line for each epoch: loss, exact match and F1 on the validation examples.
-        n_features_in_: Features of a vector, or channels of an image.
+        classes_: Sorted labels; for a matrix, the column names or, if it has none, the column indices.
+        max_size_: Maximum size of a predicted multiset.
+        predictor_: The trained `Predictor`, which can be saved.
+        history_: One entry per epoch: training loss, and exact match and F1 on the validation examples.
+        n_features_in_: Number of features of a vector, or of channels of an image.
 
     Example:
         >>> X = [[0, 1], [1, 0], [2, 1]] * 20
@@ -99,7 +98,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         [['cat', 'dog', 'dog'], ['cat']]
         >>> model.score(X, Y)
         1.0
-        >>> model.predict_proba([[2, 1]]).shape  # (n, C, max_size_ + 1): how probable are 0, 1, 2 or 3 of each class
+        >>> model.predict_proba([[2, 1]]).shape  # (n, C, max_size_ + 1): probability of 0, 1, 2 or 3 of each class
         (1, 2, 4)
     """
 
@@ -141,16 +140,19 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.three_d_array = True
         tags.target_tags.required = True
         tags.target_tags.positive_only = True
-        # A row of Y is a multiset, so Y as a matrix has two dimensions, always.
+        # A row of a target matrix is one multiset, so the matrix always has two dimensions.
         tags.target_tags.single_output, tags.target_tags.multi_output = False, True
         return tags
 
     def fit(self, X: Any, y: Any) -> MultisetClassifier:
-        """Learn from examples.
+        """Train the classifier.
 
         Args:
             X: Inputs: a table (n, features), or images (n, channels, height, width).
-            y: A multiset for each: lists of labels, Counters, or a matrix of counts (n, C).
+            y: One multiset per example: lists of labels, Counters, or a matrix of counts (n, C).
+
+        Returns:
+            The fitted classifier.
         """
         inputs = self._inputs(X, first=True)
         targets = _read(y)
@@ -166,13 +168,13 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         labels = to_labels(torch.from_numpy(targets.counts)).numpy()
         examples = Examples(inputs, labels, tuple(map(str, targets.classes)))
         train, validation = self._split(examples)
-        with torch.random.fork_rng(devices=[]):  # what others draw from PyTorch's generator stays as it is
+        with torch.random.fork_rng(devices=[]):  # leave PyTorch's global generator untouched
             torch.manual_seed(self._seed)
-            self._learn(train, validation, stop)
+            self._train(train, validation, stop)
         return self
 
     def predict(self, X: Any) -> list[list[Any]] | list[Counter[Any]] | Int64[np.ndarray, "n c"]:
-        """Predicted multisets, decoded greedily, in the form that `fit` was given.
+        """Predict multisets greedily, in the form of the `y` that was passed to `fit`.
 
         Args:
             X: Inputs.
@@ -188,12 +190,12 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
     @available_if(lambda self: self.objective != "one-step")  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "n c k"]:
-        """How probable each count of each class is: (n, C, max_size_ + 1), where the last axis sums to 1.
+        """Return the probability of each count of each class: (n, C, max_size_ + 1), where the last axis sums to 1.
 
-        Shares of `samples` rollouts in which labels, and the place to stop, are drawn from the model. All examples are
-        given the same random numbers, from `random_state`: what comes out for one does not depend on the others. Of the
-        objectives ``"counts"``, ``"hungarian"`` and ``"power"`` nothing is drawn: their models know. A model trained
-        with ``objective="one-step"`` does not, and does not have this method.
+        For a policy these are relative frequencies over `samples` rollouts, with labels and stopping drawn from the
+        model. All examples use the same random numbers, from `random_state`, so the result for one example does not
+        depend on the others. For the objectives ``"counts"``, ``"hungarian"`` and ``"power"`` the probabilities are
+        exact. With ``objective="one-step"``, which has none, this method does not exist.
 
         Args:
             X: Inputs.
@@ -204,24 +206,24 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         rows = max(1, _ROWS // self.samples)
         shares = []
         for x in _batches(inputs, rows):
-            generator = torch.Generator().manual_seed(self._seed)  # the same random numbers for all
+            generator = torch.Generator().manual_seed(self._seed)  # the same random numbers for all batches
             shares.append(predictor.count_probabilities(x, samples=self.samples, generator=generator))
         return torch.cat(shares).numpy()
 
     def score(self, X: Any, y: Any) -> float:
-        """Exact match: the share of examples whose multiset is predicted without a mistake.
+        """Return the exact match: the fraction of examples whose multiset is predicted correctly.
 
         Args:
             X: Inputs.
-            y: Their multisets, in any of the three forms; the columns of a matrix are those of `classes_`, in the
-                same order unless they have the same names.
+            y: True multisets, in any of the three forms. Columns of a matrix are matched to `classes_` by name if the
+                names agree, else by position.
         """
         counts, true = self._predict(X), _read(y)
         check_consistent_length(counts, true.counts)
         if true.form == "matrix" and {*true.classes} != {*self.classes_.tolist()}:
             check(true.counts.shape[1] == counts.shape[1], "y", f"{counts.shape[1]} columns wide", true.counts.shape)
             return float((counts == true.counts).all(1).mean())
-        # A label that was not there in training makes a multiset that cannot be predicted.
+        # A multiset with a label that was not in the training data counts as wrong.
         place = {name: i for i, name in enumerate(self.classes_.tolist())}
         known = np.array([name in place for name in true.classes], dtype=bool)
         wanted = np.zeros_like(counts)
@@ -229,7 +231,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         return float(((counts == wanted).all(1) & (true.counts[:, ~known] == 0).all(1)).mean())
 
     def _inputs(self, X: Any, *, first: bool = False) -> Shaped[np.ndarray, "n ..."]:
-        """X as the network reads it."""
+        """Validate X and convert it to the network's input."""
         if not first:
             check_is_fitted(self)
         inputs = validate_data(self, X, reset=first, allow_nd=True)
@@ -237,25 +239,28 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         check(inputs.ndim in (2, 4), "X", what, inputs.shape)
         if not first:
             check(
-                inputs.shape[1:] == self._shape, "X", f"like that of fit, whose rows have {self._shape}", inputs.shape
+                inputs.shape[1:] == self._shape,
+                "X",
+                f"of the shape passed to fit, {self._shape} per example",
+                inputs.shape,
             )
         if inputs.ndim == 4 and inputs.dtype == np.uint8:
             return np.asarray(inputs)
         with np.errstate(over="ignore"):
             numbers: np.ndarray = inputs.astype(np.float32)
         if not np.isfinite(numbers).all():
-            raise ValueError("X holds numbers that are too large for float32: use other units")
+            raise ValueError("X holds numbers that are too large for float32: rescale them")
         return numbers
 
     def _split(self, examples: Examples) -> tuple[Examples, Examples]:
-        """Examples to learn from, and to choose the best epoch by."""
+        """Split the examples into training examples and those that select the best epoch."""
         share = self.validation_fraction
         check(0 <= share < 1, "validation_fraction", "at least 0 and below 1", share)
         kept = int(len(examples) * share)
         order = np.random.default_rng(self._seed).permutation(len(examples))
         return examples.subset(order[kept:]), examples.subset(order[:kept] if kept else order)
 
-    def _learn(self, train: Examples, validation: Examples, stop: Stop) -> None:
+    def _train(self, train: Examples, validation: Examples, stop: Stop) -> None:
         model = ModelConfig(
             channels=tuple(map(int, self.channels)),
             units=tuple(map(int, self.units)),
@@ -272,10 +277,12 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         )
         if isinstance(predictor.encoder, MLPEncoder):
             predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
-        teacher = build_objective(objective, predictor, seed=self._seed)
+        criterion = build_objective(objective, predictor, seed=self._seed)
         optim = OptimConfig(int(self.epochs or 0), int(self.batch_size or 0), float(self.lr))
         with TemporaryDirectory() as folder:
-            progress = fit(predictor, teacher, train, validation, optim, folder, seed=self._seed, fabric=local_fabric())
+            progress = fit(
+                predictor, criterion, train, validation, optim, folder, seed=self._seed, fabric=local_fabric()
+            )
             self.predictor_ = Predictor.load(Path(folder, BEST))
         self.history_ = progress.history
 
@@ -287,7 +294,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
 def _batches(inputs: Shaped[np.ndarray, "n ..."], size: int) -> Iterator[Tensor]:
     for start in range(0, len(inputs), size):
-        yield torch.from_numpy(inputs[start : start + size].copy())  # what is given may be read-only
+        yield torch.from_numpy(inputs[start : start + size].copy())  # the array may be read-only
 
 
 def _read(y: Any) -> Targets:
@@ -300,9 +307,11 @@ def _read(y: Any) -> Targets:
     try:
         classes = sorted({label for row in rows for label in row})
     except TypeError as error:
-        raise ValueError(f"the labels in y must be all strings or all numbers ({error})") from None
+        raise ValueError(f"y mixes labels that cannot be sorted ({error}): use only strings or only numbers") from None
     if not classes:
-        raise ValueError("no example in y has a label: give at least one, or a matrix of counts (n, C)")
+        raise ValueError(
+            "y has no labels, so its classes are unknown: pass at least one label, or a matrix of counts (n, C)"
+        )
     counts = np.array([[row[label] for label in classes] for row in rows], dtype=np.int64)
     counters = all(isinstance(row, Mapping) for row in y)
     return Targets("counters" if counters else "lists", classes, counts)
@@ -312,18 +321,18 @@ def _read_matrix(y: Any) -> Targets:
     names = [*y.columns] if hasattr(y, "columns") else None
     numbers = check_array(y, input_name="y", ensure_min_samples=0)
     if (numbers < 0).any() or (numbers % 1 != 0).any():
-        raise ValueError("y must hold counts, whole numbers from 0 on, but holds others")
+        raise ValueError("y must hold counts, but some entries are negative or fractional")
     return Targets("matrix", names or [*range(numbers.shape[1])], numbers.astype(np.int64))
 
 
 def _read_row(row: Any, i: int) -> Counter[Any]:
     if isinstance(row, str | bytes) or not isinstance(row, Iterable):
         raise ValueError(
-            f"y must hold a list of labels, a Counter or a row of counts for each example, but y[{i}] is {given(row)}"
+            f"y must hold a list of labels, a Counter or a row of counts for each example, but y[{i}] is {row!r}"
         )
     counts = Counter(row)
     wrong = [name for name, count in counts.items() if count < 0 or count % 1 != 0]
-    check(not wrong, f"the counts in y[{i}]", "whole numbers from 0 on", dict(counts))
+    check(not wrong, f"the counts in y[{i}]", "non-negative integers", dict(counts))
     return Counter({_plain(name): int(count) for name, count in counts.items()})
 
 
@@ -335,6 +344,6 @@ def _array(names: Sequence[Any]) -> Shaped[np.ndarray, " c"]:
     made = np.array(names)
     if made.ndim == 1:
         return made
-    apart = np.empty(len(names), dtype=object)  # labels that are tuples would become a matrix
+    apart = np.empty(len(names), dtype=object)  # np.array would turn tuples into a matrix
     apart[:] = names
     return apart

@@ -1,19 +1,20 @@
-"""A predictor as one ONNX file: encoder, all steps of the greedy decoder, and the way to stop.
+"""Export of a predictor to one ONNX file: encoder, all steps of greedy decoding, and the stopping rule.
 
-It runs wherever ONNX does, without PyTorch and without this package. Its input is `inputs`, a batch of any size of what
-the model was trained on: uint8 images (B, channels, H, W), or float32 numbers. A backbone is part of the file. Outputs:
+The file runs with any ONNX runtime, without PyTorch and without this package. Its input is `inputs`, a batch of any
+size in the format of the training data: uint8 images (B, channels, H, W), or float32 vectors. A backbone is part of the
+file. Outputs:
 
 - `counts` (B, C), int64: the predicted multisets.
-- `sequence` (B, T), int64: the labels in the order in which they were named, -1 after the last. A readout, which names
-  none, has no such output.
-- `probabilities` (B, T, C), float32: the distribution over the labels at each step. With ``stop="end"`` END is one more
-  of them, the last. Of a readout, how probable at least 1, 2, ... of each class are; of `OneStep`, their shares.
+- `sequence` (B, T), int64: the labels in the order in which they were emitted, -1 after the last. A one-shot head has
+  no such output.
+- `probabilities` (B, T, C), float32: the distribution over the labels at each step. With ``stop="end"`` END is an
+  additional last label. For a one-shot head, the probability of at least 1, 2, ... of each class; for `OneStep`, the
+  share of each class.
 
-The metadata has, each as JSON: `classes` (their names), `max_size`, `stop`, `input` (shape and dtype of one input, and
-whether photographs are to be turned as their EXIF tag says), `torchmultiset` (the version), `weights_sha256` (as in the
-model's ``predictor.json``); where there are such, `columns` of a table (for each a name, and categories: texts become
-a 1 in the place of theirs; or, if there are none, the mean that empty cells become), and `git`, the commit that trained
-the model.
+The metadata holds, each as JSON: `classes` (their names), `max_size`, `stop`, `input` (shape and dtype of one input,
+and whether images are rotated by their EXIF tag), `torchmultiset` (the version), `weights_sha256` (as in the model's
+``predictor.json``); and, where available, `columns` of a table (for each its name, and either the categories of its
+one-hot encoding or, for numbers, the mean that replaces empty cells) and `git`, the commit that trained the model.
 """
 
 from __future__ import annotations
@@ -62,45 +63,45 @@ __all__ = [
 ]
 
 BATCH = 32
-"""Inputs that are compared and timed at once."""
+"""Batch size for comparing and timing predictions."""
 _PATCH = 4
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class Comparison(NamedTuple):
-    """What came out for the same inputs."""
+    """Agreement of PyTorch and ONNX Runtime on the same inputs."""
 
     inputs: int
     different: int
-    """For how many of them the predicted multisets differ."""
+    """Number of inputs for which the predicted multisets differ."""
     multisets: int
-    """How many different multisets PyTorch predicted: a comparison of inputs that all look alike says little."""
+    """Number of distinct multisets that PyTorch predicted; agreement on few of them is weak evidence."""
 
 
 class Speed(NamedTuple):
-    """How long it takes."""
+    """Duration of predictions."""
 
     one: float
     """Seconds for a single input."""
     many: float
-    """Seconds for each input of a batch."""
+    """Seconds per input of a batch."""
 
 
 def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
-    """The content of an ONNX file that predicts what the predictor does, in single precision.
+    """Convert a predictor to the content of an ONNX file, in single precision.
 
     Args:
-        predictor: It stays as it is.
-        kind: What its inputs are like. None: as its record says.
+        predictor: Predictor to export; it is not modified.
+        kind: Shape and dtype of its inputs; None: as given in its record.
 
     Raises:
         ImportError: The extra ``onnx`` is not installed.
-        ValueError: PyTorch cannot export it: an encoder or policy of one's own does what no graph can.
+        ValueError: PyTorch cannot export the model, for example because of a user-defined encoder or policy.
     """
     _need_packages()
     kind = input_kind(predictor) if kind is None else kind
     decoder = _Decoder(copy.deepcopy(predictor).cpu().float()).eval()
-    # Two at least: a batch of one would be taken for a size that never changes.
+    # At least two: the exporter would treat a batch of one as a constant size.
     example = torch.zeros(2, *kind.shape, dtype=torch.uint8 if kind.dtype == "uint8" else torch.float32)
     with torch.no_grad(), _quiet():
         outputs = decoder.predictor.graph_outputs(example)
@@ -120,7 +121,7 @@ def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
     assert program is not None
     model: Any = program.model_proto
     graph = model.graph
-    # The exporter writes down which line of which file each part is from.
+    # The exporter records the source file and line of each part: remove them.
     for part in (model, graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
         del part.metadata_props[:]
     model.producer_name, model.producer_version, model.doc_string = "torchmultiset", __version__, __doc__
@@ -131,10 +132,10 @@ def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
 
 
 def open_onnx(model: bytes | str | Path) -> Any:
-    """A session of ONNX Runtime on the CPU, with as many threads as PyTorch has.
+    """Open an ONNX Runtime session on the CPU, with PyTorch's number of threads.
 
     Args:
-        model: A file, or its content.
+        model: Path or content of an ONNX file.
     """
     _need_packages()
     runtime: Any = import_module("onnxruntime")
@@ -145,11 +146,11 @@ def open_onnx(model: bytes | str | Path) -> Any:
 
 
 def random_batches(kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, "b ..."]]:
-    """Inputs to compare predictions on where there is no data: patches of any brightness, or normal numbers.
+    """Yield batches of random inputs: images of patches of random brightness, or normally distributed vectors.
 
     Args:
-        kind: What they are like.
-        number: How many in all.
+        kind: Shape and dtype of the inputs.
+        number: Total number of inputs.
     """
     rng = np.random.default_rng(0)
     for start in range(0, number, BATCH):
@@ -159,18 +160,18 @@ def random_batches(kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, 
             continue
         channels, height, width = kind.shape
         shape = b, channels, -(-height // _PATCH), -(-width // _PATCH)
-        patches = rng.random(shape) * (rng.random(shape) < rng.random((b, 1, 1, 1)))  # few or many of them bright
+        patches = rng.random(shape) * (rng.random(shape) < rng.random((b, 1, 1, 1)))  # a random share of them is bright
         images = patches.repeat(_PATCH, 2).repeat(_PATCH, 3)[:, :, :height, :width]
         yield (255 * images).astype(np.uint8) if kind.dtype == "uint8" else images.astype(np.float32)
 
 
 def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, "b ..."]]:
-    """The first inputs of some sources, in the type that the file reads.
+    """Yield batches of the first inputs of some sources, in the dtype of the ONNX file.
 
     Args:
-        sources: From `open_inputs`.
-        kind: What the model reads.
-        number: How many at most.
+        sources: Sources from `open_inputs`.
+        kind: Shape and dtype of the model's inputs.
+        number: Maximum total number of inputs.
     """
     for _, inputs, _ in sources:
         some = min(number, len(inputs))
@@ -186,9 +187,9 @@ def compare(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndar
     """Predict the same inputs with PyTorch and with ONNX Runtime.
 
     Args:
-        predictor: What was exported.
-        session: From `open_onnx`.
-        batches: Inputs of the model's shape and type.
+        predictor: The predictor that was exported.
+        session: Session from `open_onnx`.
+        batches: Inputs of the model's shape and dtype.
     """
     ours = predictor.predict
     pairs = [(ours(torch.from_numpy(x)).numpy(), session.run(["counts"], {"inputs": x})[0]) for x in batches]
@@ -202,43 +203,43 @@ def compare(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndar
 
 
 def speed(predict: Callable[[Shaped[np.ndarray, "b ..."]], object], batch: Shaped[np.ndarray, "b ..."]) -> Speed:
-    """How long predictions take: the median of several, after one that is not counted.
+    """Measure the duration of predictions: the median of several, after one warm-up.
 
     Args:
-        predict: What is measured.
-        batch: Inputs.
+        predict: Function to measure.
+        batch: Its inputs.
     """
     return Speed(_seconds(lambda: predict(batch[:1])), _seconds(lambda: predict(batch)) / len(batch))
 
 
 def weight_bytes(predictor: Predictor) -> int:
-    """How large all weights are, with those of a backbone."""
+    """Return the size of all weights in bytes, including those of a backbone."""
     return sum(value.nbytes for value in _Decoder(predictor).state_dict().values())
 
 
 def save_new(path: Path, content: bytes) -> None:
-    """Write a file all at once, and never over another.
+    """Write a new file atomically.
 
     Raises:
-        FileExistsError: There is one.
+        FileExistsError: The file exists.
     """
     refuse_existing(path)
     write_whole(path, content)
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise if there is something of that name."""
+    """Raise FileExistsError if the path exists."""
     if path.exists():
-        raise FileExistsError(f"{path} is there already: delete it, or choose another name (--out)")
+        raise FileExistsError(f"{path} already exists: delete it, or choose another name (--out)")
 
 
 class _Decoder(nn.Module):
-    """What the graph is made from: the forward pass of a predictor, and what its output comes to."""
+    """Module to export: a predictor's forward pass and greedy decoding."""
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.predictor = predictor
-        # A backbone is no submodule of its encoder. Here it is one, so that its weights are in the file.
+        # A backbone is not a submodule of its encoder. Make it one here, so that its weights are in the file.
         encoder = predictor.encoder
         self.backbone = encoder.backbone() if isinstance(encoder, PretrainedEncoder) else None
 
@@ -261,7 +262,7 @@ def _metadata(predictor: Predictor, kind: InputKind) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what PyTorch and the packages say about their own insides."""
+    """Suppress warnings and log messages of PyTorch's exporter."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -280,7 +281,7 @@ def _need_packages() -> None:
         try:
             import_module(name)
         except ImportError as error:
-            raise ImportError('ONNX is an extra: pip install "torchmultiset[onnx]"') from error
+            raise ImportError('exporting needs ONNX packages: pip install "torchmultiset[onnx]"') from error
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -58,7 +58,9 @@ def test_how_good_each_is_and_where_they_differ(run):
         ["other", "-", f"{sum(theirs) / 40:.3f}"],
     ]
     wins, losses = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((ours, theirs), (theirs, ours)))
-    assert f"teacher is better than other: {wins} right against {losses} where one of them is wrong" in lines
+    assert (
+        f"teacher is significantly better than other: where exactly one is right, it wins {wins} to {losses}" in lines
+    )
     differ = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b][:3]
     shown = [line for line in lines if "✓" in line]
     assert [int(line.split()[0]) for line in shown] == differ
@@ -80,14 +82,14 @@ def test_json_has_the_paired_test(run):
 def test_the_same_model_twice_does_not_differ(run):
     code, lines, _ = run("compare", "data.csv", "teacher", "teacher")
     assert code == 0
-    assert any("not distinguishable" in line for line in lines)
+    assert any("not significantly better" in line for line in lines)
     assert not any("✓" in line for line in lines)
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("data.csv teacher", "name at least two models"),
+        ("data.csv teacher", "comparing needs at least two models"),
         ("data.csv teacher nowhere", "nowhere"),
         ("data.csv teacher other --split train", "data.csv has no train examples: choose test"),
         ("data.csv teacher fewer", "fewer and teacher have different classes"),

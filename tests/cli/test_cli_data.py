@@ -125,7 +125,7 @@ def test_ctrl_c_stops_a_build_with_a_word_on_how_to_go_on(tmp_path):
         printed, err = started.communicate(timeout=60)
     assert started.returncode == 130
     assert printed == ""
-    assert err == "multiset: stopped: start the same command again, and it goes on where it was\n"
+    assert err == "multiset: stopped: run the same command again to resume the build\n"
     assert (out / "building.json").exists()
     assert not (out / "manifest.json").exists()
 
@@ -214,9 +214,9 @@ def test_the_help_of_coco_says_what_is_chosen(run, name, size, default):
     code, lines, _ = run("data", "build", name, "--help")
     text = " ".join(" ".join(lines).replace("│", " ").split())
     assert code == 0
-    assert f"Choose the images of COCO that have {size} large objects." in text
+    assert f"Select the images of COCO that have {size} large objects." in text
     assert f"[default: {default}]" in text
-    assert "OUT File to write, a .jsonl file." in text
+    assert "OUT Output file (.jsonl)." in text
     assert f"multiset data build {name} {name}.jsonl --train-json" in text
 
 

@@ -79,7 +79,7 @@ def test_the_file_predicts_the_same_and_the_command_says_how_large_and_fast_it_i
     (counts,) = open_onnx(content).run(["counts"], {"inputs": x})
     assert np.array_equal(counts, made().predict(torch.from_numpy(x)).numpy())
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("tiny.onnx gives PyTorch's predictions on 100 random inputs (")
+    assert lines[0].startswith("tiny.onnx matches PyTorch on 100 random inputs (")
     shown = [line.replace("ONNX Runtime", "ONNX") for line in lines]
     for name, size in (
         ("PyTorch", sum(value.nbytes for value in made().state_dict().values())),
@@ -110,11 +110,11 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
     (there / "t.csv").write_text("\n".join(rows))
     _, lines, err = run("export", "runs/tiny", "--data", "x.npy", "--out", "one.onnx")
     assert err == ""
-    assert lines[0] == "one.onnx gives PyTorch's predictions on 7 inputs (1 different ones)."
+    assert lines[0] == "one.onnx matches PyTorch on 7 inputs (1 distinct multiset)."
     _, lines, _ = run("export", "runs/tiny", "--data", "t.csv", "--out", "two.onnx")
-    assert "predictions on 1 inputs" in lines[0]
+    assert "matches PyTorch on 1 input (" in lines[0]
     _, lines, _ = run("export", "runs/tiny", "--data", "t.csv", "--split", "all", "--number", 4, "--out", "three.onnx")
-    assert "predictions on 4 inputs" in lines[0]
+    assert "matches PyTorch on 4 inputs (" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
         ("runs/tiny --format onx", 2, 'Did you mean "onnx"'),
         ("runs/tiny --number 0", 2, "Must be >= 1"),
         ("runs/none", 1, "there is no model runs/none"),
-        ("runs/tiny --out taken.onnx", 1, "taken.onnx is there already: delete it, or choose another name"),
+        ("runs/tiny --out taken.onnx", 1, "taken.onnx already exists: delete it, or choose another name"),
         ("runs/tiny --data none.npy", 1, "there is no file or folder none.npy"),
         ("runs/tiny --data wrong.npy", 1, "this model reads inputs of shape 5"),
         ("silent", 1, "the model does not say what its inputs are like"),
@@ -158,5 +158,5 @@ def test_without_the_extra_the_command_says_how_to_install_it(run, there, monkey
     monkeypatch.setitem(sys.modules, package, None)
     code, lines, err = run("export", "runs/tiny")
     assert (code, lines) == (1, [])
-    assert err == 'multiset: ONNX is an extra: pip install "torchmultiset[onnx]"\n'
+    assert err == 'multiset: exporting needs ONNX packages: pip install "torchmultiset[onnx]"\n'
     assert [path.name for path in there.iterdir()] == ["runs"]

@@ -310,7 +310,7 @@ def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path):
     em = read_record(out)["test"]["overall"]["exact_match"]
     (row,) = (line for line in lines if line.startswith("this model"))
     assert row.split()[2] == f"{em:.3f}"
-    assert any(line.startswith("always the same") for line in lines)
+    assert any(line.startswith("majority baseline") for line in lines)
     assert {line.split()[0] for line in lines if line.startswith("  ") and "my run" not in line} >= {
         "model", "curve.png", "predictions.png", "config.toml", "run.json",
     }  # fmt: skip

@@ -130,9 +130,9 @@ def test_abstained_predictions_are_shown_as_such(run, there):
             assert row == before | {"abstained": False}
     code, lines, err = run("predict", "model", "data.csv", "--min-confidence", limit)
     assert (code, err) == (0, "")
-    assert sum("(not sure)" in line for line in lines) == 15
+    assert sum("(abstained)" in line for line in lines) == 15
     right = sum(row["right"] is True for row in rows)
-    assert lines[-1] == f"Not sure enough, below {limit:g}: 15 of 40. Of the 25 others {right} are right."
+    assert lines[-1] == f"Abstained below confidence {limit:g}: 15 of 40. Of the other 25, {right} are correct."
     assert max(map(len, lines)) <= 80
 
 
@@ -147,7 +147,7 @@ def test_the_table_lists_the_best(run, there):
     ]
     _, lines, _ = run("predict", "model", "inputs.npy", "--best", 2, "--number", 4, "--min-confidence", 1)
     assert len([line for line in lines[2:-2] if line]) == 12
-    assert lines[-1] == "Not sure enough, below 1: 4 of 4."
+    assert lines[-1] == "Abstained below confidence 1: 4 of 4."
 
 
 def test_a_recurrent_model_is_searched_too(run, there):
@@ -159,14 +159,14 @@ def test_a_recurrent_model_is_searched_too(run, there):
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        ("predict one-step inputs.npy --best 2", 1, "multisets, and this model (OneStep) has none"),
+        ("predict one-step inputs.npy --best 2", 1, "use a model other than OneStep, which has none"),
         ("predict one-step inputs.npy --min-confidence 0.5", 1, "--min-confidence needs probabilities"),
         ("predict model inputs.npy --best 0", 2, "Must be >= 1"),
         ("predict model inputs.npy --min-confidence 1.5", 2, "Must be <= 1"),
-        ("evaluate one-step data.csv --figure c.png", 1, "but OneStep does not say"),
-        ("evaluate model data.csv --figure c.png --no-calibration", 1, "but --no-calibration leaves that out"),
+        ("evaluate one-step data.csv --figure c.png", 1, "--figure needs probabilities of multisets"),
+        ("evaluate model data.csv --figure c.png --no-calibration", 1, "drop --no-calibration"),
         ("evaluate model data.csv --figure c.jpg", 2, 'must have extension "png"'),
-        ("evaluate one-step data.csv --entropy c.png", 1, "but OneStep predicts everything at once"),
+        ("evaluate one-step data.csv --entropy c.png", 1, "--entropy needs a model with a policy"),
         ("evaluate model data.csv --entropy c.jpg", 2, 'must have extension "png"'),
     ],
 )
@@ -197,7 +197,7 @@ def test_evaluate_tells_how_sure_and_how_often_right(run, there, name, tmp_path)
     _, shown, _ = run("evaluate", name, "data.csv")
     assert max(map(len, shown)) <= 80
     assert cells(shown, "all")[0] == "40"
-    assert any("What abstaining gives" in line for line in shown)
+    assert any("Abstention" in line for line in shown)
 
 
 @pytest.mark.parametrize("command", ["one-step data.csv", "model data.csv --no-calibration"])
@@ -207,7 +207,7 @@ def test_evaluate_without_calibration(run, there, command):
     assert "calibration" not in json.loads("\n".join(lines))
     code, lines, _ = run("evaluate", *command.split())
     assert code == 0
-    assert not any("abstaining" in line for line in lines)
+    assert not any("Abstention" in line for line in lines)
 
 
 def test_evaluate_draws_the_entropy_at_each_step(run, there, tmp_path):
@@ -221,12 +221,12 @@ def test_evaluate_draws_the_entropy_at_each_step(run, there, tmp_path):
     assert told["oracle"]["instances"]["mean"][0] == pytest.approx(sum(map(math.log, sizes)) / len(sizes), rel=1e-5)
     with Image.open(figure) as picture:
         assert picture.size == (750, 570)
-    assert run(*command)[1][-1] == f"{figure} shows the entropy at each step, the policy's and the oracle's."
+    assert run(*command)[1][-1] == f"{figure} shows the entropy of the policy and of the oracle at each step."
 
 
 @pytest.mark.parametrize(("flag", "module"), [("--figure", "calibration_figure"), ("--entropy", "entropy_figure")])
 def test_without_matplotlib_only_the_picture_is_missing(run, there, monkeypatch, flag, module):
-    monkeypatch.delitem(sys.modules, f"torchmultiset.report.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"torchmultiset.viz.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
     assert run("evaluate", "model", "data.csv")[0] == 0
     code, lines, err = run("evaluate", "model", "data.csv", flag, "c.png")

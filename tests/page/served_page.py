@@ -20,7 +20,7 @@ def serving(*arguments: str, cwd: Path) -> Iterator[str]:
         assert process.stderr is not None
         try:
             said = process.stdout.readline()
-            found = re.fullmatch(r"The page is at (http://127\.0\.0\.1:\d+)\. Ctrl-C ends it\.\n", said)
+            found = re.fullmatch(r"The page is at (http://127\.0\.0\.1:\d+)\. Press Ctrl-C to stop\.\n", said)
             assert found, said + process.stderr.read()
             yield found[1]
         finally:

@@ -55,7 +55,7 @@ def test_what_is_served_where(run, served, tmp_path, tokens, expected):
         save(predictor("fixed"), tmp_path / folder)
     code, lines, err = run("demo", *tokens)
     assert (code, served, err) == (0, [expected], "")
-    assert any("Everyone who can reach 0.0.0.0" in line for line in lines) == ("--host" in tokens)
+    assert any("Anyone who can reach 0.0.0.0" in line for line in lines) == ("--host" in tokens)
 
 
 @pytest.mark.parametrize("is_file", [False, True])
@@ -113,7 +113,7 @@ def test_a_port_that_is_taken(run, tmp_path):
         port = taken.getsockname()[1]
         code, lines, err = run("demo", model, "--port", port)
     assert (code, lines) == (1, [])
-    assert err.startswith(f"multiset: cannot listen at 127.0.0.1 port {port}: ")
+    assert err.startswith(f"multiset: cannot listen on 127.0.0.1 port {port}: ")
     assert "--port" in err
     assert err.count("\n") == 1
 
@@ -128,5 +128,5 @@ def test_a_port_that_is_none(run, port):
 def test_without_the_extra():
     program = "import sys; sys.modules['fastapi'] = None; from torchmultiset.cli import main; sys.exit(main(['demo']))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    told = 'multiset: The page needs FastAPI, which is not installed: pip install "torchmultiset[page]"\n'
+    told = 'multiset: The demo page needs FastAPI, which is not installed: pip install "torchmultiset[page]"\n'
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", told)

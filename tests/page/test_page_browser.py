@@ -77,7 +77,7 @@ def test_a_sample(visit):
     page = visit()
     path, labels = list(samples().items())[1]
     assert answer(page, page.locator(f"#samples img[src$='{path.name}']").click) == labels
-    assert "Right" in page.inner_text("#verdict")
+    assert "Correct" in page.inner_text("#verdict")
     assert re.search(r"\d %", page.inner_text("#probability"))
     first = page.locator("#best li").first
     assert first.locator(".name").inner_text().split(", ") == labels
@@ -218,22 +218,22 @@ def test_another_model_reads_the_same_picture(visit):
     assert set(labels) <= {"apple", "pear", "plum", "nothing"}
     assert page.is_hidden("#samples-block")
     assert page.is_hidden("#verdict")  # what the sample shows is said in the classes of the other model
-    assert page.get_attribute("#seen", "alt") == "The picture as the model sees it"
+    assert page.get_attribute("#seen", "alt") == "The image as the model sees it"
     assert "stop?" in page.inner_text("#bars")
     answer(page, lambda: page.select_option("#model", "mnist-multi-4"))
-    assert "Right" in page.inner_text("#verdict")
+    assert "Correct" in page.inner_text("#verdict")
 
 
 def test_a_model_that_answers_at_once_has_nothing_so_far(visit):
     page = visit()
-    assert page.inner_text("#work-title") == "One label after another"
+    assert page.inner_text("#work-title") == "One label at a time"
     assert page.is_visible("#running")
     answer(page, lambda: page.select_option("#model", COUNTS))
-    assert page.inner_text("#work-title") == "All labels at once"
+    assert page.inner_text("#work-title") == "All labels in one pass"
     assert page.is_hidden("#running")
     assert page.is_visible("#bars")
     answer(page, lambda: page.select_option("#model", FRUIT))
-    assert page.inner_text("#work-title") == "One label after another"
+    assert page.inner_text("#work-title") == "One label at a time"
     assert page.is_visible("#running")
 
 
@@ -245,7 +245,7 @@ def test_what_goes_wrong_is_said(visit):
     page.wait_for_selector("#error:visible")
     assert page.inner_text("#error").startswith("This is not an image")
     drop(page, 10_000_001)
-    sync_api.expect(page.locator("#error")).to_have_text("This file is too large. The page takes up to 10 MB.")
+    sync_api.expect(page.locator("#error")).to_have_text("This file is too large. The limit is 10 MB.")
     assert page.get_attribute("#answer", "data-labels") == before
     assert page.inner_text("#caption").startswith("The sample")
     answer(page, page.locator("#samples button").nth(1).click)

@@ -254,7 +254,7 @@ def test_an_image_of_too_many_pixels_is_not_decoded(digits, size):
     answer = ask(digits, claiming(*size))
     assert (answer.status_code, answer.json()["detail"]) == (
         422,
-        "This image has too many pixels. The page takes up to 25 million: make it smaller.",
+        "This image has too many pixels. The limit is 25 million: make it smaller.",
     )
 
 
@@ -283,7 +283,7 @@ def test_who_asks_too_often_waits(tmp_path):
         answer = ask(page, WHOLE)
         codes.append(answer.status_code)
         if now[0] == 7.5:
-            assert answer.json() == {"detail": "That was a little fast. Try again in 3 seconds."}
+            assert answer.json() == {"detail": "Too many requests. Try again in 3 seconds."}
             assert answer.headers["Retry-After"] == "3"
     assert codes == [200, 200, 429, 429, 200, 429]
 
@@ -295,7 +295,7 @@ def test_the_rate_forgets_clients():
         assert rate.wait(str(client_number)) == 0
     now[0] = 20.0
     assert rate.wait("one more") == 0
-    assert len(rate._asked) == 1
+    assert len(rate._requests) == 1
 
 
 def test_wrong_questions(digits):

@@ -340,7 +340,8 @@ def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path)
     assert result.record["start"]["anew"] == ()
     assert result.record["start"]["data"]["name"] == "digits"
     assert (
-        "- Began with the weights of first, learned from digits, " in (tmp_path / "later/model/README.md").read_text()
+        "- Initialised with the weights of first, trained on digits, "
+        in (tmp_path / "later/model/README.md").read_text()
     )
     for file in ("config.toml", "run.json", "model/predictor.json", "model/README.md"):
         assert str(folder.parent) not in (tmp_path / "later" / file).read_text()

@@ -152,7 +152,7 @@ def test_inputs_that_are_no_images_are_refused_and_nothing_is_written(tmp_path, 
 
 
 def test_unknown_boxes_and_empty_splits_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="boxes of the objects are not known"):
+    with pytest.raises(ValueError, match="has no bounding boxes"):
         save_preview(coloured(2), tmp_path / "p.png", boxes=True)
     with pytest.raises(ValueError, match="split is empty"):
         save_preview(coloured(2).subset([]), tmp_path / "p.png")

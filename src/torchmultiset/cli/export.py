@@ -1,4 +1,4 @@
-"""``multiset export``: a model as a file that runs without PyTorch."""
+"""``multiset export``: write a model to a file that runs without PyTorch."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ def export(
     model: str,
     /,
     *,
-    format_: Annotated[Literal["onnx"], Parameter("--format")] = "onnx",  # noqa: ARG001  (the only one so far)
+    format_: Annotated[Literal["onnx"], Parameter("--format")] = "onnx",  # noqa: ARG001  (the only choice)
     out: Annotated[Path | None, Parameter(validator=PathOf(ext="onnx", dir_okay=False))] = None,
     data: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
     split: Literal["all", "train", "validation", "test"] = "test",
     number: Annotated[int, Parameter(validator=Number(gte=1))] = 250,
 ) -> None:
-    """Write a model as one file that needs neither PyTorch nor this package.
+    """Export a model to one file that needs neither PyTorch nor this package.
 
-    It is written only if it predicts the same as PyTorch does.
+    The file is written only if its predictions match PyTorch's.
 
     Args:
-        model: Folder of a model or of the run that made it, the name of a model that comes with the package, or an
-            address on the hub, hf://owner/name.
-        format_: Of the file.
-        out: File to write, a new one. If not given, the name of the model, here.
-        data: What to compare predictions on: images, folders of images, .npy arrays or data sets. If not given, random
-            inputs.
-        split: Which examples of data sets.
-        number: On how many inputs to compare predictions, at most.
+        model: Folder of a model or of a training run, name of a model that ships with the package, or address on the
+            Hugging Face Hub, hf://owner/name.
+        format_: File format.
+        out: Output file, which must not exist. Default: the name of the model, in the current folder.
+        data: Inputs on which predictions are compared: images, folders of images, .npy arrays or data sets. Default:
+            random inputs.
+        split: Split of data sets to use.
+        number: Maximum number of inputs to compare.
     """
     out = Path(f"{_name(model)}.onnx") if out is None else out
     refuse_existing(out)
@@ -81,7 +81,7 @@ def export(
     compared = compare(predictor, session, chain([first], batches))
     if compared.different:
         raise ValueError(
-            f"what was exported predicts {compared.different} of {compared.inputs} inputs differently from PyTorch, so"
+            f"the exported model predicts {compared.different} of {compared.inputs} inputs differently from PyTorch, so"
             " it was not written"
         )
     rows = [
@@ -90,11 +90,12 @@ def export(
     ]
     save_new(out, content)
     outputs = ", ".join(output.name for output in session.get_outputs())
-    what = "inputs" if data else "random inputs"
-    print(f"{out} gives PyTorch's predictions on {compared.inputs:,} {what} ({compared.multisets:,} different ones).\n")
+    what = f"{'' if data else 'random '}input{'s' * (compared.inputs > 1)}"
+    distinct = f"{compared.multisets:,} distinct multiset{'s' * (compared.multisets > 1)}"
+    print(f"{out} matches PyTorch on {compared.inputs:,} {what} ({distinct}).\n")
     Console().print(_table(rows, len(first)))
     print(f"""
-Use it, with inputs of type {session.get_inputs()[0].type} and shape B x {" x ".join(map(str, kind.shape))}:
+Run it on inputs of type {session.get_inputs()[0].type} and shape B x {" x ".join(map(str, kind.shape))}:
 
   session = onnxruntime.InferenceSession({str(out)!r})
   {outputs} = session.run(None, {{"inputs": x}})
@@ -102,7 +103,7 @@ Use it, with inputs of type {session.get_inputs()[0].type} and shape B x {" x ".
 
 
 def _name(model: str) -> str:
-    """Of the run, if it is a run's model."""
+    """Return the name of a model: the folder of its run if it has one, else its own folder."""
     whole = Path(model).resolve()
     return whole.parent.name if whole.name == MODEL else whole.name
 

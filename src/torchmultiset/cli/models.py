@@ -1,4 +1,4 @@
-"""``multiset evaluate`` and ``multiset predict``: what a saved model makes of data."""
+"""``multiset evaluate`` and ``multiset predict``: test a saved model, and predict with it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Examples:
 _Json = Annotated[bool, Parameter("--json", negative=())]
 _Figure = Annotated[Path | None, Parameter(validator=PathOf(ext="png", dir_okay=False))]
 _Beam = Annotated[int, Parameter(validator=Number(gte=1))]
-_FIGURE = 48  # inputs that a picture has room for
+_FIGURE = 48  # maximum number of inputs in a figure
 
 
 @evaluate.default
@@ -77,16 +77,15 @@ def _evaluate(
     """Test a model on a data set.
 
     Args:
-        model: Folder of a model, or of the run that made it; or the name of one that comes with the package.
-        data: A folder that a build wrote, a .jsonl or .csv file of your own, or a folder of images with a labels.csv.
-        split: Which examples.
+        model: Folder of a model or of a training run, or name of a model that ships with the package.
+        data: A folder written by `multiset data build`, a .jsonl or .csv file, or a folder of images with a labels.csv.
+        split: Split to test on.
         json_: Print JSON.
-        calibration: Whether to compare how sure the model is with how often it is right. That takes longer than the
-            predictions themselves.
-        beam: How thoroughly: so many orders of the labels are followed. Wider is more exact and takes longer.
-        figure: Picture of that to write, a .png file: reliability, and risk against coverage.
-        entropy: Another one, for a model that names one label after another: the entropy of its distribution at each
-            step, beside that of the oracle, which knows the labels.
+        calibration: Compare the model's confidence with its accuracy. This takes longer than predicting.
+        beam: Beam width of the confidence, in label orders. Wider is more accurate and slower.
+        figure: Output file (.png) for a plot of the calibration: reliability, and risk against coverage.
+        entropy: Output file (.png) for a plot of the policy's entropy at each step beside the oracle's. Needs a model
+            with a policy.
     """
     predictor = open_model(model)
     calibration = calibration and predictor.probabilistic
@@ -98,18 +97,18 @@ def _evaluate(
     examples = as_trained(predictor, splits[split], split, data)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
         counts, target = evaluate_all(predictor, examples, watch=advance)
-    told = report(counts, target, predictor.classes, split=split, constant=_constant(predictor, splits))
-    shown, plain = tables(told), told.to_json()
+    scores = report(counts, target, predictor.classes, split=split, constant=_constant(predictor, splits))
+    shown, plain = tables(scores), scores.to_json()
     if calibration:
-        with progress_bar(sys.stderr.isatty(), "how sure it is", len(examples)) as advance:
+        with progress_bar(sys.stderr.isatty(), "calibration", len(examples)) as advance:
             log = log_probabilities(predictor, examples, counts, beam=beam, watch=advance)
-            sure = calibrate(log.exp(), equal(counts, target))
-        shown += calibration_tables(sure)
-        plain["calibration"] = sure.to_json()
+            calibrated = calibrate(log.exp(), equal(counts, target))
+        shown += calibration_tables(calibrated)
+        plain["calibration"] = calibrated.to_json()
         if figure is not None:
             from torchmultiset.viz.calibration_figure import save_calibration
 
-            save_calibration(sure, figure)
+            save_calibration(calibrated, figure)
     if entropy is not None:
         from torchmultiset.viz.entropy_figure import save_entropy
 
@@ -124,9 +123,9 @@ def _evaluate(
         console.print(table)
         console.print()
     if figure is not None:
-        print(f"{figure} shows how sure the model is, and how often it is right.")
+        print(f"{figure} shows the calibration: reliability, and risk against coverage.")
     if entropy is not None:
-        print(f"{entropy} shows the entropy at each step, the policy's and the oracle's.")
+        print(f"{entropy} shows the entropy of the policy and of the oracle at each step.")
 
 
 @predict.default
@@ -143,25 +142,26 @@ def _predict(
     beam: _Beam = BEAM,
     figure: _Figure = None,
 ) -> None:
-    """Predict multisets of images or arrays.
+    """Predict the multisets of images or arrays.
 
     Args:
-        model: Folder of a model, or of the run that made it; or the name of one that comes with the package.
+        model: Folder of a model or of a training run, or name of a model that ships with the package.
         inputs: Images, folders of images, patterns such as "photos/*.jpg", .npy arrays, or data sets.
-        split: Which examples of data sets.
-        number: Predict so many at most.
-        json_: Print a line of JSON for each input, with the labels in the order in which they were named.
-        best: Search for the so many most probable multisets, and predict the first; without it, labels are named
-            greedily.
-        min_confidence: Abstain where the prediction is less probable than this.
-        beam: How thoroughly to search, and to add up the orders of a multiset. Wider is more exact and takes longer.
-        figure: Picture to write, a .png file: each image with what greedy search predicts and, step by step, how likely
-            each label was.
+        split: Split of data sets to use.
+        number: Maximum number of inputs.
+        json_: Print one line of JSON per input, with the labels in the order in which they were emitted.
+        best: Search for this many most probable multisets, and predict the first. Default: decode greedily.
+        min_confidence: Abstain from predictions whose probability is lower.
+        beam: Beam width of the search and of the confidence. Wider is more accurate and slower.
+        figure: Output file (.png): each image with its greedy prediction and the distribution over labels at each
+            step.
     """
     predictor = open_model(model)
     if not predictor.probabilistic and (best is not None or min_confidence is not None):
         flag = "--min-confidence" if best is None else "--best"
-        raise ValueError(f"{flag} needs probabilities of multisets, and this model ({predictor.kind}) has none")
+        raise ValueError(
+            f"{flag} needs probabilities of multisets: use a model other than {predictor.kind}, which has none"
+        )
     sources = open_inputs(predictor, inputs, split=split)
     in_order, drawn, tally = predictor.steps > 0, _Panels(figure, predictor), Counter[str]()
     table = _predictions_table(in_order=in_order)
@@ -183,7 +183,7 @@ def _predict(
 
 
 def open_splits(predictor: Predictor, data: Path, split: str) -> dict[str, Examples]:
-    """A data set for a model; the split that is asked for is not empty."""
+    """Open a data set for a model, and check that the requested split is not empty."""
     splits = open_examples(predictor, data)
     if not len(splits.get(split, ())):
         filled = [name for name, examples in splits.items() if len(examples)]
@@ -192,21 +192,26 @@ def open_splits(predictor: Predictor, data: Path, split: str) -> dict[str, Examp
 
 
 def _check_drawable(predictor: Predictor, calibration: bool) -> None:
-    """Say before the work what would make a picture of it impossible."""
+    """Raise before evaluation if ``--figure`` cannot be drawn."""
     if not calibration:
-        why = "--no-calibration leaves that out" if predictor.probabilistic else f"{predictor.kind} does not say"
-        raise ValueError(f"--figure shows how sure the model is, but {why}")
+        if predictor.probabilistic:
+            raise ValueError("--figure shows the calibration: drop --no-calibration")
+        raise ValueError(
+            f"--figure needs probabilities of multisets: use a model other than {predictor.kind}, which has none"
+        )
     import torchmultiset.viz.calibration_figure  # noqa: F401  (needs matplotlib)
 
 
 def _check_steps(predictor: Predictor) -> None:
     if not predictor.steps:
-        raise ValueError(f"--entropy shows one step after another, but {predictor.kind} predicts everything at once")
+        raise ValueError(
+            f"--entropy needs a model with a policy: use a model other than {predictor.kind}, which has none"
+        )
     import torchmultiset.viz.entropy_figure  # noqa: F401  (needs matplotlib)
 
 
 class _Panels:
-    """Collects what a picture has room for; without a file to write, nothing, so that matplotlib is not needed."""
+    """Panels of the figure; without an output file nothing is collected, so matplotlib is not needed."""
 
     def __init__(self, path: Path | None, predictor: Predictor) -> None:
         self.path = path
@@ -214,7 +219,7 @@ class _Panels:
         self.panels: list[Any] = []
 
     def add(self, batch: Explained) -> None:
-        """Take the first ones of a batch, as long as there is room."""
+        """Add panels for a batch until the figure is full."""
         if self.path is not None and len(self.panels) < _FIGURE:
             from torchmultiset.viz.figures import panels
 
@@ -222,7 +227,7 @@ class _Panels:
             self.panels += made[: _FIGURE - len(self.panels)]
 
     def save(self) -> int:
-        """Draw them; how many there are."""
+        """Save the figure, if there is one, and return the number of panels."""
         if self.path is not None:
             from torchmultiset.viz.figures import save_predictions
 
@@ -231,7 +236,7 @@ class _Panels:
 
 
 def _constant(predictor: Predictor, splits: Mapping[str, Examples]) -> torch.Tensor | None:
-    """The most frequent multiset of the data that the model was trained on, or else of this data's training part."""
+    """Return the most frequent multiset of the model's training data, or else of this data set's training split."""
     if "constant" in predictor.record:
         return torch.tensor(predictor.record["constant"])
     train = splits.get("train")
@@ -239,7 +244,7 @@ def _constant(predictor: Predictor, splits: Mapping[str, Examples]) -> torch.Ten
 
 
 def _rows(batch: Explained, predictor: Predictor, min_confidence: float | None) -> Iterator[dict[str, Any]]:
-    """What is shown of each input; `best` and `abstained` only where they were asked for."""
+    """Yield the fields to print for each input; `best` and `abstained` only if requested."""
     prediction = batch.prediction
     counts, best = prediction.counts, prediction.best
     assert prediction.confidence is not None
@@ -269,7 +274,7 @@ def _rows(batch: Explained, predictor: Predictor, min_confidence: float | None) 
 
 
 def _in_order(prediction: Prediction, i: int, classes: Sequence[str]) -> list[str] | None:
-    """Labels in the order in which they were emitted; None if there is no order, or a search found another multiset."""
+    """Return labels in the order of emission; None without a policy, or if a search found another multiset."""
     if prediction.sequence is None:
         return None
     labels = prediction.sequence[i]
@@ -280,12 +285,12 @@ def _in_order(prediction: Prediction, i: int, classes: Sequence[str]) -> list[st
 
 def _abstained(tally: Mapping[str, int], min_confidence: float) -> str:
     answers = tally["input"] - tally["abstained"]
-    told = f"Not sure enough, below {min_confidence:g}: {tally['abstained']:,} of {tally['input']:,}."
-    return told + (f" Of the {answers:,} others {tally['right']:,} are right." if tally["truth"] else "")
+    text = f"Abstained below confidence {min_confidence:g}: {tally['abstained']:,} of {tally['input']:,}."
+    return text + (f" Of the other {answers:,}, {tally['right']:,} are correct." if tally["truth"] else "")
 
 
 def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
-    """A multiset by the names of its classes."""
+    """Return a multiset as a dictionary from class name to count."""
     return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
 
 
@@ -294,8 +299,8 @@ def _predictions_table(*, in_order: bool) -> Table:
     table.add_column("input", overflow="fold", max_width=30)
     table.add_column("prediction")
     if in_order:
-        table.add_column("named in order")
-    table.add_column("sure", justify="right", no_wrap=True)
+        table.add_column("order")
+    table.add_column("confidence", justify="right", no_wrap=True)
     table.add_column("truth")
     return table
 
@@ -306,11 +311,11 @@ def _add_row(table: Table, row: Mapping[str, Any], *, in_order: bool) -> None:
         truth = (
             "✓" if row["right"] else in_words(row["truth"]) if row["right"] is None else f"✗ {in_words(row['truth'])}"
         )
-    sure = "" if row["confidence"] is None else f"{row['confidence']:.2f}"
-    unsure = row.get("abstained", False)
-    predicted = "(not sure)" if unsure else in_words(row["labels"])
+    confidence = "" if row["confidence"] is None else f"{row['confidence']:.2f}"
+    abstained = row.get("abstained", False)
+    predicted = "(abstained)" if abstained else in_words(row["labels"])
     order = [Text(" ".join(row["sequence"] or ()))] if in_order else []
-    table.add_row(Text(row["input"]), Text(predicted), *order, sure, Text(truth))
-    for other in row.get("best", ())[0 if unsure else 1 :]:
+    table.add_row(Text(row["input"]), Text(predicted), *order, confidence, Text(truth))
+    for other in row.get("best", ())[0 if abstained else 1 :]:
         mark = "✓" if other["labels"] == row.get("truth") else ""
         table.add_row("", Text(in_words(other["labels"])), *[""] * in_order, f"{other['probability']:.2f}", mark)

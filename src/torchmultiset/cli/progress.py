@@ -1,4 +1,4 @@
-"""How a training run is shown while it goes: a bar on a terminal, and a line for each epoch anywhere."""
+"""Progress of a training run: a bar on a terminal, and a line for each epoch everywhere."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["TrainingProgress"]
 
 
 class TrainingProgress:
-    """Shows epoch, loss, images a second, best exact match and the time that is left.
+    """Progress display: epoch, loss, images per second, best exact match and remaining time.
 
     Args:
-        console: Where to.
+        console: Console to print to.
     """
 
     def __init__(self, console: Console) -> None:
@@ -29,26 +29,26 @@ class TrainingProgress:
         self.console = console
 
     def start(self, task: Task) -> Watch:
-        """Begin; what it gives is to be called at the start, and after each step and each epoch."""
+        """Start the display; call the returned object at the start, and after each step and each epoch."""
         self.epochs = task.config.optim.epochs
         self.batch = task.config.optim.batch_size
         self.examples = len(task.splits["train"])
         self.bar: TaskID | None = None
-        self.told = -1
+        self.printed = -1  # the last epoch with a line
         self.seen, self.since, self.rate = 0, time.monotonic(), 0.0
         self.bars.start()
         return self
 
     def stop(self) -> None:
-        """End; the last state stays on the terminal."""
+        """Stop the display; its last state stays on the terminal."""
         self.bars.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Show where the run is."""
+        """Update the display."""
         seen = progress.seen(self.examples, self.batch)
-        if self.bar is None:  # the start: a run that was resumed does not begin at 0
+        if self.bar is None:  # first call: a resumed run does not start at 0
             self.bar = self.bars.add_task("", total=self.epochs * self.examples, completed=seen)
-            self.seen, self.since, self.told = seen, time.monotonic(), progress.epoch
+            self.seen, self.since, self.printed = seen, time.monotonic(), progress.epoch
         now = time.monotonic()
         if now - self.since > 1:
             self.rate = (seen - self.seen) / (now - self.since)
@@ -58,11 +58,11 @@ class TrainingProgress:
         epoch = min(progress.epoch + 1, self.epochs)
         state = f"epoch {epoch}/{self.epochs}  loss {loss}  {self.rate:,.0f} images/s  best EM {best}"
         self.bars.update(self.bar, completed=seen, description=state)
-        if progress.epoch > self.told:
-            self._tell(progress)
-            self.told = progress.epoch
+        if progress.epoch > self.printed:
+            self._print(progress)
+            self.printed = progress.epoch
 
-    def _tell(self, progress: Progress) -> None:
+    def _print(self, progress: Progress) -> None:
         line = progress.history[-1]
         self.console.print(
             f"epoch {progress.epoch}/{self.epochs}  loss {line['loss']:.3f}  validation EM {line['validation_em']:.3f}"

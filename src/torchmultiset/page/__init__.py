@@ -1,1 +1,1 @@
-"""A local page that shows a policy at work: `multiset demo`."""
+"""The local web page of `multiset demo`, which shows a model's predictions step by step."""

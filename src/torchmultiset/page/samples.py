@@ -1,7 +1,7 @@
-"""Sample pictures for models that read digits, each named after its side in pixels and what it shows.
+"""Sample images for models that read digits; file names hold the side length in pixels and the labels.
 
-``python -m torchmultiset.page.samples`` makes them again: the first test images of MNIST Multi, made of digits that no
-model was trained on, so of the originals: ``TORCHMULTISET_MNIST`` names their folder, or else they are downloaded.
+``python -m torchmultiset.page.samples`` regenerates them: the first test images of MNIST Multi, built from digits that
+no model was trained on. MNIST is read from the folder in ``TORCHMULTISET_MNIST``, or else downloaded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torchmultiset.pipeline.presets import MNIST_MULTI
 __all__ = ["FOLDER", "Sample", "fitting"]
 
 FOLDER = Path(__file__).parent / "static" / "samples"
-# Which test images of each variant.
+# Indices of the test images of each variant.
 _INDICES: Mapping[str, range] = {"4": range(6), "1-4": range(8), "10": range(4), "demo": range(8)}
 
 
 class Sample(NamedTuple):
-    """A picture and what is true of it."""
+    """A sample image: file name, true labels, and side length in pixels."""
 
     file: str
     labels: tuple[str, ...]
@@ -35,19 +35,19 @@ class Sample(NamedTuple):
 
 
 def fitting(predictor: Predictor, kind: InputKind) -> list[Sample]:
-    """The samples that a model can get right, of its shape, its classes and its sizes; the largest first."""
+    """Return the samples that fit a model's input shape, classes and multiset sizes, the largest multisets first."""
     fixed = predictor.stop == "fixed" and predictor.probabilistic
     sizes = range(predictor.max_size if fixed else 0, predictor.max_size + 1)
     digits = set("0123456789") <= set(predictor.classes)
     found = [
         sample
-        for sample in map(_described, FOLDER.glob("*.png"))
+        for sample in map(_parse, FOLDER.glob("*.png"))
         if digits and kind.shape == (1, sample.side, sample.side) and len(sample.labels) in sizes
     ]
     return sorted(found, key=lambda sample: (len(sample.labels), sample.file), reverse=True)
 
 
-def _described(path: Path) -> Sample:
+def _parse(path: Path) -> Sample:
     side, *labels = path.stem.split("-")
     return Sample(path.name, tuple(labels), int(side))
 

@@ -1,6 +1,6 @@
-"""The page's server: static files, the list of models, predictions.
+"""Web server of the demo page: static files, the list of models, and predictions.
 
-It fetches nothing from elsewhere, and its Content-Security-Policy keeps the page from doing so.
+The server makes no outgoing requests, and its Content-Security-Policy keeps the page from making any.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["LOOPBACK", "MAX_BYTES", "Rate", "create_app", "serve"]
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_BYTES = 10_000_000
-"""Of an image file."""
-_AT_A_TIME = 2  # predictions; the others wait
+"""Maximum size of an image file."""
+_AT_A_TIME = 2  # concurrent predictions; further requests wait
 _STATIC = Path(__file__).parent / "static"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -42,16 +42,16 @@ _HEADERS = {
 
 
 class Rate:
-    """How often a client may ask.
+    """Rate limiter for the requests of each client.
 
     Args:
-        number: So many times ...
-        seconds: ... in so many seconds.
-        clock: Tells the time.
+        number: Maximum number of requests per time window.
+        seconds: Length of the time window.
+        clock: Function that returns the time in seconds.
 
     Example:
         >>> rate = Rate(number=1, seconds=10, clock=lambda: 100.0)
-        >>> rate.wait("somebody"), rate.wait("somebody"), rate.wait("somebody else")
+        >>> rate.wait("one client"), rate.wait("one client"), rate.wait("another client")
         (0.0, 10.0, 0.0)
     """
 
@@ -61,14 +61,14 @@ class Rate:
         self.number = number
         self.seconds = seconds
         self.clock = clock
-        self._asked: dict[str, deque[float]] = {}
+        self._requests: dict[str, deque[float]] = {}
 
     def wait(self, client: str) -> float:
-        """Note that a client asks; 0, or how many seconds it has to wait instead."""
+        """Register a request of a client; return 0 if it is allowed, else the seconds until the next one is."""
         now = self.clock()
-        if len(self._asked) > 1000:
-            self._asked = {key: times for key, times in self._asked.items() if times[-1] > now - self.seconds}
-        times = self._asked.setdefault(client, deque())
+        if len(self._requests) > 1000:
+            self._requests = {key: times for key, times in self._requests.items() if times[-1] > now - self.seconds}
+        times = self._requests.setdefault(client, deque())
         while times and times[0] <= now - self.seconds:
             times.popleft()
         if len(times) >= self.number:
@@ -80,23 +80,23 @@ class Rate:
 def create_app(
     models: Sequence[PageModel], *, hosts: frozenset[str] | None = LOOPBACK, rate: Rate | None = None
 ) -> FastAPI:
-    """The page as an ASGI application.
+    """Create the page as an ASGI application.
 
     Args:
-        models: What can be chosen on the page; the first one is shown at first.
-        hosts: Names under which it answers. Only its own ones keep pages of other sites out that pretend to be it;
-            None: any.
-        rate: How often one client may ask for a prediction; once a second on average if None.
+        models: Models to choose from; the first is selected initially.
+        hosts: Host names under which the page is served; None: any. Listing only its own names protects it from DNS
+            rebinding by other sites.
+        rate: Limit on the predictions of each client; None: 60 per minute.
     """
     offered = {model.name: model for model in models}
     allowed = Rate() if rate is None else rate
     slots = asyncio.Semaphore(_AT_A_TIME)
-    app = FastAPI(openapi_url=None)  # FastAPI's own pages load scripts from elsewhere
+    app = FastAPI(openapi_url=None)  # FastAPI's documentation pages load scripts from other hosts
 
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         if hosts is not None and request.url.hostname not in hosts:
-            response: Response = JSONResponse({"detail": "The page does not answer under this name."}, 421)
+            response: Response = JSONResponse({"detail": "The page is not served under this host name."}, 421)
         else:
             response = await call_next(request)
         response.headers.update(_HEADERS)
@@ -109,12 +109,12 @@ def create_app(
     @app.post("/api/predict")
     async def predict(request: Request, model: str) -> dict[str, Any]:
         if model not in offered:
-            raise HTTPException(404, f"There is no model {model} here. Load the page again to see which there are.")
+            raise HTTPException(404, f"There is no model {model} here. Reload the page to list the available models.")
         wait = allowed.wait(request.client.host if request.client else "")
         if wait:
             seconds = math.ceil(wait)
-            told = f"That was a little fast. Try again in {seconds} second{'s' * (seconds > 1)}."
-            raise HTTPException(429, told, {"Retry-After": str(seconds)})
+            message = f"Too many requests. Try again in {seconds} second{'s' * (seconds > 1)}."
+            raise HTTPException(429, message, {"Retry-After": str(seconds)})
         image = await _image(request)
         try:
             async with slots:
@@ -131,9 +131,9 @@ def serve(models: Sequence[PageModel], host: str, port: int, *, ready: Callable[
 
     Args:
         models: As for `create_app`.
-        host: Address to listen at.
-        port: 0: any that is free.
-        ready: Told the page's address once it can be opened.
+        host: Address to listen on.
+        port: Port to listen on; 0: any free port.
+        ready: Called with the URL of the page once the port is open.
     """
     app = create_app(models, hosts=LOOPBACK if host in LOOPBACK else None)
     with _listen(host, port) as listening:
@@ -147,16 +147,16 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        reason = f"{error.strerror or error}. Choose another one: --port, where 0 takes any that is free"
-        raise OSError(f"cannot listen at {host} port {port}: {reason}") from None
+        reason = f"{error.strerror or error}. Choose another port with --port; 0 picks a free one"
+        raise OSError(f"cannot listen on {host} port {port}: {reason}") from None
 
 
 async def _image(request: Request) -> bytes:
-    # Pages of other sites cannot send these types unasked.
+    # Other sites cannot send these types without a CORS preflight request.
     kind = request.headers.get("content-type", "")
     if not kind.startswith("image/") and kind != "application/octet-stream":
-        raise HTTPException(415, "This is not an image: the file's type says so.")
-    too_large = HTTPException(413, f"This file is too large. The page takes up to {MAX_BYTES // 1_000_000} MB.")
+        raise HTTPException(415, "This is not an image, by its content type. Choose an image file.")
+    too_large = HTTPException(413, f"This file is too large. The limit is {MAX_BYTES // 1_000_000} MB.")
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > MAX_BYTES:
         raise too_large
@@ -167,5 +167,5 @@ async def _image(request: Request) -> bytes:
             if len(image) > MAX_BYTES:
                 raise too_large
     except ClientDisconnect:
-        raise HTTPException(400, "The upload was cut short.") from None
+        raise HTTPException(400, "The upload was interrupted. Try again.") from None
     return bytes(image)

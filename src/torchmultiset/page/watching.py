@@ -1,4 +1,4 @@
-"""A model on the page: what it is, what it reads, and all that can be watched while it names labels."""
+"""A model on the demo page: its description, its inputs, and the steps of its predictions."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from torchmultiset.pipeline.inputs import InputKind, input_kind, open_inputs, op
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 
 MAX_PIXELS = 25_000_000
-"""Of an image, width times height: what a phone takes, and far from what fills the memory."""
-# Not all that Pillow knows: some of its other decoders start programs.
+"""Maximum width times height of an image: enough for phone photographs, small enough for memory."""
+# Only some of Pillow's formats: some of its other decoders start external programs.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-_BARS = 12  # classes that the page has room for
-_BEST = 5  # multisets that the page has room for
-_BEAM = 32  # for one image, thoroughly
+_BARS = 12  # classes that get a bar
+_BEST = 5  # most probable multisets to list
+_BEAM = 32  # wide, because there is only one image
 
 
 class UnfitImageError(ValueError):
-    """What was given is no image that the page takes; the message is for the page."""
+    """An upload that is not a usable image; the message is shown on the page."""
 
 
 @dataclass(frozen=True, eq=False)
 class PageModel:
-    """A model that reads images, by the name that it was asked for with."""
+    """A model that reads images, under the name with which it was opened."""
 
     name: str
     predictor: Predictor
@@ -48,8 +48,8 @@ class PageModel:
         """Load a model.
 
         Raises:
-            ValueError: It does not read images, or does not say what it reads.
-            OSError: There is none.
+            ValueError: The model does not read images, or its record does not describe its inputs.
+            OSError: There is no such model.
         """
         predictor = open_model(name)
         try:
@@ -58,11 +58,11 @@ class PageModel:
             raise ValueError(f"{name}: {error}") from None
         if not kind.of_images:
             shape = " x ".join(map(str, kind.shape))
-            raise ValueError(f"{name}: it reads inputs of shape {shape}, not images: `multiset predict` puts it to use")
+            raise ValueError(f"{name}: it reads inputs of shape {shape}, not images: use `multiset predict` instead")
         return cls(name, predictor, kind)
 
     def describe(self) -> dict[str, Any]:
-        """What the page says about the model, and the samples for it."""
+        """Return what the page shows about the model, and its sample images."""
         predictor = self.predictor
         try:
             exact_match = float(predictor.record["metrics"]["test"]["overall"]["exact_match"])
@@ -83,21 +83,22 @@ class PageModel:
         }
 
     def watch(self, image: bytes) -> dict[str, Any]:
-        """Let the model name the labels of an image, and tell everything about it.
+        """Predict the multiset of an image, with every step of the prediction.
 
         Args:
-            image: A file.
+            image: Content of an image file.
 
         Returns:
-            What JSON can hold. ``classes``: those that get bars. ``steps``: their probabilities (that of all ``others``
-            together is ``rest``), the entropy in nats, the label that was named, a position in ``classes`` or None,
-            and, with a stop head, the probability of stopping before it. A readout has one step: how probable it is
-            that a class is there at all, and the entropies of the counts of all classes together. ``ends``: why there
-            are no more. ``answer``: classes with their counts; ``probability`` of it, None for a model that does not
-            know. ``best``: the most probable multisets. ``seen``: the image as the model sees it.
+            A dictionary for JSON. ``classes``: classes with a bar; ``others``: number of the other classes. ``steps``:
+            for each step the probabilities of ``classes`` and, as ``rest``, of the others; the entropy in nats; as
+            ``named`` the emitted label, an index into ``classes`` or None; and, with a stop head, as ``stop`` the
+            probability of stopping before it. A one-shot head has one step: the probability that each class occurs,
+            and the entropy of all counts. ``ends``: why the sequence ends. ``answer``: classes with their counts.
+            ``probability``: that of the answer, None for a model without probabilities. ``best``: the most probable
+            multisets. ``seen``: the image as the model sees it.
 
         Raises:
-            UnfitImageError: It is not an image, is too large, or is damaged.
+            UnfitImageError: The file is not an image, is too large, or is damaged.
         """
         pixels = self._read(image)
         x = torch.from_numpy(pixels)
@@ -113,7 +114,7 @@ class PageModel:
         }
 
     def _read(self, image: bytes) -> Shaped[np.ndarray, "1 c h w"]:
-        """The image as `multiset predict` would read its file."""
+        """Read the image in the same way as `multiset predict`."""
         _refuse_unfit(image)
         with tempfile.TemporaryDirectory(prefix="multiset-") as folder:
             file = Path(folder, "image")
@@ -122,9 +123,7 @@ class PageModel:
                 (source,) = open_inputs(self.predictor, [str(file)])
                 return np.ascontiguousarray(source.inputs[np.array([0])])
             except UnreadableImageError:
-                raise UnfitImageError(
-                    "This image cannot be read to its end. It may be damaged: save it again as PNG or JPEG."
-                ) from None
+                raise UnfitImageError("This image is incomplete or damaged. Save it again as PNG or JPEG.") from None
 
     def _ending(self, size: int) -> str:
         if not self.predictor.steps:
@@ -134,7 +133,7 @@ class PageModel:
         return "full" if size == self.predictor.max_size else self.predictor.stop
 
     def _steps(self, prediction: Prediction, size: int, ends: str) -> dict[str, Any]:
-        """Each step up to the one that ends it, with bars for the classes that matter most."""
+        """Return the steps up to the last one, with bars for the most probable classes."""
         names = [*self.predictor.classes, *["END"] * self.predictor.end]
         labels: list[int] = []
         rows = 1
@@ -142,7 +141,7 @@ class PageModel:
             labels = prediction.sequence[0, :size].tolist() + [len(self.predictor.classes)] * (ends == "end")
             rows = size + (ends != "fixed")
         probabilities = prediction.probabilities[0, :rows].clamp(0, 1)
-        # The highest bars, and those of all labels that were emitted.
+        # Keep the highest bars, and those of all emitted labels.
         height = probabilities.amax(0).index_fill(0, torch.tensor(labels, dtype=torch.int64), 2.0)
         shown = sorted(height.argsort(descending=True, stable=True)[: max(_BARS, len(set(labels)))].tolist())
         return {
@@ -161,7 +160,7 @@ class PageModel:
         }
 
     def _probable(self, x: Tensor, prediction: Prediction) -> dict[str, Any]:
-        """The probability of the answer, and the most probable multisets with theirs; nothing if there are none."""
+        """Return the probability of the answer and the most probable multisets, if the model has probabilities."""
         if not self.predictor.probabilistic:
             return {"probability": None, "best": []}
         assert prediction.confidence is not None
@@ -178,14 +177,14 @@ class PageModel:
 
 
 def _rest(row: Float[Tensor, " c"], shown: list[int], rows: Rows) -> float:
-    """How probable the labels without a bar are: that one of them is emitted, or that any of them is there."""
+    """Return the probability that a label without a bar is emitted or, for a one-shot head, occurs."""
     if rows == "at least":
         return 1 - float((1 - row).index_fill(0, torch.tensor(shown), 1.0).prod())
     return 1 - float(row[shown].sum())
 
 
 def _refuse_unfit(image: bytes) -> None:
-    """Look at the header only: what is no image, or too large, is not decoded."""
+    """Check the header only, so that an unsupported or too large file is never decoded."""
     try:
         with Image.open(io.BytesIO(image), formats=_FORMATS) as opened:
             pixels = opened.width * opened.height
@@ -193,11 +192,11 @@ def _refuse_unfit(image: bytes) -> None:
         pixels = MAX_PIXELS + 1
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
         raise UnfitImageError(
-            f"This is not an image that can be read here. What can: {', '.join(_FORMATS[:-1])} and {_FORMATS[-1]}."
+            f"This is not an image in a supported format: {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}."
         ) from None
     if pixels > MAX_PIXELS:
         raise UnfitImageError(
-            f"This image has too many pixels. The page takes up to {MAX_PIXELS // 1_000_000} million: make it smaller."
+            f"This image has too many pixels. The limit is {MAX_PIXELS // 1_000_000} million: make it smaller."
         )
 
 
@@ -208,7 +207,7 @@ def _short(probability: float) -> float:
 def _data_url(pixels: Shaped[np.ndarray, "c h w"]) -> str:
     grey = len(pixels) == 1
     file = io.BytesIO()
-    # A photograph would be large as PNG.
+    # A colour photograph would be large as PNG.
     Image.fromarray(pixels[0] if grey else pixels.transpose(1, 2, 0)).save(file, "PNG" if grey else "JPEG")
     kind = "png" if grey else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

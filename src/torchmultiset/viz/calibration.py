@@ -1,8 +1,8 @@
-"""What confidence is worth: how often predictions are right that a model is so sure of, and what abstaining gives.
+"""Calibration of a model's confidence, and selective prediction.
 
-Confidence is the probability of the predicted multiset, over all orders of its labels. A model is calibrated if of the
-predictions that it gives a probability of 0.8, 80% are right. It can be used to abstain if the surer predictions are
-the better ones, calibrated or not.
+Confidence is the probability of the predicted multiset, summed over all orders of its labels. A model is calibrated if
+80% of the predictions with confidence 0.8 are correct. Confidence is useful for abstaining if more confident
+predictions are more often correct, calibrated or not.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ from torchmultiset.viz.terminal import numbers_table
 __all__ = ["Answered", "Bin", "Calibration", "calibrate", "calibration_tables", "log_probabilities"]
 
 _THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-_POINTS = 100  # of a curve
+_POINTS = 100  # maximum number of points of a curve
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions of about the same confidence: above `low`, at most `high`."""
+    """Predictions with a confidence above `low` and at most `high`."""
 
     low: float
     high: float
     examples: int
     confidence: float
-    """Their mean."""
+    """Mean confidence."""
     exact_match: float
     interval: tuple[float, float]
-    """In which the exact match lies with 95% confidence (Wilson's)."""
+    """95% confidence interval of the exact match (Wilson)."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What is left when the model abstains wherever it is less sure."""
+    """Accuracy when the model abstains below a confidence threshold."""
 
     min_confidence: float
     examples: int
     coverage: float
-    """Share of the examples that are answered."""
+    """Fraction of the examples that are answered."""
     exact_match: float | None
-    """Of the answers; None if there are none."""
+    """Exact match of the answered examples; None if there are none."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How confidence and exact match go together."""
+    """Relation between confidence and exact match."""
 
     examples: int
     confidence: float
-    """Mean of all."""
+    """Mean confidence of all examples."""
     exact_match: float
     error: float
-    """Expected calibration error: how far confidence and exact match are apart in a bin, averaged over examples."""
+    """Expected calibration error: gap between confidence and exact match in a bin, averaged over examples."""
     bins: list[Bin]
-    """Those that have examples."""
+    """Non-empty bins."""
     answered: list[Answered]
     curve: list[tuple[float, float]]
-    """Coverage and risk: the share of the answers that are wrong if only so many, the surest, are answered."""
+    """Pairs of coverage and risk: error rate when only this fraction, the most confident, is answered."""
     area: float
-    """Under that curve: the mean risk over all coverages."""
+    """Area under `curve`: mean risk over all coverages."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries."""
+        """Convert to plain dictionaries."""
         return asdict(self)
 
 
@@ -87,15 +87,15 @@ def log_probabilities(
     batch_size: int = 256,
     watch: Callable[[int], None] = lambda _: None,
 ) -> Float64[Tensor, " n"]:
-    """How probable the predictor finds multisets of a split, such as its predictions; logarithms.
+    """Compute the log-probability of one multiset per example, such as the prediction.
 
     Args:
-        predictor: What predicts.
-        examples: The split.
-        counts: One for each example (N, C).
+        predictor: Predictor that assigns the probabilities.
+        examples: The N examples.
+        counts: One multiset per example (N, C).
         beam: As for `Predictor.log_probability`.
-        batch_size: Examples at a time.
-        watch: Called with the number of examples after each batch.
+        batch_size: Batch size.
+        watch: Called after each batch with its number of examples.
     """
     check_counts("counts", counts, like=(len(examples), len(predictor.classes)))
     device = next(predictor.parameters()).device
@@ -109,18 +109,18 @@ def log_probabilities(
 
 
 def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bins: int = 10) -> Calibration:
-    """Compare how sure predictions are with how often they are right.
+    """Compare the confidence of predictions with their exact match.
 
     Args:
         confidence: Probability of each prediction (N,).
-        right: Which predictions are right (N,).
-        bins: Number of bins, equally wide.
+        right: Whether each prediction is correct (N,).
+        bins: Number of bins of equal width.
 
     Example:
-        >>> told = calibrate(torch.tensor([0.9, 0.9, 0.6, 0.2]), torch.tensor([True, True, False, False]))
-        >>> round(told.error, 3), [answered.exact_match for answered in told.answered[:2]]
+        >>> result = calibrate(torch.tensor([0.9, 0.9, 0.6, 0.2]), torch.tensor([True, True, False, False]))
+        >>> round(result.error, 3), [answered.exact_match for answered in result.answered[:2]]
         (0.25, [0.5, 0.6666666666666666])
-        >>> told.curve
+        >>> result.curve
         [(0.5, 0.0), (0.75, 0.3333333333333333), (1.0, 0.5)]
     """
     check(len(confidence) >= 1, "confidence", "of at least one example", confidence)
@@ -135,7 +135,7 @@ def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bin
     distance = sum(part.examples * abs(part.confidence - part.exact_match) for part in made)
     surest, order = confidence.sort(descending=True)
     risk = wrong[order].cumsum(0) / torch.arange(1, len(wrong) + 1)
-    # Examples of the same confidence are answered together.
+    # Examples with equal confidence are answered together.
     last = torch.cat([surest[1:] != surest[:-1], torch.tensor([True])]).nonzero()[:, 0]
     shown = last[torch.linspace(0, len(last) - 1, min(len(last), _POINTS)).round().long()]
     coverage = (shown + 1).double() / len(wrong)
@@ -153,16 +153,16 @@ def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bin
 
 
 def calibration_tables(told: Calibration) -> list[Table]:
-    """The bins, and what abstaining gives, as tables that fit a terminal of 80 columns."""
-    title = f"How sure, and how often right (expected calibration error {told.error:.3f})"
-    bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% interval")
+    """Return tables of the bins and of the abstention thresholds; they fit a terminal of 80 columns."""
+    title = f"Calibration (expected calibration error {told.error:.3f})"
+    bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% CI")
     for part in told.bins:
         low, high = part.interval
         shares = (f"{part.confidence:.3f}", f"{part.exact_match:.3f}", f"{low:.3f}-{high:.3f}")
         bins.add_row(f"{part.low:.2f}-{part.high:.2f}", f"{part.examples:,}", *shares)
     bins.add_row("all", f"{told.examples:,}", f"{told.confidence:.3f}", f"{told.exact_match:.3f}", "")
-    headings = ("--min-confidence", "answered", "coverage", "exact match of the answers")
-    abstaining = numbers_table("What abstaining gives", *headings)
+    headings = ("--min-confidence", "answered", "coverage", "exact match of answered")
+    abstaining = numbers_table("Abstention", *headings)
     for kept in told.answered:
         share = "-" if kept.exact_match is None else f"{kept.exact_match:.3f}"
         abstaining.add_row(f"{kept.min_confidence:.2f}", f"{kept.examples:,}", f"{kept.coverage:.3f}", share)

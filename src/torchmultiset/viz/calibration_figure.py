@@ -1,4 +1,4 @@
-"""A picture of what confidence is worth: reliability, and risk against coverage."""
+"""Calibration figure: reliability diagram, and risk against coverage."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _BLUE, _GREY, _PALE = "#0969da", "#57606a", "#afb8c1"
 
 
 def save_calibration(told: Calibration, path: str | Path) -> None:
-    """Draw it into a PNG file; see `draw_calibration`."""
+    """Save the figure of `draw_calibration` as a PNG file."""
     save_figure(draw_calibration(told), path)
 
 
 def draw_calibration(told: Calibration) -> Figure:
-    """Two plots side by side.
+    """Draw the reliability diagram and the risk-coverage curve side by side.
 
-    Reliability: exact match of the predictions of about the same confidence, with 95% intervals; on the dashed line it
-    is what the confidence says. The bars are how many there are. Risk against coverage: how many answers are wrong if
-    only the surest are given; on the dashed line, if all are.
+    Reliability: exact match of each confidence bin, with 95% intervals; the dashed line is perfect calibration, the
+    bars are the fraction of the examples in each bin. Risk against coverage: error rate when only the most confident
+    predictions are answered; the dashed line is the error rate of all.
     """
     figure = Figure(figsize=(8, 3.8), dpi=150, layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2)
@@ -41,7 +41,7 @@ def draw_calibration(told: Calibration) -> Figure:
 
 def _draw_reliability(axes: Axes, told: Calibration) -> None:
     for part in told.bins:
-        label = "share of the examples" if part is told.bins[0] else None
+        label = "fraction of examples" if part is told.bins[0] else None
         width = part.high - part.low
         axes.bar(part.low + width / 2, part.examples / told.examples, 0.9 * width, color=_PALE, alpha=0.6, label=label)
     axes.plot([0, 1], [0, 1], color=_GREY, linewidth=1, linestyle="--", label="calibrated")
@@ -55,8 +55,8 @@ def _draw_reliability(axes: Axes, told: Calibration) -> None:
 
 def _draw_risk(axes: Axes, told: Calibration) -> None:
     coverage, risk = zip(*told.curve, strict=True)
-    axes.plot(coverage, risk, color=_BLUE, label="the surest answers")
+    axes.plot(coverage, risk, color=_BLUE, label="most confident answers")
     axes.axhline(1 - told.exact_match, color=_GREY, linewidth=1, linestyle="--", label="all answers")
     top = max(*risk, 1 - told.exact_match, 0.01)
     axes.set_title(f"Risk against coverage (area {told.area:.3f})", fontsize=10)
-    axes.set(xlabel="share answered", ylabel="share of the answers that are wrong", xlim=(0, 1.02), ylim=(0, 1.3 * top))
+    axes.set(xlabel="coverage", ylabel="risk (error rate of the answers)", xlim=(0, 1.02), ylim=(0, 1.3 * top))

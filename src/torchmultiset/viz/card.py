@@ -1,4 +1,4 @@
-"""The model card that a finished run leaves beside its model: what it knows, how it was made, how good it is."""
+"""Model card of a finished run: intended use, training and scores."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def model_card(
     objective: str,
     remarks: str = "",
 ) -> str:
-    """As Markdown.
+    """Write a model card as Markdown.
 
     Args:
-        name: Of the model.
-        record: What ``run.json`` says.
+        name: Name of the model.
+        record: Content of ``run.json``.
         predictor: The model, with its own record.
-        objective: What it learned with.
-        remarks: What else to say, as Markdown: where the data is from and under what licence, for example.
+        objective: Name of the training objective.
+        remarks: Additional Markdown, for example the origin and licence of the data.
     """
     data, classes, shape = record["data"], predictor.classes, predictor.record["input"]["shape"]
     split = "test" if "test" in record else "validation"
-    told = record[split]
+    scores = record[split]
     size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
     named = ", ".join(classes[:_MANY]) + (f" and {len(classes) - _MANY} more" if len(classes) > _MANY else "")
     examples = ", ".join(f"{count:,} {split}" for split, count in record["examples"].items())
     lines = [
         f"# {name}",
         "",
-        f"Names the multiset of labels of an input of shape {' x '.join(map(str, shape))}: {size} labels of"
+        f"Predicts the multiset of labels of an input of shape {' x '.join(map(str, shape))}: {size} labels of"
         f" {len(classes)} classes ({named}).",
         "",
-        "## How it was made",
+        "## Training",
         "",
         f"- Data: {data['name']} ({examples} examples), SHA-256 {data['sha256'][:12]}",
         f"- Command: `{record['command']}`",
@@ -52,19 +52,19 @@ def model_card(
         f"- {record['parameters']:,} parameters; {record['minutes']:.0f} minutes on {record['processes']} x"
         f" {record['device']}; commit {(record.get('git') or 'unknown')[:12]}",
         "",
-        "## How good it is",
+        "## Scores",
         "",
-        "On test data, looked at once:" if split == "test" else "On validation data; there was no test data:",
+        "On test data, evaluated once:" if split == "test" else "On validation data; there was no test data:",
         "",
         "| size | examples | exact match (95%) | F1 per example | class F1 |",
         "| ---: | ---: | ---: | ---: | ---: |",
-        *(_row(size, numbers) for size, numbers in told["sizes"].items() if len(told["sizes"]) > 1),
-        _row("all", told["overall"], told["class_f1"]),
+        *(_row(size, numbers) for size, numbers in scores["sizes"].items() if len(scores["sizes"]) > 1),
+        _row("all", scores["overall"], scores["class_f1"]),
         "",
         "## Limits",
         "",
-        f"It knows no other classes and names {size} labels, as in what it was taught with. The numbers hold for data"
-        " like that which it learned from; on other data, test it: `multiset evaluate`.",
+        f"The model predicts only these classes, and {size} labels, as in its training data. The scores hold for"
+        " similar data; test it on other data with `multiset evaluate`.",
     ]
     return "\n".join([*lines, *(["", remarks.strip()] if remarks else [])]) + "\n"
 
@@ -73,11 +73,11 @@ def _start(start: Mapping[str, Any] | None) -> list[str]:
     if start is None:
         return []
     data, commit = (start["data"] or {}).get("name", "unknown data"), (start["git"] or "unknown")[:12]
-    return [f"- Began with the weights of {start['model']}, learned from {data}, commit {commit}"]
+    return [f"- Initialised with the weights of {start['model']}, trained on {data}, commit {commit}"]
 
 
 def _row(size: str, numbers: Mapping[str, Any], class_f1: float | None = None) -> str:
     low, high = numbers["interval"]
     exact = f"{numbers['exact_match']:.3f} ({low:.3f} to {high:.3f})"
-    of_classes = "-" if class_f1 is None else f"{class_f1:.3f}"  # it is known for all examples only
+    of_classes = "-" if class_f1 is None else f"{class_f1:.3f}"  # defined over all examples only
     return f"| {size} | {numbers['examples']:,} | {exact} | {numbers['f1']:.3f} | {of_classes} |"

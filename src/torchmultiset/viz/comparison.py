@@ -1,12 +1,12 @@
-"""Which method is first: a paired test on the same examples, and no claim without it.
+"""Paired significance tests of methods on the same examples.
 
-Each example is right or wrong under two methods. If both were equally good, then in each example on which they differ
-either one might as well be the better: the sign of the difference is a coin. With one seed that is McNemar's exact
-test. With several, the difference of an example is summed over the seeds before its sign is tossed, because the same
-example under another seed is no new evidence of its own.
+Each example is right or wrong under each of two methods. Under the null hypothesis that both are equally good, the sign
+of the difference of each example is random. With one seed this is McNemar's exact test. With several seeds, the
+differences of an example are summed over the seeds before their sign is flipped, because the same example under another
+seed is not independent evidence.
 
-What the test knows is these trained models on these examples. How much another seed would change is what the deviation
-over seeds says.
+The test is about these trained models on these examples. Variation between training runs is measured by the standard
+deviation over seeds.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ __all__ = ["ALPHA", "Comparison", "Correct", "compare", "holm", "sign_flip"]
 ALPHA = 0.05
 
 Correct: TypeAlias = Mapping[int, Bool[np.ndarray, " n"]]
-"""Seed -> which examples are right."""
+"""Seed -> whether each example is right (N,)."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The first method beside another one."""
+    """Comparison of the first method with another one."""
 
     other: str
     seeds: int
-    """How many both have."""
+    """Number of seeds that both methods have."""
     ahead: int
-    """In how many of these the first has more examples right."""
+    """Number of these seeds with which the first has more examples right."""
     wins: int
-    """Examples, over all seeds, that only the first has right."""
+    """Number of examples, over all seeds, that only the first has right."""
     losses: int
-    """Examples, over all seeds, that only the other has right."""
+    """Number of examples, over all seeds, that only the other has right."""
     p: float
     adjusted: float
-    """The same, corrected for the number of comparisons (Holm)."""
+    """p-value corrected for the number of comparisons (Holm)."""
 
     @property
     def better(self) -> bool:
-        """Whether the first is distinguishable from the other, and better."""
+        """Whether the first is significantly better than the other."""
         return self.wins > self.losses and self.adjusted < ALPHA
 
 
 def compare(first: Correct, others: Mapping[str, Correct]) -> list[Comparison]:
-    """Test one method against each of the others, two-sided; methods that share no seed with it are left out."""
+    """Test one method against each of the others, two-sided; methods without a common seed are left out."""
     pairs = {name: [(first[seed], other[seed]) for seed in first if seed in other] for name, other in others.items()}
     tested = {name: paired for name, paired in pairs.items() if paired}
     values = [
@@ -72,16 +72,16 @@ def compare(first: Correct, others: Mapping[str, Correct]) -> list[Comparison]:
 
 
 def sign_flip(differences: Int64[np.ndarray, " n"]) -> float:
-    """Exact two-sided p-value of a sum of paired differences, if the sign of each were the toss of a coin.
+    """Return the exact two-sided p-value of a sum of paired differences under random signs.
 
-    If all of them are -1, 0 or 1, this is McNemar's exact test.
+    If all differences are -1, 0 or 1, this is McNemar's exact test.
 
     Example:
-        >>> sign_flip(np.array([1, 1, 1, 1, 1, 0, 0]))  # five times the same side of a coin: 2 / 2**5
+        >>> sign_flip(np.array([1, 1, 1, 1, 1, 0, 0]))  # five equal signs: 2 / 2**5
         0.0625
     """
     sizes, times = np.unique(abs(differences[differences != 0]), return_counts=True)
-    chances = np.ones(1)  # of the sums from -total to total
+    chances = np.ones(1)  # probabilities of the sums from -total to total
     for size, number in zip(sizes.tolist(), times.tolist(), strict=True):
         steps = np.zeros(2 * size * number + 1)
         steps[:: 2 * size] = _coin(number)
@@ -92,7 +92,7 @@ def sign_flip(differences: Int64[np.ndarray, " n"]) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Holm's correction of p-values: the smallest times their number, the next times one less, and never falling.
+    """Apply Holm's correction: multiply the sorted p-values by n, n - 1, ..., and make them non-decreasing.
 
     Example:
         >>> holm([0.04, 0.01, 0.03])
@@ -106,7 +106,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def _coin(number: int) -> Float[np.ndarray, " m"]:
-    """Probabilities of 0 to `number` heads."""
+    """Return the probabilities of 0 to `number` heads in `number` tosses of a fair coin."""
     ways, of, chances = 1, 2**number, []
     for heads in range(number + 1):
         chances.append(ways / of)

@@ -1,4 +1,4 @@
-"""What a data set holds: how many examples, how large their multisets are, which classes occur and repeat."""
+"""Summary of a data set: number of examples, multiset sizes, class frequencies and repeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchmultiset.viz.terminal import numbers_table
 
 __all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline", "splits_table", "tables"]
 
-# What a terminal can show; the JSON has all.
+# Row limits for a terminal; the JSON output is complete.
 _ROWS_OF_SIZES = 20
 _ROWS_OF_CLASSES = 40
 _BAR = 10
@@ -24,54 +24,54 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """How often a class occurs in a split."""
+    """Frequency of a class in a split."""
 
     labels: int
-    """How often in all: an example with two of it counts twice."""
+    """Total number of occurrences: an example with two of the class counts twice."""
     examples: int
-    """How many examples hold it."""
+    """Number of examples that contain the class."""
     most: int
-    """How many of it are in the one example that holds most of it."""
+    """Maximum count of the class in one example."""
 
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """What one split holds."""
+    """Summary of one split."""
 
     examples: int
     labels: int
-    """Sizes of all multisets, added up."""
+    """Total number of labels: the sum of all multiset sizes."""
     distinct: int
-    """How many different multisets there are."""
+    """Number of distinct multisets."""
     repeats: int
-    """How many examples hold a class more than once."""
+    """Number of examples that contain a class more than once."""
     sizes: dict[int, int]
-    """Size of the multiset -> how many examples have it; sizes that do not occur are left out."""
+    """Multiset size -> number of examples; sizes that do not occur are left out."""
     classes: dict[str, ClassSummary]
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a data set holds; ``dataclasses.asdict`` makes JSON of it."""
+    """Summary of a data set; ``dataclasses.asdict`` converts it for JSON."""
 
     classes: tuple[str, ...]
     input_dtype: str
     input_shape: tuple[int, ...]
-    """Of one input, as a batch is read: (channels, height, width) for images."""
+    """Shape of one input of a batch: (channels, height, width) for images."""
     boxes: bool
-    """Whether the place of each label's object is known."""
+    """Whether bounding boxes of the objects are known."""
     areas: bool
     splits: dict[str, SplitSummary]
 
 
 def describe(splits: Mapping[str, Examples]) -> Description:
-    """Count what is in the splits of a data set. Of the inputs only one is read.
+    """Summarise the splits of a data set; only one input is read.
 
     Args:
-        splits: By name; they share their classes.
+        splits: Examples of each split, with the same classes.
 
     Raises:
-        ValueError: If there is no example in any of them.
+        ValueError: If all splits are empty.
 
     Example:
         >>> pixels = np.zeros((3, 1, 8, 8), dtype=np.uint8)
@@ -99,7 +99,7 @@ def _summary(examples: Examples) -> SplitSummary:
     num_classes = len(examples.classes)
     known = examples.labels >= 0
     row, label = known.nonzero()[0], examples.labels[known].astype(np.int64)
-    # A number for each pair of an example and a class in it, so that wide data sets need no dense counts.
+    # Index each pair of an example and a class in it, to avoid dense counts for data sets with many classes.
     pair, count = np.unique(row * num_classes + label, return_counts=True)
     most = np.zeros(num_classes, dtype=np.int64)
     np.maximum.at(most, pair % num_classes, count)
@@ -119,7 +119,7 @@ def _summary(examples: Examples) -> SplitSummary:
 
 
 def headline(description: Description) -> str:
-    """What the tables do not say, on one line.
+    """Summarise in one line what the tables do not show.
 
     Example:
         >>> rows = np.zeros((2, 4), dtype=np.float32)
@@ -135,12 +135,12 @@ def headline(description: Description) -> str:
 
 
 def tables(description: Description) -> list[Table]:
-    """Splits, sizes and classes as tables that fit a terminal of 80 columns."""
+    """Return tables of splits, sizes and classes; they fit a terminal of 80 columns."""
     return [splits_table(description), _sizes_table(description), _classes_table(description)]
 
 
 def splits_table(description: Description) -> Table:
-    """One row for each split."""
+    """Return a table with one row per split."""
     table = numbers_table("Splits", "split", "examples", "labels", "sizes", "mean size", "with repeats", "distinct")
     for name, split in description.splits.items():
         mean, repeats = (
@@ -185,12 +185,12 @@ def _classes_table(description: Description) -> Table:
 
 
 def _names(description: Description) -> list[str]:
-    """The splits that are not empty."""
+    """Return the names of the non-empty splits."""
     return [name for name, split in description.splits.items() if split.examples]
 
 
 def _shares(counts: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
-    """The share of each row in the sum of all, as a number and as a bar; the longest bar is the largest row."""
+    """Return each row's share of the total as a number and a bar; the largest row has the longest bar."""
     sums = [sum(row) for row in counts]
     total, largest = max(sum(sums), 1), max(*sums, 1)
     return [(f"{row / total:.1%}", _bar(row / largest)) for row in sums]

@@ -1,4 +1,4 @@
-"""Entropy of a policy at each step, beside the oracle's: the paper's figure (section 5, "Entropy Evolution")."""
+"""Entropy of a policy and of the oracle at each step: the paper's figure (section 5, "Entropy Evolution")."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def entropy_curves(
     batch_size: int = 256,
     watch: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """How the entropy changes while labels are named, in nats; only steps whose label is part of the prediction count.
+    """Compute the entropy at each step, in nats, over steps whose label is part of the prediction.
 
     Args:
-        predictor: A model that names labels one at a time; decoded greedily.
-        examples: What it is shown.
-        seed: Of the labels that the oracle draws.
-        batch_size: Examples at a time.
-        watch: Called with the number of examples after each batch.
+        predictor: Model with a policy; decoded greedily.
+        examples: Inputs and targets.
+        seed: Seed of the labels that the oracle draws.
+        batch_size: Batch size.
+        watch: Called after each batch with its number of examples.
 
     Returns:
-        A curve for the ``policy``; for the ``oracle`` along labels of its own, which is the paper's curve; and for
-        the ``oracle_on_policy_path``, given what the policy named, which is what the multiset loss teaches. The
-        oracle has two: of ``instances``, which Remark 4 is about, and of ``classes``, as the policy's is.
+        A curve for the ``policy``; for the ``oracle`` along its own labels, which is the paper's curve; and for the
+        ``oracle_on_policy_path``, along the policy's labels, which is the target of the multiset loss. The oracle has
+        two curves each: over ``instances``, as in Remark 4, and over ``classes``, like the policy's.
     """
     device, rng = next(predictor.parameters()).device, np.random.default_rng(seed)
     steps = predictor.max_size
-    # (values, mask) of each batch.
+    # Curve -> (values, mask) of each batch.
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for start in range(0, len(examples), batch_size):
         batch = examples.batch(np.arange(start, min(start + batch_size, len(examples))))
         with torch.inference_mode(), predictor.evaluating():
             prediction = predictor.decode(batch.x.to(device))
-        check(prediction.sequence is not None, "predictor", "one with a policy, which has steps", predictor.kind)
+        check(prediction.sequence is not None, "predictor", "one with a policy", predictor.kind)
         assert prediction.sequence is not None
         entropies = prediction.entropy.cpu()
         named, drawn = _fit(prediction.sequence.cpu(), steps), _fit(_shuffle(batch.labels, rng), steps)
@@ -75,7 +75,7 @@ def entropy_curves(
 
 
 def curve(values: Float[Tensor, "n t"], there: Bool[Tensor, "n t"]) -> dict[str, list[Any]]:
-    """Mean, standard deviation and quantiles at each step, over the examples that come so far.
+    """Return mean, standard deviation and quantiles at each step, over the examples that reach it.
 
     Example:
         >>> curve(torch.tensor([[1.0, 5.0], [3.0, 0.0]]), torch.tensor([[True, True], [True, False]]))["mean"]
@@ -92,11 +92,11 @@ def curve(values: Float[Tensor, "n t"], there: Bool[Tensor, "n t"]) -> dict[str,
 
 
 def _shuffle(labels: Int64[Tensor, "b m"], rng: np.random.Generator) -> Int64[Tensor, "b m"]:
-    """Labels in the order in which the oracle draws them: each order of the items is as likely; padding stays last."""
+    """Return labels in the order in which the oracle draws them: a uniformly random one; padding stays last."""
     keys = torch.from_numpy(rng.random(labels.shape)) + 1.0 * (labels < 0)
     return labels.gather(1, keys.argsort(1))
 
 
 def _fit(values: Shaped[Tensor, "b t"], steps: int) -> Shaped[Tensor, "b steps"]:
-    """Cut or padded with -1 to so many steps."""
+    """Truncate to `steps` columns, or pad with -1."""
     return pad(values[:, :steps], (0, max(steps - values.shape[1], 0)), value=-1)

@@ -1,4 +1,4 @@
-"""A picture of how sure a policy is at each step, beside the oracle."""
+"""Figure of the entropy of a policy and of the oracle at each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLUE, _GREY, _PALE = "#0072b2", "#57606a", "#afb8c1"
 
 
 def save_entropy(told: Mapping[str, Any], path: str | Path) -> None:
-    """Draw the curves of `entropy_curves` into a PNG file: lines are means, bands hold 90% of the examples."""
+    """Save the curves of `entropy_curves` as a PNG file: lines are means, bands cover 90% of the examples."""
     figure = Figure(figsize=(5, 3.8), dpi=150, layout="constrained", facecolor="white")
     axes = figure.subplots()
     draw_oracle(axes, told, spread=True)
@@ -35,18 +35,18 @@ def save_entropy(told: Mapping[str, Any], path: str | Path) -> None:
 
 
 def draw_policy(axes: Axes, told: Mapping[str, Any], *, spread: bool, **style: Any) -> None:
-    """The policy's curve, over classes."""
+    """Draw the policy's curve, over classes."""
     _draw(axes, told["policy"], told["levels"] if spread else None, **style)
 
 
 def draw_path(axes: Axes, told: Mapping[str, Any]) -> None:
-    """The oracle's over classes, given what the policy named: what the multiset loss teaches it."""
+    """Draw the oracle's curve over classes along the policy's labels, the target of the multiset loss."""
     curve = told["oracle_on_policy_path"]["classes"]
     _draw(axes, curve, None, label="oracle, classes, after the policy's labels", color=_GREY, linestyle=":")
 
 
 def draw_oracle(axes: Axes, told: Mapping[str, Any], *, spread: bool) -> None:
-    """Both of the oracle's, over instances and over classes."""
+    """Draw the oracle's curves over instances and over classes."""
     levels = told["levels"] if spread else None
     _draw(axes, told["oracle"]["instances"], levels, label="oracle, instances", color="black", linestyle="-")
     _draw(axes, told["oracle"]["classes"], levels, label="oracle, classes", color=_GREY, linestyle="--")

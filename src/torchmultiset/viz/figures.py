@@ -1,4 +1,4 @@
-"""Pictures of what a model predicts, and of how it learned."""
+"""Figures of predictions and of learning curves."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ _BARS = 1.5
 _GAP = 0.2
 _LINE = 0.15
 _TICKS = 0.14
-_STEP = 0.2  # the least for a row of bars
-_AT_LEAST = 0.12  # how many of a class a row is about
-_MARK = 0.3  # what a caption leaves for its tick or cross, and for being bold
+_STEP = 0.2  # minimum height of a row of bars
+_AT_LEAST = 0.12  # width of the count label of a row
+_MARK = 0.3  # room in a caption for its tick or cross, and for bold type
 
-_FONT = FontProperties(family="DejaVu Sans", size=8)  # matplotlib brings it along
+_FONT = FontProperties(family="DejaVu Sans", size=8)  # ships with matplotlib
 _BOLD = FontProperties(family="DejaVu Sans", size=8, weight="bold")
 _SMALL = FontProperties(family="DejaVu Sans", size=5.5)
 _RIGHT, _WRONG, _PLAIN, _BLUE, _PALE = "#1a7f37", "#cf222e", "#57606a", "#0969da", "#afb8c1"
-_CLASSES = 12  # bars of a step: all classes if they are few, else those that matter most
+_CLASSES = 12  # maximum number of bars of a step
 _STEPS = 10
-_ANYTHING = 0.005  # a probability that can be seen
+_ANYTHING = 0.005  # smallest visible probability
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One input with what was predicted for it."""
+    """One input and its prediction."""
 
     image: Shaped[np.ndarray, "*input"]
     counts: Int64[np.ndarray, " c"]
     sequence: Sequence[int]
-    """Labels in the order in which they were named."""
+    """Labels in the order in which they were emitted."""
     probabilities: Float[np.ndarray, "t k"]
-    """Distribution over the labels before each of them was named; K is C, or C + 1 with END."""
+    """Distribution over the labels at each step; K is C, or C + 1 with END."""
     truth: Int64[np.ndarray, " c"] | None = None
     at_once: bool = False
-    """Whether all was said at once; row t is then how probable more than t of each class are."""
+    """Whether a one-shot head predicted it; row t is then the probability of more than t of each class."""
 
     @property
     def right(self) -> bool | None:
-        """Whether the prediction is true, if that is known."""
+        """Whether the prediction is correct; None if the truth is unknown."""
         return None if self.truth is None else bool((self.counts == self.truth).all())
 
 
@@ -65,11 +65,11 @@ def panels(
     prediction: Prediction,
     truth: Int64[Tensor, "b c"] | None = None,
 ) -> list[Panel]:
-    """A panel for each image of a batch.
+    """Create one panel per image of a batch.
 
     Args:
         images: The B inputs, (H, W), (1, H, W) or (3, H, W) each.
-        prediction: What `Predictor.explain` says of them.
+        prediction: Result of `Predictor.explain`.
         truth: Their true counts (B, C), if known.
     """
     check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
@@ -80,10 +80,10 @@ def panels(
         if prediction.sequence is not None:
             sequence = [label for label in prediction.sequence[i].tolist() if label >= 0]
         distributions = prediction.probabilities[i].float().numpy()
-        # With END there is one more choice to be seen: that nothing more is there.
+        # With END there is one more step, which emits END.
         end = distributions.shape[1] > prediction.counts.shape[1]
         named = int(prediction.counts[i].max()) if at_once else len(sequence) + end
-        # That there is one more of a class is shown if it is likely enough to be seen.
+        # A one-shot head gets one more row if its probabilities are large enough to be visible.
         named += at_once and bool((distributions[named:] >= _ANYTHING).any())
         steps = min(max(named, 1), len(distributions))
         made.append(
@@ -100,7 +100,7 @@ def panels(
 
 
 def choose(right: Bool[Tensor, " n"], *, number: int = 16) -> list[int]:
-    """Which examples to show: the first ones, a quarter of them wrong if there are so many, right ones first.
+    """Choose the first examples to show: correct ones, then wrong ones, a quarter of all if there are enough.
 
     Example:
         >>> import torch
@@ -113,19 +113,19 @@ def choose(right: Bool[Tensor, " n"], *, number: int = 16) -> list[int]:
 
 
 def save_predictions(panels: Sequence[Panel], classes: Sequence[str], path: str | Path) -> None:
-    """Draw predictions into a PNG file; see `draw_predictions`."""
+    """Save the figure of `draw_predictions` as a PNG file."""
     save_figure(draw_predictions(panels, classes), path)
 
 
 def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
-    """Each input with its prediction below, and beside it, step by step, the distribution over the labels.
+    """Draw each input with its prediction below, and the distribution over the labels at each step beside it.
 
-    Right predictions are green and ticked, wrong ones are red and crossed, with the truth below. The bar of the label
-    that was named is blue. Of a readout, the rows are how probable at least 1, 2, ... of each class are, and as many of
-    a class are blue as are predicted.
+    Correct predictions are green with a tick, wrong ones red with a cross and the truth below. The bar of the emitted
+    label is blue. For a one-shot head, the rows are the probabilities of at least 1, 2, ... of each class, and the bars
+    up to the predicted count are blue.
 
     Args:
-        panels: What to draw, at least one.
+        panels: Panels to draw, at least one.
         classes: Names of the classes.
     """
     check(len(panels) >= 1, "panels", "at least one", len(panels))
@@ -154,18 +154,18 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
         mark = {True: "✓ ", False: "✗ ", None: ""}[panel.right]
         _write(figure, x, y + _IMAGE, [mark + predicted[i][0], *predicted[i][1:]], colour, _BOLD)
         if true[i]:
-            told = ["true: " + true[i][0], *true[i][1:]]
-            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, told, _PLAIN, _FONT)
+            lines = ["true: " + true[i][0], *true[i][1:]]
+            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, lines, _PLAIN, _FONT)
     return figure
 
 
 def save_curve(history: Sequence[Mapping[str, int | float]], path: str | Path) -> None:
-    """Draw the learning curve into a PNG file; see `draw_curve`."""
+    """Save the figure of `draw_curve` as a PNG file."""
     save_figure(draw_curve(history), path)
 
 
 def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
-    """Loss, and exact match and F1 on the validation data, after each epoch.
+    """Draw the training loss, and exact match and F1 on the validation data, after each epoch.
 
     Args:
         history: The lines of ``epochs.jsonl``.
@@ -188,7 +188,7 @@ def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
         ha="center",
         color=_RIGHT,
     )
-    right.set(title="On validation data", xlabel="epoch", ylim=(0, 1.02))
+    right.set(title="Validation", xlabel="epoch", ylim=(0, 1.02))
     right.legend(loc="best", frameon=False)
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -198,7 +198,7 @@ def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
 
 
 def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float) -> None:
-    """A row of bars for each step, from top to bottom."""
+    """Draw one row of bars per step, from top to bottom."""
     steps = panel.probabilities[:_STEPS]
     shown = _shown(steps, len(panel.counts))
     chosen = [{label} for label in (*panel.sequence, len(panel.counts))]  # after the last label, END if there is one
@@ -224,22 +224,22 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
 
 
 def _upright(names: Sequence[str]) -> bool:
-    """Whether names are too long to stand beside each other; END apart."""
+    """Return whether class names, except END, are too long to be written horizontally."""
     return max(map(len, names[:-1])) > 2
 
 
 def _high(panel: Panel) -> float:
-    """Inches of each row of bars: all of them beside the image, unless they are too many."""
+    """Return the height in inches of a row of bars, so that all fit beside the image if possible."""
     return max(_IMAGE / max(len(panel.probabilities[:_STEPS]), 4), _STEP)
 
 
 def _room(names: Sequence[str]) -> float:
-    """Inches that the names under the last row of bars take."""
+    """Return the height in inches of the names under the last row of bars."""
     return 0.6 if _upright(names) else _TICKS
 
 
 def _shown(steps: Float[np.ndarray, "t k"], num_classes: int) -> list[int]:
-    """Which classes have a bar, in their order."""
+    """Return the classes that get a bar, in their order: all if they are few, else the most probable."""
     if steps.shape[1] <= _CLASSES:
         return [*range(steps.shape[1])]
     most = steps.max(0)
@@ -252,7 +252,7 @@ def _short(name: str) -> str:
 
 
 def _axes(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches from the upper left corner."""
+    """Add axes at a position in inches from the upper left corner."""
     full_width, full_height = figure.get_size_inches()
     axes = figure.add_axes((x / full_width, 1 - (y + height) / full_height, width / full_width, height / full_height))
     axes.set(xticks=[], yticks=[])
@@ -262,6 +262,6 @@ def _axes(figure: Figure, x: float, y: float, width: float, height: float) -> Ax
 def _write(figure: Figure, x: float, y: float, lines: Sequence[str], colour: str, font: FontProperties) -> None:
     width, height = figure.get_size_inches()
     for n, line in enumerate(lines, start=1):
-        # A class may be called $x$: nothing in a name is mathematics.
+        # A class may be called $x$: never interpret names as mathematics.
         place = x / width, 1 - (y + n * _LINE) / height
         figure.text(*place, line, fontproperties=font, color=colour, parse_math=False)

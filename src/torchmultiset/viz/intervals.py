@@ -1,8 +1,8 @@
-"""How sure the scores of a method are: 95% intervals over examples, by the bootstrap.
+"""Bootstrap 95% intervals of scores over test examples.
 
-Test examples are drawn again with replacement, a thousand times, and the scores computed each time. With several seeds
-an example is drawn with all of its predictions, and a score is the mean over seeds: the interval says what other test
-examples would give to these trained models.
+Test examples are resampled with replacement a thousand times, and the scores are computed each time. With several
+seeds, an example is drawn with all of its predictions, and a score is the mean over seeds: the interval reflects the
+choice of test examples for these trained models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Counts = tuple[UInt8[np.ndarray, "n c"], UInt8[np.ndarray, "n c"]]
 
 
 def scores_of(counts: Counts) -> dict[str, float]:
-    """Exact match, F1 and class F1, by the names of the tables.
+    """Compute exact match, F1 and class F1, keyed as in the result tables.
 
     Example:
         >>> predicted, true = np.array([[2, 1], [0, 1]], np.uint8), np.array([[1, 1], [1, 1]], np.uint8)
@@ -37,10 +37,10 @@ def scores_of(counts: Counts) -> dict[str, float]:
 
 
 def bootstrap(seeds: Sequence[Counts]) -> dict[str, tuple[float, float]]:
-    """The 95% interval of each score, as a mean over seeds.
+    """Compute the 95% interval of each score, averaged over seeds.
 
     Args:
-        seeds: Of each seed, the counts of the same examples.
+        seeds: Counts of the same examples for each seed.
     """
     weights = _weights(len(seeds[0][0]))
     found = [_scores(counts, weights) for counts in seeds]
@@ -52,12 +52,12 @@ def bootstrap(seeds: Sequence[Counts]) -> dict[str, tuple[float, float]]:
 
 @lru_cache(maxsize=2)
 def _weights(examples: int) -> Float64[np.ndarray, "draws n"]:
-    """How often each example is drawn; the same for all methods."""
+    """Return how often each draw contains each example; the same for all methods."""
     return np.random.default_rng(0).multinomial(examples, np.full(examples, 1 / examples), _DRAWS).astype(np.float64)
 
 
 def _scores(counts: Counts, weights: Float64[np.ndarray, "draws n"]) -> dict[str, Float64[np.ndarray, " draws"]]:
-    """Scores of each draw; class F1 is NaN where no label is drawn."""
+    """Compute the scores of each draw; class F1 is NaN for a draw without labels."""
     predicted, true = (torch.from_numpy(part.astype(np.int64)) for part in counts)
     total = weights.sum(1)
     alone = {"em": exact_match(predicted, true), "f1": f1(predicted, true)}
@@ -66,10 +66,10 @@ def _scores(counts: Counts, weights: Float64[np.ndarray, "draws n"]) -> dict[str
 
 
 def _class_f1(counts: Counts, weights: Float64[np.ndarray, "draws n"]) -> Float64[np.ndarray, " draws"]:
-    """As `metrics.class_f1`, which knows no weights."""
+    """Compute `metrics.class_f1` with weights."""
     predicted, true = (part.astype(np.float64) for part in counts)
     shared = np.minimum(predicted, true)
-    # An example that does not contain the class shares nothing of it, so it adds 0.
+    # An example without the class has an empty intersection, so it adds 0.
     precisions, recalls = (weights @ (shared / np.maximum(part, 1)) for part in (predicted, true))
     occurrences = weights @ (true > 0)
     both = (precisions + recalls) * occurrences

@@ -1,4 +1,4 @@
-"""A picture of some examples, each with its multiset as a caption."""
+"""Figure of some examples, captioned with their multisets."""
 
 from __future__ import annotations
 
@@ -23,58 +23,58 @@ from torchmultiset.data.examples import Examples
 __all__ = ["PANEL_PX", "captions", "draw", "pixels_of", "save_figure", "save_preview"]
 
 PANEL_PX = 240
-"""Width and height of an example in the picture."""
+"""Width and height of an example in the figure, in pixels."""
 
-# In inches, at so many pixels per inch.
+# Lengths in inches.
 _DPI = 150
 _PANEL = PANEL_PX / _DPI
 _GAP = 0.14
 _LINE = 0.14
-_LINES = 4  # of a caption, and one to say how many more labels there are
+_LINES = 4  # maximum lines of a caption; one more counts the remaining labels
 
-_FONT = FontProperties(family="DejaVu Sans", size=8)  # matplotlib brings it along
+_FONT = FontProperties(family="DejaVu Sans", size=8)  # ships with matplotlib
 _SMALL_FONT = FontProperties(family="DejaVu Sans", size=6)
 _COLOURS = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#b35900", "#c2185b")
 
 
 def save_preview(examples: Examples, path: str | Path, *, number: int = 24, seed: int = 0, boxes: bool = False) -> int:
-    """Draw some examples into a PNG file.
+    """Save a figure of random examples as a PNG file.
 
     Args:
         examples: One split of a data set of images.
-        path: The file; it is replaced if it is there.
-        number: How many examples at most; they are drawn by chance.
-        seed: Another number draws other examples.
-        boxes: Whether the box of each label's object is drawn.
+        path: Output file; an existing file is replaced.
+        number: Maximum number of examples.
+        seed: Random seed of the selection.
+        boxes: Whether to draw the bounding box of each object.
 
     Returns:
-        How many examples the picture shows.
+        The number of examples in the figure.
 
     Raises:
-        ValueError: If there are no examples, their inputs are no images, or boxes are asked for and not known.
+        ValueError: If there are no examples, the inputs are not images, or boxes are requested but unknown.
     """
     check(number >= 1, "number", "at least 1", number)
     if not len(examples):
-        raise ValueError("there are no examples to draw: the split is empty, choose another one")
+        raise ValueError("there are no examples to draw, because the split is empty: choose another one")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:number])
     save_figure(draw(examples.subset(chosen), boxes=boxes), path)
     return len(chosen)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """As a PNG file without the name of the software, so that the same picture has the same bytes."""
+    """Save a figure as PNG without the software's version, so that equal figures have equal bytes."""
     write_whole(Path(path), partial(figure.savefig, format="png", metadata={"Software": None}))
 
 
 def draw(examples: Examples, *, boxes: bool = False) -> Figure:
-    """All of these examples in a grid, with captions below.
+    """Draw all of these examples in a grid, with captions below.
 
     Args:
-        examples: Few enough for a picture; their inputs are images (H, W), (1, H, W) or (3, H, W).
-        boxes: Whether the box of each label's object is drawn.
+        examples: Examples to draw; their inputs are images (H, W), (1, H, W) or (3, H, W).
+        boxes: Whether to draw the bounding box of each object.
     """
     if boxes and examples.boxes is None:
-        raise ValueError("the boxes of the objects are not known in this data set, so they cannot be drawn")
+        raise ValueError("this data set has no bounding boxes: draw it without boxes")
     images = [pixels_of(image) for image in examples.inputs[np.arange(len(examples))]]
     texts = captions(examples.counts, examples.classes)
     columns = _columns(len(images))
@@ -90,18 +90,18 @@ def draw(examples: Examples, *, boxes: bool = False) -> Figure:
         if boxes and examples.boxes is not None:
             _draw_boxes(axes, examples.labels[i], examples.boxes[i], examples.classes)
         for n, line in enumerate(lines, start=1):
-            # A class may be called $x$: nothing in a name is mathematics.
+            # A class may be called $x$: never interpret names as mathematics.
             figure.text(x / width, 1 - (y + n * _LINE) / height, line, fontproperties=_FONT, parse_math=False)
     return figure
 
 
 def captions(counts: Int64[np.ndarray, "n c"], classes: Sequence[str], *, width: float = _PANEL) -> list[list[str]]:
-    """Multisets in words, in lines that fit under a panel: all labels one by one, if that takes only a line.
+    """Format multisets as lines that fit under a panel: every label if one line each suffices, else with counts.
 
     Args:
-        counts: How many of each class (N, C).
-        classes: Their names.
-        width: Of a line, in inches.
+        counts: Counts of each class (N, C).
+        classes: Class names.
+        width: Width of a line, in inches.
 
     Returns:
         The lines of each caption.
@@ -120,9 +120,9 @@ def captions(counts: Int64[np.ndarray, "n c"], classes: Sequence[str], *, width:
 
 
 def _lines(items: Sequence[tuple[str, int]], width: float) -> list[str]:
-    """Each class once, with its count; what takes too many lines is only counted."""
+    """List each class once, with its count; labels beyond the last line are only counted."""
     lines: list[str] = []
-    told = 0
+    listed = 0
     for i, (name, count) in enumerate(items):
         comma = "," * (i < len(items) - 1)
         word = _fit(name, f" ×{count}" * (count > 1) + comma, width)  # noqa: RUF001  (the sign is meant)
@@ -131,18 +131,18 @@ def _lines(items: Sequence[tuple[str, int]], width: float) -> list[str]:
         elif len(lines) < _LINES:
             lines.append(word)
         else:
-            return [*lines, f"and {sum(count for _, count in items) - told} more"]
-        told += count
+            return [*lines, f"and {sum(count for _, count in items) - listed} more"]
+        listed += count
     return lines
 
 
 def _clean(name: str) -> str:
-    """On one line, whatever white space it holds."""
+    """Collapse white space, so that the name fits on one line."""
     return " ".join(name.split())
 
 
 def _fit(name: str, after: str, width: float) -> str:
-    """A name and what follows it on one line, the name cut if it must be."""
+    """Join a name and a suffix on one line, shortening the name if necessary."""
     shown = _clean(name)
     while len(shown) > 1 and _width(shown + after) > width:
         shown = shown.removesuffix("…")[:-1] + "…"
@@ -150,46 +150,46 @@ def _fit(name: str, after: str, width: float) -> str:
 
 
 def _width(text: str) -> float:
-    """In inches."""
+    """Return the width of a text in inches."""
     points, _, _ = TextToPath().get_text_width_height_descent(text, _FONT, ismath=False)
     return points / 72
 
 
 def pixels_of(image: Shaped[np.ndarray, "*input"]) -> UInt8[np.ndarray, "*pixels"]:
-    """An input as grey (H, W) or colour (H, W, 3) from 0 to 255."""
+    """Convert an input to a grey (H, W) or colour (H, W, 3) image from 0 to 255."""
     channels = image.shape[0] if image.ndim == 3 else 1
     if image.ndim not in (2, 3) or channels not in (1, 3):
         raise ValueError(
-            f"only images can be drawn, of shape (height, width) or (1 or 3, height, width), but the inputs of this "
-            f"data set have shape {image.shape}"
+            "only images can be drawn: inputs must have shape (height, width) or (1 or 3, height, width), but have "
+            f"{image.shape}"
         )
     plane = image[0] if image.ndim == 3 and channels == 1 else image
     pixels = plane if plane.ndim == 2 else plane.transpose(1, 2, 0)
     if pixels.dtype == np.uint8:
         return pixels
     least, most = min(float(pixels.min()), 0.0), max(float(pixels.max()), 1.0)
-    # Numbers beyond [0, 1] have a range that is not known: their own is shown.
+    # The range of values beyond [0, 1] is unknown: scale them by their own range.
     return np.rint((pixels - least) / (most - least) * 255).astype(np.uint8)
 
 
 def _columns(number: int) -> int:
-    """Of a grid somewhat wider than high, with as few empty places as there can be."""
+    """Return the number of columns of a grid that is wider than high and has the fewest empty cells."""
     return min(range(ceil(sqrt(number)), ceil(sqrt(2 * number)) + 1), key=lambda columns: -number % columns)
 
 
 def _draw_boxes(
     axes: Axes, labels: Int64[np.ndarray, " m"], boxes: Float[np.ndarray, "m 4"], classes: Sequence[str]
 ) -> None:
-    # A colour for each class of this image: a data set has more classes than there are colours to tell apart.
+    # Assign colours per image: a data set may have more classes than there are distinguishable colours.
     present = dict(zip(np.unique(labels[labels >= 0]).tolist(), cycle(_COLOURS), strict=False))
     for label, (x, y, width, height) in zip(labels.tolist(), boxes.tolist(), strict=True):
         if label in present:
-            corner = x - 0.5, y - 0.5  # pixels have their centres at whole numbers
+            corner = x - 0.5, y - 0.5  # pixel centres have integer coordinates
             axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=present[label], linewidth=1.2))
             axes.annotate(
                 classes[label],
                 corner,
-                (1, -1),  # points to the right and down, so that an edge of the image cuts nothing off
+                (1, -1),  # in points, right and down, so that the image's edge does not clip it
                 textcoords="offset points",
                 va="top",
                 color="white",

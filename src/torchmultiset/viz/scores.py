@@ -1,4 +1,4 @@
-"""How good predictions are, as tables for a terminal and as JSON."""
+"""Scores of predictions, as tables for a terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ __all__ = [
     "wilson",
 ]
 
-# What a terminal can show; the JSON has all.
+# Row limit for a terminal; the JSON output is complete.
 _ROWS = 40
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How good the predictions for some examples are; means over them."""
+    """Mean scores of the predictions for some examples."""
 
     examples: int
     exact_match: float
     interval: tuple[float, float]
-    """In which the exact match lies with 95% confidence (Wilson's)."""
+    """95% confidence interval of the exact match (Wilson)."""
     precision: float
     recall: float
     f1: float
@@ -49,21 +49,21 @@ class Scores:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """How good the predictions of one class are, over all examples together."""
+    """Scores of one class, pooled over all examples."""
 
     labels: int
-    """How often it is true."""
+    """Number of true labels of the class."""
     predicted: int
     precision: float | None
-    """Share of the predicted ones that are true; None if none is predicted."""
+    """Fraction of the predicted labels that are true; None if none is predicted."""
     recall: float | None
-    """Share of the true ones that are predicted; None if none is true."""
+    """Fraction of the true labels that are predicted; None if none is true."""
     f1: float | None
 
 
 @dataclass(frozen=True)
 class Constant:
-    """What one gets without looking at the input, by always giving the multiset that training data has most often."""
+    """Majority baseline: scores of always predicting the most frequent multiset of the training data."""
 
     multiset: dict[str, int]
     scores: Scores
@@ -72,21 +72,21 @@ class Constant:
 
 @dataclass(frozen=True)
 class Report:
-    """All there is to say about the predictions for a split."""
+    """Scores of the predictions for a split: overall, by size and by class."""
 
     split: str
     overall: Scores
     class_f1: float | None
-    """As the paper's tables have it: F1 averaged over classes."""
+    """F1 averaged over classes, as in the paper's tables."""
     sizes: dict[int, Scores]
     """Size of the true multiset -> scores of the examples that have it."""
     classes: dict[str, ClassScores]
     constant: Constant | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries; sizes become strings, as JSON wants it."""
-        told = asdict(self)
-        return told | {"sizes": {str(size): scores for size, scores in told["sizes"].items()}}
+        """Convert to plain dictionaries; sizes become strings, as JSON requires."""
+        plain = asdict(self)
+        return plain | {"sizes": {str(size): scores for size, scores in plain["sizes"].items()}}
 
 
 def report(
@@ -97,19 +97,19 @@ def report(
     split: str = "test",
     constant: Int64[Tensor, " c"] | None = None,
 ) -> Report:
-    """Compare predictions with the truth.
+    """Score predictions against the truth.
 
     Args:
         counts: Predicted counts (N, C).
         target: True counts (N, C).
         classes: Names of the C classes.
-        split: What the examples are called.
-        constant: The multiset (C,) of the baseline row, from `best_constant`.
+        split: Name of the split, for titles.
+        constant: Multiset (C,) of the majority baseline, from `best_constant`.
 
     Example:
         >>> target = torch.tensor([[2, 0], [1, 1], [0, 1]])
-        >>> told = report(torch.tensor([[2, 0], [1, 1], [1, 0]]), target, ["cat", "dog"])
-        >>> told.overall.exact_match, told.sizes[2].exact_match, told.classes["dog"].recall
+        >>> scores = report(torch.tensor([[2, 0], [1, 1], [1, 0]]), target, ["cat", "dog"])
+        >>> scores.overall.exact_match, scores.sizes[2].exact_match, scores.classes["dog"].recall
         (0.6666666666666666, 1.0, 0.5)
     """
     check_counts("target", target)
@@ -128,7 +128,7 @@ def report(
 
 
 def best_constant(target: Int64[Tensor, "n c"]) -> Int64[Tensor, " c"]:
-    """The multiset (C,) that occurs most often: no other constant answer is right as often.
+    """Return the most frequent multiset (C,): the constant prediction with the highest exact match.
 
     Example:
         >>> best_constant(torch.tensor([[1, 0], [0, 2], [0, 2]]))
@@ -140,23 +140,23 @@ def best_constant(target: Int64[Tensor, "n c"]) -> Int64[Tensor, " c"]:
 
 
 def wilson(right: int, of: int) -> tuple[float, float]:
-    """Wilson's 95% confidence interval of a share; it is sound for few examples and for shares near 0 and 1, too.
+    """Compute Wilson's 95% confidence interval of a proportion, also valid for small samples and near 0 and 1.
 
     Example:
         >>> [round(bound, 3) for bound in wilson(90, 100)], wilson(0, 10)[0]
         ([0.826, 0.945], 0.0)
     """
     check(0 <= right <= of and of >= 1, "right", f"from 0 to {of}, of at least one", right)
-    z = 1.959963984540054  # 97.5% of the normal distribution lie below
+    z = 1.959963984540054  # 97.5% quantile of the standard normal distribution
     share = right / of
     centre = (share + z * z / (2 * of)) / (1 + z * z / of)
     reach = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    # Rounding must not push a bound past what it is exactly.
+    # Return the exact bounds 0 and 1 without rounding errors.
     return (0.0 if right == 0 else centre - reach), (1.0 if right == of else centre + reach)
 
 
 def in_words(multiset: dict[str, int]) -> str:
-    """A multiset on one line.
+    """Format a multiset on one line.
 
     Example:
         >>> in_words({"cat": 2, "dog": 1}), in_words({})
@@ -167,7 +167,7 @@ def in_words(multiset: dict[str, int]) -> str:
 
 
 def tables(report: Report) -> list[Table]:
-    """The report as tables that fit a terminal of 80 columns."""
+    """Return the report as tables that fit a terminal of 80 columns."""
     shown = [_overall_table(report)]
     if len(report.sizes) > 1:
         shown.append(_sizes_table(report))
@@ -205,7 +205,7 @@ def _share(part: int, of: int) -> float | None:
 
 
 def _number(value: Tensor) -> float | None:
-    """NaN, which JSON does not know, means that there is none."""
+    """Convert to float; NaN, which JSON lacks, becomes None."""
     return None if torch.isnan(value) else float(value)
 
 
@@ -213,8 +213,8 @@ def _overall_table(report: Report) -> Table:
     table = numbers_table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
     table.add_row("this model", *_cells(report.overall), _show(report.class_f1))
     if report.constant is not None:
-        table.add_row("always the same", *_cells(report.constant.scores), _show(report.constant.class_f1))
-        table.caption = f"always the same: {in_words(report.constant.multiset)}, the most frequent in training"
+        table.add_row("majority baseline", *_cells(report.constant.scores), _show(report.constant.class_f1))
+        table.caption = f"majority baseline: {in_words(report.constant.multiset)}, the most frequent in training"
         table.caption_justify = "left"
     return table
 
@@ -233,7 +233,7 @@ def _sizes_table(report: Report) -> Table:
 
 def _classes_table(report: Report) -> Table:
     classes = [*report.classes.items()]
-    title = "By class, over all examples"
+    title = "By class, pooled over all examples"
     if len(classes) > _ROWS:
         classes = sorted(classes, key=lambda item: -item[1].labels)[:_ROWS]
         title += f", the {_ROWS} most frequent of {len(report.classes)}"
@@ -244,7 +244,7 @@ def _classes_table(report: Report) -> Table:
     return table
 
 
-_HEADINGS = ("exact match", "95% interval", "precision", "recall", "F1")
+_HEADINGS = ("exact match", "95% CI", "precision", "recall", "F1")
 
 
 def _cells(scores: Scores) -> list[str]:

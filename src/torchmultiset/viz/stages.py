@@ -1,4 +1,4 @@
-"""How much each stage of the COCO builder kept, beside what the paper kept."""
+"""Table of the images that each stage of the COCO builder keeps, beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["stages_table"]
 
 
 def stages_table(coco: Coco, paper: PaperCounts) -> Table:
-    """The stages as a table that fits a terminal of 80 columns.
+    """Return the stages as a table that fits a terminal of 80 columns.
 
     Args:
-        coco: What was built.
-        paper: The paper's numbers for its variant, one of `torchmultiset.data.coco.PAPER`.
+        coco: Data set with its stages.
+        paper: The paper's numbers for its variant, from `torchmultiset.data.coco.PAPER`.
     """
     training, test, *parts = (
         [stage for stage in coco.stages if stage.split == split]
         for split in ("training", "test", "train", "validation")
     )
-    table = empty_table("What each stage keeps")
+    table = empty_table("Kept by each stage")
     table.add_column("stage")
     for split in ("training", "test"):
         for unit in ("images", "objects", "classes"):

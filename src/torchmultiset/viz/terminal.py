@@ -1,4 +1,4 @@
-"""Tables for the terminal, all of one look."""
+"""Tables for the terminal, in a common style."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["empty_table", "numbers_table"]
 
 
 def empty_table(title: str | None = None) -> Table:
-    """A table without columns, as narrow as can be."""
+    """Create a compact table without columns."""
     return Table(
         title=title,
         title_justify="left",
@@ -21,7 +21,7 @@ def empty_table(title: str | None = None) -> Table:
 
 
 def numbers_table(title: str, first: str, *others: str) -> Table:
-    """An empty table: names on the left, which may be wrapped, and numbers, which may not; bars have no heading."""
+    """Create a table with names on the left, which may wrap, and numbers, which may not; bars have no heading."""
     table = empty_table(title)
     table.add_column(first, max_width=24)
     for name in others:

@@ -1,36 +1,36 @@
-// The page: which model, which picture, and the steps one after another.
+// The page: choice of model and image, and playback of the prediction's steps.
 
 import { Pad } from "./draw.js";
 import { $, Bars, Moments, counted, inWords, make, percent, showAnswer, showChips } from "./show.js";
 
-const PAUSE = 700; // milliseconds between seeing the bars and naming a label, and again until the next step
+const PAUSE = 700; // milliseconds from showing the bars to emitting the label, and from there to the next step
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 const state = {
   maxBytes: 0,
   models: [],
   model: null,
-  picture: null, // what is shown: { image, caption, sample }
+  picture: null, // the current image: { image, caption, sample }
   result: null,
   step: 0,
   timer: 0,
-  asked: 0, // number of the newest question: older answers are not shown
+  asked: 0, // number of the latest request: responses to older ones are dropped
 };
 
-// Asking the server
+// Requests to the server
 
 async function ask(address, options) {
   let response;
   try {
     response = await fetch(address, options);
   } catch {
-    throw new Error("The server does not answer. Is multiset demo still running?");
+    throw new Error("The server does not respond. Is multiset demo still running?");
   }
-  const told = await response.json().catch(() => ({}));
-  if (response.ok) return told;
+  const body = await response.json().catch(() => ({}));
+  if (response.ok) return body;
   if (response.status === 503) throw new Error("The server is busy. Try again in a moment.");
-  const unknown = `Something went wrong in the server (${response.status}).`;
-  throw new Error(typeof told.detail === "string" ? told.detail : unknown);
+  const unknown = `The server failed with status ${response.status}.`;
+  throw new Error(typeof body.detail === "string" ? body.detail : unknown);
 }
 
 function fail(message) {
@@ -43,7 +43,7 @@ async function predict(picture, { follow = true } = {}) {
   const mine = ++state.asked;
   $("error").hidden = true;
   if (image.size > state.maxBytes) {
-    fail(`This file is too large. The page takes up to ${state.maxBytes / 1e6} MB.`);
+    fail(`This file is too large. The limit is ${state.maxBytes / 1e6} MB.`);
     return;
   }
   $("work").setAttribute("aria-busy", "true");
@@ -65,7 +65,7 @@ async function predict(picture, { follow = true } = {}) {
   }
 }
 
-// Choosing a model and a picture
+// Choice of model and image
 
 function chooseModel(name) {
   const model = state.models.find((one) => one.name === name);
@@ -76,8 +76,8 @@ function chooseModel(name) {
   if (more) names.push(`${more} more`);
   const size = model.fixed ? `exactly ${model.max_size}` : `up to ${model.max_size}`;
   const right = (100 * model.exact_match).toFixed(1);
-  const worth = model.exact_match === null ? "" : `Right for ${right} % of its test pictures.`;
-  $("about").textContent = `Names ${size} labels of: ${names.join(", ")}. ${worth}`;
+  const worth = model.exact_match === null ? "" : `Exact match on test images: ${right} %.`;
+  $("about").textContent = `Predicts ${size} labels from: ${names.join(", ")}. ${worth}`;
   $("stage").classList.toggle("colour-model", model.channels === 3);
   $("colour-field").hidden = model.channels === 1;
   pad.colours(...(model.channels === 1 ? ["#000000", "#ffffff"] : ["#ffffff", $("colour").value]));
@@ -142,7 +142,7 @@ function showPicture() {
 function drawingHint() {
   const { fixed, max_size: most, classes, more_classes: more } = state.model;
   const digits = !more && classes.every((name) => /^\d$/.test(name));
-  return `Draw ${fixed ? "" : "up to "}${most} ${digits ? "digits, apart from each other" : "things"}.`;
+  return `Draw ${fixed ? "" : "up to "}${most} ${digits ? "separate digits" : "objects"}.`;
 }
 
 const pad = new Pad($("pad"), $("cursor"), {
@@ -157,15 +157,15 @@ let moments = null;
 
 function show(result) {
   const { sample } = state.picture;
-  // Known of the model's own samples only: another model may have other classes.
+  // Known only for the model's own samples: another model may have other classes.
   const truth = state.model.samples.find(({ file }) => file === sample)?.labels ?? null;
   state.result = result;
   $("waiting").hidden = true;
   $("result").hidden = false;
-  $("work-title").textContent = result.ends === "at once" ? "All labels at once" : "One label after another";
+  $("work-title").textContent = result.ends === "at once" ? "All labels in one pass" : "One label at a time";
   $("so-far").hidden = result.ends === "at once";
   $("seen").src = result.seen;
-  $("seen").alt = truth ? `The picture, which shows ${truth.join(", ")}` : "The picture as the model sees it";
+  $("seen").alt = truth ? `Image of ${truth.join(", ")}` : "The image as the model sees it";
   press(sample);
   showPicture();
   bars = new Bars($("bars"), result);
@@ -217,7 +217,7 @@ function showStep(t, chosen) {
   $("says").replaceChildren(...says(t, chosen, newest));
   const { entropy, named: label } = steps[t];
   const among = ends === "at once" && state.result.probability !== null ? "multisets" : "labels";
-  const unsure = `${entropy.toFixed(2)} nats: as unsure as among ${Math.exp(entropy).toFixed(1)} ${among}`;
+  const unsure = `${entropy.toFixed(2)} nats, as for ${Math.exp(entropy).toFixed(1)} equally likely ${among}`;
   $("unsure").textContent = label === null && chosen && ends !== "at once" ? "" : unsure;
   $("back").disabled = t === 0;
   $("on").disabled = last;
@@ -230,19 +230,19 @@ function says(t, chosen, newest) {
   const place = `Step ${t + 1} of ${steps.length}. `;
   if (ends === "at once") {
     const known = state.result.probability !== null;
-    return [known ? "All at once: how probable it is that each label is there." : "All at once: each label's share."];
+    return [known ? "One pass: probability that each label occurs." : "One pass: share of each label."];
   }
-  if (newest !== null) return [make("span", {}, place, "It names ", make("strong", {}, newest), ".")];
-  if (!chosen) return [make("span", {}, place, "What comes next?")];
+  if (newest !== null) return [make("span", {}, place, "The policy emits ", make("strong", {}, newest), ".")];
+  if (!chosen) return [make("span", {}, place, "Distribution over the next label.")];
   const reasons = {
-    policy: "It stops: this is enough.",
-    end: "It names END: this is enough.",
-    full: "It has named as many as it may.",
+    policy: "The stop head ends the sequence.",
+    end: "The policy emits END.",
+    full: "The maximum size is reached.",
   };
   return [make("span", {}, place, reasons[ends])];
 }
 
-// What the user does
+// Event handlers
 
 $("model").addEventListener("change", ({ target }) => {
   chooseModel(target.value);
@@ -281,11 +281,11 @@ document.addEventListener("drop", (event) => {
 document.addEventListener("paste", (event) => takeFile(event.clipboardData.files[0]));
 
 try {
-  const told = await ask("api/models");
-  state.maxBytes = told.max_bytes;
-  state.models = told.models;
-  $("model").replaceChildren(...told.models.map(({ name }) => make("option", { value: name }, name)));
-  chooseModel(told.models[0].name);
+  const offered = await ask("api/models");
+  state.maxBytes = offered.max_bytes;
+  state.models = offered.models;
+  $("model").replaceChildren(...offered.models.map(({ name }) => make("option", { value: name }, name)));
+  chooseModel(offered.models[0].name);
   if (state.model.samples.length) await takeSample(state.model.samples[0], { follow: false });
 } catch (error) {
   fail(error.message);

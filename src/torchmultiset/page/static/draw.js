@@ -1,4 +1,4 @@
-// A drawing area for pointer and keyboard. Strokes are kept, so that one can be taken back.
+// A drawing area for pointer and keyboard. Strokes are stored so that they can be undone.
 
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -11,9 +11,9 @@ export class Pad {
     this.side = canvas.width;
     this.paper = "#000000";
     this.ink = "#ffffff";
-    this.width = this.side * 0.038; // as thick as MNIST's digits are
+    this.width = this.side * 0.038; // the stroke width of MNIST's digits
     this.strokes = [];
-    this.place = [this.side / 2, this.side / 2]; // of the keyboard's pen
+    this.place = [this.side / 2, this.side / 2]; // position of the keyboard's pen
     this.down = false;
     canvas.addEventListener("pointerdown", (event) => this.#begin(event));
     canvas.addEventListener("pointermove", (event) => this.#go(event));
@@ -40,7 +40,7 @@ export class Pad {
   }
 
   colours(paper, ink) {
-    if (paper !== this.paper) this.strokes = []; // they would not be seen
+    if (paper !== this.paper) this.strokes = []; // they could be invisible on the new background
     this.paper = paper;
     this.ink = ink;
     this.paint();

@@ -1,4 +1,4 @@
-// What a prediction looks like: bars, the line of the entropy, chips, and the answer.
+// Display of a prediction: bars, entropy curve, chips and answer.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -19,7 +19,7 @@ export function inWords(multiset) {
   return multiset.flatMap(([name, count]) => Array(count).fill(name)).join(", ") || "nothing";
 }
 
-/** The same, with numbers where that is shorter. */
+/** Like inWords, but with counts for large multisets. */
 function briefly(multiset) {
   const size = multiset.reduce((sum, [, count]) => sum + count, 0);
   if (size <= 6) return inWords(multiset);
@@ -49,7 +49,7 @@ function bar(name, className = "") {
   return { row: make("li", { className }, label, make("div", { className: "track" }, fill), share), fill, share };
 }
 
-/** Rows for the classes, then for all others together and for stopping, where there are such. */
+/** One row per class, then, if present, one for all other classes and one for stopping. */
 export class Bars {
   constructor(element, { classes, others, steps }) {
     const longest = Math.max(...classes.map((name) => name.length), others ? 7 : 0, steps[0].stop === null ? 0 : 4);
@@ -61,7 +61,7 @@ export class Bars {
     element.replaceChildren(...[...this.classes, this.others, this.stop].filter(Boolean).map(({ row }) => row));
   }
 
-  /** `chosen`: whether to show what the step chose. */
+  /** `chosen`: whether to highlight the label that the step emits. */
   show(step, chosen, ending) {
     this.element.classList.toggle("over", chosen && ending !== "at once" && step.named === null);
     const set = ({ row, fill, share }, p, named) => {
@@ -78,7 +78,7 @@ export class Bars {
 const HEIGHT = 84;
 const ENDINGS = { policy: "stop", end: "end", full: "full", "at once": "all" };
 
-/** One column a step: its entropy as a point of the line, and the label that was named. */
+/** One column per step: its entropy as a point of the curve, and the emitted label. */
 export class Moments {
   constructor({ steps, classes, ends }, goTo) {
     this.steps = steps;
@@ -122,19 +122,20 @@ export class Moments {
   }
 }
 
-export function showAnswer({ answer, probability, best }, truth) {
+export function showAnswer({ answer, probability, best, ends }, truth) {
+  const orders = ends === "at once" ? "" : ", summed over all label orders";
   showChips($("answer"), answer);
   $("probability").replaceChildren(
     ...(probability === null
       ? ["This model gives no probability."]
-      : [make("strong", {}, percent(probability)), " is its probability, whatever the order of naming."]),
+      : [make("strong", {}, percent(probability)), ` probability${orders}.`]),
   );
   $("verdict").hidden = truth === null;
   if (truth !== null) {
     const right = inWords(counted(truth)) === inWords(answer);
     $("verdict").className = `verdict ${right ? "good" : "bad"}`;
-    const wrong = `✗ The picture shows ${truth.join(", ")}.`;
-    $("verdict").textContent = right ? "✓ Right: this is what the picture shows." : wrong;
+    const wrong = `✗ Wrong: the image shows ${truth.join(", ")}.`;
+    $("verdict").textContent = right ? "✓ Correct: this is what the image shows." : wrong;
   }
   $("best-block").hidden = best.length === 0;
   $("better").hidden = best.length === 0 || best[0].answer;
