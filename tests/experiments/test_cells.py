@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from torchmultiset.experiments.beyond import BEYOND_METHODS
 from torchmultiset.experiments.cells import all_cells, choose, find
 from torchmultiset.experiments.paper import METHODS, TABLES
-from torchmultiset.experiments.scales import SCALES
+from torchmultiset.experiments.scales import RATES_OF, SCALES
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.report.plots import style_of
 
+RESULTS = Path(__file__).parents[2] / "results" / "full"
 SCALE_NAMES = ("smoke", "small", "paper")
 
 TABLE_1 = """
@@ -258,6 +261,20 @@ def test_short_runs_differ_in_the_rate_only():
         short = to_dict(cell.config())
         assert short["lr"] == float(rate)
         assert {**short, "lr": 0, "epochs": 0} == {**to_dict(long.config()), "lr": 0, "epochs": 0}
+
+
+def test_rates_are_the_best_of_the_short_runs_on_validation_data():
+    for data_set, rates in RATES_OF.items():
+        scores = defaultdict(dict)
+        for path in (RESULTS / data_set).glob("*-lr-*/seed-0/record.json"):
+            record = json.loads(path.read_text())
+            method, rate = record["method"].rsplit("-lr-", 1)
+            told = record["metrics"]["validation"]["overall"]
+            scores[method][float(rate)] = told["exact_match"], told["f1"]
+        for method, rate in rates.items():
+            by_em = max(em for em, _ in scores[method].values()) > 0.1
+            assert len(scores[method]) == 3
+            assert rate == max(scores[method], key=lambda rate: scores[method][rate][0 if by_em else 1]), method
 
 
 def test_the_small_scale_fits_into_eight_hours():

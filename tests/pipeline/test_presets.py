@@ -43,7 +43,7 @@ def test_the_fast_recipe_is_quicker_and_the_recipe_has_the_last_word():
         assert {name: fast.get(name) for name in ("data", "mnist_multi")} == {
             name: paper.get(name) for name in ("data", "mnist_multi")
         }
-    assert values_of("demo", "fast")["lr"] == 5e-3
+    assert values_of("demo", "fast")["lr"] == 8e-3
 
 
 def test_the_data_of_the_presets():

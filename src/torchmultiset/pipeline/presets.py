@@ -87,7 +87,7 @@ PRESETS: Mapping[PresetName, Preset] = {
     "demo": Preset(
         "1 to 4 digits on a small canvas; learned in minutes",
         {"data": "data/demo", "mnist_multi": "demo", **_DIGITS},
-        {"fast": {"epochs": 5, "lr": 5e-3, "layers": 1}},
+        {"fast": {"epochs": 4, "lr": 8e-3, "layers": 1}},
     ),
     "mnist-multi-4": _mnist_multi("4", "4 digits of 20 to 50 pixels among clutter"),
     "mnist-multi-1-4": _mnist_multi("1-4", "1 to 4 digits of 20 to 50 pixels among clutter"),
