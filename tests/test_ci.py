@@ -51,7 +51,9 @@ def test_elsewhere_they_are_skipped_and_say_why(tmp_path):
 
 
 def test_the_demo_learns_with_the_multiset_loss_and_shows_a_count_head_beside_it():
-    said = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     commands = [line.split("/multiset ")[1].split() for line in said.splitlines() if "/multiset " in line]
     first, beside, compared = commands
     assert first[:3] == beside[:3] == ["train", "--preset", "demo"]
@@ -71,7 +73,7 @@ class Environment:
 
     def make(self, target: str) -> list[str]:
         """What would be installed for a target; then it counts as installed."""
-        command = ["make", "--dry-run", target, f"VENV={self.folder}"]
+        command = ["make", "--dry-run", "--no-print-directory", target, f"VENV={self.folder}"]
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         installed = []
         for line in map(shlex.split, said.splitlines()):
@@ -108,7 +110,9 @@ def test_what_needs_everything_installs_everything_and_then_the_demo_nothing(env
 
 def test_the_oldest_versions_are_checked_apart(environment):
     assert environment.make("oldest") == []
-    said = subprocess.run(["make", "--dry-run", "oldest"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "oldest"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert said.split()[1:] == ["tools/oldest.py"]
     assert "oldest" not in (ROOT / ".ci" / "run").read_text()
 

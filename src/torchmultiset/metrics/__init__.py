@@ -38,12 +38,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # torchmetrics takes longer to import than everything else, so it is imported only when a class is used.
     if name in __all__:
-        try:
-            from torchmultiset.metrics import _classes
-        except ImportError as error:
-            raise ImportError(
-                'the metric classes require torchmetrics: pip install "torchmultiset[metrics]"'
-            ) from error
+        from torchmultiset.metrics import _classes
+
         return getattr(_classes, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

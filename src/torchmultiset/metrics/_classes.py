@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torchmetrics import Metric
 
 from torchmultiset._checks import check, check_counts, check_float, check_mask
 from torchmultiset.metrics import _functions
+
+try:
+    from torchmetrics import Metric
+except ImportError as error:
+    raise ImportError('metric classes require torchmetrics: pip install "torchmultiset[metrics]"') from error
 
 __all__ = ["F1", "ClassF1", "EntropyCurve", "ExactMatch", "Precision", "Recall", "StepEntropy"]
 
