@@ -9,7 +9,8 @@ from torchmultiset.data import Batch
 from torchmultiset.model.build import build_objective, build_predictor
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
-from torchmultiset.model.predictor import Predictor, SequentialOutput
+from torchmultiset.model.outputs import SequentialOutput
+from torchmultiset.model.predictor import Predictor
 
 C, MOST = 4, 3
 VECTORS = torch.randn(C, 16, generator=torch.Generator().manual_seed(7))

@@ -24,7 +24,7 @@ from torchmultiset.model.objectives import (
     SequenceObjective,
     sequence,
 )
-from torchmultiset.model.predictor import SequentialOutput
+from torchmultiset.model.outputs import SequentialOutput
 
 # --- what is rolled in ---
 

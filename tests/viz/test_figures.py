@@ -6,7 +6,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from torchmultiset.model.predictor import Prediction
+from torchmultiset.model.outputs import Prediction
 from torchmultiset.viz.figures import (
     Panel,
     choose,

@@ -20,7 +20,8 @@ from rich.text import Text
 
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
-from torchmultiset.model.predictor import BEAM, Prediction, Predictor
+from torchmultiset.model.outputs import Prediction
+from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.multiset import equal, from_labels
 from torchmultiset.pipeline.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.pipeline.prepare import as_trained

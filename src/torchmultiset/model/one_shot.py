@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torchmultiset._checks import check
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
-from torchmultiset.model.predictor import Prediction, Predictor
+from torchmultiset.model.outputs import Prediction
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import HEADS
 from torchmultiset.model.serialization import describe
 

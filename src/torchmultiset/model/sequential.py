@@ -14,7 +14,8 @@ from torchmultiset._checks import check
 from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
-from torchmultiset.model.predictor import Prediction, Predictor, SequentialOutput, declared
+from torchmultiset.model.outputs import Prediction, SequentialOutput
+from torchmultiset.model.predictor import Predictor, declared
 from torchmultiset.model.registry import POLICIES
 from torchmultiset.model.serialization import describe
 from torchmultiset.multiset import from_labels

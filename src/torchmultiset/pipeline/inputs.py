@@ -20,7 +20,8 @@ from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles
 from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import FRACTIONS, Column, glance, read_manifest
-from torchmultiset.model.predictor import BEAM, Prediction, Predictor
+from torchmultiset.model.outputs import Prediction
+from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.model.serialization import DESCRIPTION
 from torchmultiset.model.shipped import locate
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from torchmultiset._checks import check
-from torchmultiset.model.predictor import Prediction
+from torchmultiset.model.outputs import Prediction
 from torchmultiset.viz.preview import captions, pixels_of, save_figure
 
 __all__ = ["Panel", "choose", "draw_curve", "draw_predictions", "panels", "save_curve", "save_predictions"]

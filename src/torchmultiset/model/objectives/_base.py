@@ -12,7 +12,8 @@ from torch import Tensor
 
 from torchmultiset.data import Batch
 from torchmultiset.losses import stop_loss
-from torchmultiset.model.predictor import Predictor, SequentialOutput
+from torchmultiset.model.outputs import SequentialOutput
+from torchmultiset.model.predictor import Predictor
 
 __all__ = ["CONTEXT", "Objective", "with_stop"]
 
