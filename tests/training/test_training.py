@@ -9,12 +9,13 @@ import lightning_fabric.strategies.launchers.subprocess_script as launcher
 import numpy as np
 import pytest
 import torch
+from fresh_digits import seen
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.precision import MixedPrecision
 from tiny_runs import Task, outcome, task, vectors, weights
 from torch import Tensor
 
-from torchmultiset.data import Batch, Examples
+from torchmultiset.data import Examples
 from torchmultiset.model.objectives import MultisetObjective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.rollout import greedy
@@ -28,18 +29,6 @@ class Enough(Exception):
 
 def cpu(**options) -> Fabric:
     return Fabric(accelerator="cpu", devices=1, **options)
-
-
-def seen(ours: Task) -> tuple[Task, list[Batch]]:
-    """The same task, and the batches that it will be given."""
-    batches: list[Batch] = []
-
-    class Noted(MultisetObjective):
-        def loss(self, predictor, batch, generator):
-            batches.append(batch)
-            return ours.objective.loss(predictor, batch, generator)
-
-    return ours._replace(objective=Noted()), batches
 
 
 def with_optim(ours: Task, **values) -> Task:

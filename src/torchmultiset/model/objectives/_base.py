@@ -30,8 +30,6 @@ class Objective(ABC):
 
     one_shot: ClassVar[bool] = False
     """Whether it trains a one-shot head; otherwise, a policy."""
-    head: ClassVar[str] = ""
-    """Name of the head that it trains, if there is only one."""
     baseline: ClassVar[bool] = False
     """Whether the policy needs a value head."""
     counts_only: ClassVar[bool] = False

@@ -21,7 +21,6 @@ class HungarianObjective(Objective):
     """Cross-entropy of slots, each matched with a label or with nothing, as in DETR."""
 
     one_shot = True
-    head = "slots"
 
     nothing_weight: float = 0.1
     """Weight of the slots that are matched with nothing."""

@@ -21,7 +21,6 @@ class OneStepObjective(Objective):
     """L_1-step: class shares and a size, predicted at once (section 3.2)."""
 
     one_shot = True
-    head = "one-step"
 
     size_weight: float = 1.0
     """Weight of the regression of the size."""

@@ -20,7 +20,6 @@ class PowerObjective(Objective):
     """Cross-entropy over all multisets that can occur, each a class of its own (section 3.2)."""
 
     one_shot = True
-    head = "power"
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """Score the class of the target."""
