@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-__all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "Precision"]
+__all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "Precision", "Selection"]
 
 STEPS = 1_200
 """About as many as a first model takes, as a rule; epochs follow from it, where they are open."""
 FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 
+Selection: TypeAlias = Literal["em", "score", "last"]
 Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """How it is learned."""
+    """Optimiser settings."""
 
     epochs: int = 0
     """How often the training data is seen; 0: the fewer examples, the more often."""
@@ -25,9 +26,19 @@ class OptimConfig:
     lr: float = 3e-3
     """Learning rate of Adam; its peak with the one-cycle schedule."""
     schedule: Literal["one-cycle", "constant"] = "one-cycle"
-    """Rise for the first tenth and then fall (one-cycle), or stay (constant, as in the paper)."""
+    """Learning-rate schedule: rise for the first tenth and then fall (one-cycle), or stay (constant, the paper's)."""
     clip: float = 1.0
     """Largest norm of the gradient; 0: not clipped, as in the paper."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (AdamW) of weight matrices and kernels; biases and normalisation have none."""
+    ema: float = 0.0
+    """Decay of the exponential moving average of the weights, which is then what is validated and saved; 0: the
+    weights themselves."""
+    select: Selection = "em"
+    """Which epoch is kept: the best exact match on the validation data (em, the paper's), the best mean of exact match
+    and F1 (score, for few validation examples), or the last one."""
+    patience: int = 0
+    """Epochs without improvement on the validation data after which training stops; 0: never."""
     augment: Literal["none", "shift", "affine"] = "none"
     """How training images are changed at each step: moved by up to a twelfth of their sides (shift), or also turned by
     up to 10 degrees and scaled by 0.9 to 1.1 (affine). What leaves the picture still counts."""
