@@ -177,9 +177,7 @@ def test_cells_of_a_data_set_differ_in_objective_and_seed_only(scale):
         if cell.method == "marginal" or cell.method.endswith("-transformer"):  # these share another policy
             assert config.model.policy == "transformer"
             usual = rest[cell.data_set].model
-            config = replace(
-                config, model=replace(config.model, policy="auto", hidden=usual.hidden, layers=usual.layers)
-            )
+            config = replace(config, model=replace(config.model, policy=None, hidden=usual.hidden, layers=usual.layers))
         assert rest.setdefault(cell.data_set, config) == config
     assert len(rest) == 8
 

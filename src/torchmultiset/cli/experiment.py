@@ -193,7 +193,7 @@ class _Shown:
         for cell, epoch, em, share in snapshot.running:
             if cell.id not in self.parts:
                 self.parts[cell.id] = self.bars.add_task(cell.id, total=1, about="")
-            epochs = cell.config().optim.epochs
+            epochs = cell.epochs
             about = f"epoch {min(epoch + 1, epochs)}/{epochs}" + ("" if em is None else f", EM {em:.3f}")
             self.bars.update(self.parts[cell.id], completed=share, about=about)
 

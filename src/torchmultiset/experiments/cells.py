@@ -98,7 +98,14 @@ class Cell:
     @property
     def seconds(self) -> float:
         """How long it takes, by what the scale assumes."""
-        return self.plan.seconds(self.config().optim.epochs)
+        return self.plan.seconds(self.epochs)
+
+    @property
+    def epochs(self) -> int:
+        """Number of training epochs."""
+        epochs = self.config().optim.epochs
+        assert epochs is not None
+        return epochs
 
     @property
     def command(self) -> str:

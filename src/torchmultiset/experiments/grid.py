@@ -16,7 +16,7 @@ from torchmultiset.experiments.scales import SCALES
 from torchmultiset.experiments.work import LOG, PROGRESS, RECORD, Folders, is_done, read_json
 from torchmultiset.experiments.worker import Job
 from torchmultiset.pipeline.config import RunConfig, to_dict
-from torchmultiset.pipeline.record import CONFIG, FORMER, differences, read_config
+from torchmultiset.pipeline.record import CONFIG, FORMER, differences, read_config, translated
 from torchmultiset.training.loop import CHECKPOINT, EPOCHS
 
 __all__ = [
@@ -84,8 +84,7 @@ def look(cell: Cell, folders: Folders) -> State:
     if record and "config" not in record:
         raise ValueError(f"{folders.result(cell) / RECORD} is damaged: delete it, and the cell is run again")
     if record:
-        epochs = cell.config().optim.epochs
-        return State(is_done(cell, folders), epochs, _differences(record["config"], cell))
+        return State(is_done(cell, folders), cell.epochs, _differences(record["config"], cell))
     if not (run / CHECKPOINT).exists():  # nothing was learned that could be lost
         return State(False, 0, [])
     lines = (run / EPOCHS).read_text().count("\n") if (run / EPOCHS).exists() else 0
@@ -207,10 +206,9 @@ class _Clock:
 
 def _differences(before: dict[str, Any], cell: Cell) -> list[str]:
     """What a resolved config has otherwise; what the data settles, "auto", may be anything."""
-    now = {name: value for name, value in to_dict(cell.config()).items() if value != "auto"}
-    if now["max_size"] == 0:
-        del now["max_size"]
+    now = translated(to_dict(cell.config()))
     # A field that is newer than the record had its default.
+    before = translated(before)
     then = {name: before.get(name, value) for name, value in (to_dict(RunConfig()) | FORMER).items() if name in now}
     return differences(then, now)
 

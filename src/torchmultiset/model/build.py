@@ -1,4 +1,4 @@
-"""From settings to modules: what `multiset train` builds."""
+"""Builds predictors and objectives from settings."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.pretrained import BackboneName
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
-from torchmultiset.model.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
+from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, Stop
-from torchmultiset.model.registry import COUNT_HEADS, OBJECTIVES
+from torchmultiset.model.registry import COUNT_HEADS
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 
 __all__ = [
     "build_objective",
     "build_predictor",
     "check_together",
-    "settle_kinds",
-    "settle_stop",
+    "resolve_kinds",
+    "resolve_stop",
     "take_weights",
 ]
 
@@ -42,8 +42,9 @@ def build_predictor(
     """A new predictor.
 
     Args:
-        model: The network. What something else takes the place of must be "auto".
-        objective: What it will be trained with: REINFORCE needs a baseline, others a model without a rollout.
+        model: Settings of the network. A policy must not be set for an objective that trains a one-shot head, nor an
+            encoder with a backbone.
+        objective: Training objective: REINFORCE needs a baseline, some need a one-shot head.
         shape: Of one input: (channels, H, W) or (features,); with a backbone, of its features.
         classes: Names of the classes.
         max_size: Size of the largest multiset.
@@ -58,13 +59,13 @@ def build_predictor(
         ('ConvLSTMPolicy', 5)
     """
     check_together(objective, stop)
-    model, objective = settle_kinds(model, objective, shape, backbone=backbone is not None)
+    model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
     num_classes = len(classes) + (stop == "end")
     encoder, memory = _encoder(model, shape, backbone, fingerprint)
-    kind = OBJECTIVES[objective.objective]
+    kind = objective.kind
     if kind.one_shot:
-        what = f"'auto' with objective {objective.objective!r}, which trains a one-shot head"
-        check(model.policy == "auto", "policy", what, model.policy)
+        what = f"left out with objective {objective.objective!r}, which trains a one-shot head"
+        check(model.policy is None, "policy", what, model.policy)
         module = _head(model, objective, num_classes, memory, max_size, stop)
     else:
         if kind.counts_only:
@@ -108,41 +109,43 @@ def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
     return tuple(name for name in own if name not in fitting)
 
 
-def settle_kinds(
+def resolve_kinds(
     model: ModelConfig, objective: ObjectiveConfig, shape: tuple[int, ...], *, backbone: bool = False
 ) -> tuple[ModelConfig, ObjectiveConfig]:
-    """Encoder, policy and count head in place of "auto", where there is to be one: with or without space.
+    """Choose encoder, policy and count head for the shape of the inputs, where they are needed and not set.
 
     Args:
-        model: The network.
-        objective: What it will be trained with.
-        shape: Of one input; with a backbone, of its features.
-        backbone: Whether the inputs are features, which have their encoder.
+        model: Settings of the network.
+        objective: Training objective.
+        shape: Shape of one input; with a backbone, of its features.
+        backbone: Whether the inputs are features of a backbone, which need no other encoder.
     """
     spatial = len(shape) == 3
-    if model.encoder == "auto" and not backbone:
+    if model.encoder is None and not backbone:
         model = replace(model, encoder="conv" if spatial else "mlp")
-    kind = OBJECTIVES[objective.objective]
-    if model.policy == "auto" and not kind.one_shot:
+    if model.channels is None:
+        model = replace(model, channels=CHANNELS)
+    kind = objective.kind
+    if model.policy is None and not kind.one_shot:
         recurrent: PolicyName = "conv-lstm" if spatial else "lstm"
         model = replace(model, policy="transformer" if kind.counts_only else recurrent)
-    if objective.count_head == "auto":
+    if objective.count_head is None:
         objective = replace(objective, count_head="cells" if spatial else "table")  # type: ignore[call-arg]
     return model, objective
 
 
-def settle_stop(stop: Stop | Literal["auto"], least: int, max_size: int) -> Stop:
-    """The way to stop: "auto" is "fixed" if all multisets have as many labels as one can have, else "policy".
+def resolve_stop(stop: Stop | None, least: int, max_size: int) -> Stop:
+    """Choose how a multiset ends, if it is not set: "fixed" if all multisets have `max_size` labels, else "policy".
 
     Args:
-        stop: What is wanted.
+        stop: The setting.
         least: Size of the smallest multiset.
         max_size: Size of the largest that can be predicted.
 
     Raises:
         ValueError: It is "fixed", but sizes differ.
     """
-    if stop == "auto":
+    if stop is None:
         return "fixed" if least == max_size else "policy"
     if stop == "fixed" and least < max_size:
         raise ValueError(
@@ -163,14 +166,14 @@ def build_objective(
         height: Of the pictures in pixels, for the spatial rank function; needed if the inputs are their features.
     """
     check_together(objective, predictor.stop)
-    made: Objective = OBJECTIVES[objective.objective].from_settings(vars(objective), seed=seed, height=height)
+    made: Objective = objective.kind.from_settings(vars(objective), seed=seed, height=height)
     made.check_size(predictor.max_size)
     return made
 
 
 def check_together(objective: ObjectiveConfig, stop: str) -> None:
     """Raise a ValueError if this objective does not go with this way to stop."""
-    kind = OBJECTIVES[objective.objective]
+    kind = objective.kind
     if stop != "end":
         return
     if kind.one_shot:
@@ -191,10 +194,10 @@ def _encoder(
     fingerprint: str | None,
 ) -> tuple[nn.Module, tuple[int, ...]]:
     """The encoder, and the shape of its memory."""
-    check_one_of("encoder", model.encoder, get_args(EncoderName))
+    check_one_of("encoder", model.encoder, (None, *get_args(EncoderName)))
     check_one_of("norm", model.norm, get_args(Norm))
     if backbone is not None:
-        check(model.encoder == "auto", "encoder", "'auto' with a backbone, which takes its place", model.encoder)
+        check(model.encoder is None, "encoder", "left out with a backbone, which takes its place", model.encoder)
         encoder = PretrainedEncoder(backbone, width=model.units[-1], fingerprint=fingerprint)
         fits = len(shape) == 3 and shape[0] == encoder.channels
         check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
@@ -203,7 +206,7 @@ def _encoder(
         check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", model.encoder)
         return MLPEncoder(shape[0], model.units), (model.units[-1],)
     check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", model.encoder)
-    tower = ConvEncoder(shape[0], model.channels, norm=None if model.norm == "none" else "batch")
+    tower = ConvEncoder(shape[0], model.channels or CHANNELS, norm=None if model.norm == "none" else "batch")
     memory = tower.memory_shape(shape[1], shape[2])
     one = f"'none' where images of {shape[1]}x{shape[2]} pixels leave a map of one place, or channels fewer"
     check(model.norm == "none" or memory[1] * memory[2] > 1, "norm", one, model.norm)

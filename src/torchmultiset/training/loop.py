@@ -35,7 +35,7 @@ from torchmultiset.data.augment import AUGMENTATIONS
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.training.config import OptimConfig, Selection
+from torchmultiset.training.config import OptimConfig, ResolvedOptim, Selection
 from torchmultiset.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def fit(
         NotFiniteError: The loss or its gradient became infinite or NaN. The batch is in the folder.
     """
     examples = _examples(train, 0, predictor)
-    optim = optim.settled(len(examples))
+    optim = optim.resolved(len(examples))
     _check_arguments(predictor, validation, optim, seed, save_every)
     augment = AUGMENTATIONS[optim.augment]
     fabric = fabric or local_fabric()
@@ -212,7 +212,7 @@ def _check_examples(name: str, examples: Examples, predictor: Predictor) -> None
 
 
 def _check_arguments(
-    predictor: Predictor, validation: Examples, optim: OptimConfig, seed: int, save_every: int
+    predictor: Predictor, validation: Examples, optim: ResolvedOptim, seed: int, save_every: int
 ) -> None:
     _check_examples("validation", validation, predictor)
     for name, value in {"epochs": optim.epochs, "batch_size": optim.batch_size, "save_every": save_every}.items():

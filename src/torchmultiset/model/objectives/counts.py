@@ -22,7 +22,7 @@ __all__ = ["CountsObjective"]
 if TYPE_CHECKING:
     CountHead: TypeAlias = str
 else:
-    CountHead = Literal[("auto", *COUNT_HEADS)]
+    CountHead = Literal[tuple(COUNT_HEADS)]
 
 _LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     CellCounts: cell_count_loss,
@@ -39,7 +39,7 @@ class CountsObjective(Objective):
 
     one_shot = True
 
-    count_head: CountHead = "auto"
+    count_head: CountHead | None = None
     """Head that models the counts. auto: the cells of a map, or a table of counts for vectors."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
