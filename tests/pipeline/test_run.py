@@ -180,7 +180,8 @@ def finished(digits, tmp_path_factory):
 def test_the_folder_holds_a_whole_run(finished):
     _, folder, result, said = finished
     assert {path.name for path in folder.iterdir()} == {
-        "config.toml", "run.json", "epochs.jsonl", "checkpoint.pt", "best", "model", "curve.png", "predictions.png",
+        "config.toml", "run.json", "epochs.jsonl", "predictions.npz", "checkpoint.pt", "best", "model", "curve.png",
+        "predictions.png",
     }  # fmt: skip
     assert [json.loads(line)["epoch"] for line in (folder / "epochs.jsonl").read_text().splitlines()] == [1, 2]
     record = read_record(folder)

@@ -6,6 +6,7 @@
       config.toml      every value of the config; `multiset train --config folder/config.toml` does it again
       run.json         command, commit, versions, machine, data, settings that were chosen by the data, minutes, results
       epochs.jsonl     a line for each epoch
+      predictions.npz  predicted and true counts of the validation and test examples
       checkpoint.pt    all that `resume` needs
       best/            the weights of the best epoch
       model/           the same with all that is known about them: what `multiset evaluate` and `predict` read
@@ -34,6 +35,7 @@ from torchmultiset.model.build import build_objective, build_predictor, take_wei
 from torchmultiset.model.predictor import Predictor, read_description
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.inputs import MODEL, InputKind, model_folder
+from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
@@ -305,9 +307,7 @@ def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> 
     if "start" in record:
         anew = len(record["start"]["anew"])
         parts = (
-            "all of them"
-            if not anew
-            else f"all but {anew}, which begin anew, as they do not fit or are of other classes"
+            f"all but {anew}, which begin anew, as they do not fit or are of other classes" if anew else "all of them"
         )
         say(f"Begins with the weights of {record['start']['model']}: {parts}.")
     objective, optim = task.config.objective, task.config.optim
@@ -345,13 +345,14 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     best = Predictor.load(folder / BEST).to(fabric.device)
     # Someone's own data may have no test examples: then the validation data has to do, and the report says so.
     split = "test" if len(task.splits.get("test", ())) else "validation"
-    evaluation = evaluate(best, task.splits[split])
+    # "seen": images of training digits, as the paper's test images are.
+    tested = [name for name in ("validation", "test", "seen") if len(task.splits.get(name, ()))]
+    evaluations = {name: evaluate(best, task.splits[name]) for name in tested}
+    write_counts(folder, evaluations, best.classes)
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
-    told = report(*evaluation, best.classes, split=split, constant=constant)
-    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], split: told.to_json()}
-    if len(task.splits.get("seen", ())):  # images of training digits, as the paper's test images are
-        seen = evaluate(best, task.splits["seen"])
-        results["seen"] = report(*seen, best.classes, split="seen", constant=constant).to_json()
+    reports = {name: report(*one, best.classes, split=name, constant=constant) for name, one in evaluations.items()}
+    told = {name: one.to_json() for name, one in reports.items()}
+    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], **told}
     dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
     about = {
         "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
@@ -366,12 +367,12 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     }
     best.record = about
     best.cpu().save(folder / MODEL)
-    _draw(folder, task, fitted, best, evaluation, split)
+    _draw(folder, task, fitted, best, evaluations[split], split)
     diary.record |= {"finished": True, **results}
     name = task.data["name"]
     write_whole(folder / MODEL / CARD, model_card(name, diary.record, best, objective=task.config.objective.name))
     write_record(folder, diary.record)
-    return Result(diary.record, told)
+    return Result(diary.record, reports[split])
 
 
 def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:
