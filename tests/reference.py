@@ -270,3 +270,23 @@ def class_f1(predicted: Sequence[Multiset], target: Sequence[Multiset]) -> float
         r = math.fsum(min(a, b) / b for a, b in pairs) / len(pairs)
         scores.append(2 * p * r / (p + r) if p + r else 0.0)
     return math.fsum(scores) / len(scores) if scores else math.nan
+
+
+def count_mae(predicted: Multiset, target: Multiset, num_classes: int) -> float:
+    """Mean absolute error of the counts of one example, over the classes."""
+    return math.fsum(abs(predicted[c] - target[c]) for c in range(num_classes)) / num_classes
+
+
+def count_rmse(
+    predicted: Sequence[Multiset], target: Sequence[Multiset], num_classes: int, *, nonzero: bool, relative: bool
+) -> float:
+    """The four forms of mRMSE of Chattopadhyay et al. (2017), class by class and example by example."""
+    errors = []
+    for label in range(num_classes):
+        squares = []
+        for a, b in zip(predicted, target, strict=True):
+            if b[label] > 0 or not nonzero:
+                squares.append((a[label] - b[label]) ** 2 / (b[label] + 1 if relative else 1))
+        if squares:
+            errors.append(math.sqrt(math.fsum(squares) / len(squares)))
+    return math.fsum(errors) / len(errors) if errors else math.nan

@@ -289,6 +289,84 @@ def test_damaged_images_are_found_on_request(run, pets):
     assert re.search(r"line 5: .*3\.png: not an image", err)
 
 
+@pytest.mark.filterwarnings("always:skipped")
+def test_describe_reads_with_other_classes_and_fractions_and_without_damaged_files(run, pets):
+    lines = (pets / "labels.csv").read_text().replace(",split", "").replace(",train", "")
+    (pets / "labels.csv").write_text(lines)
+    (pets / "3.png").write_text("no image")
+    flags = ["--fractions", 0.5, 0.5, 0, "--classes", "dog", "owl", "cat", "--skip-unreadable", "--json"]
+    code, printed, err = run("data", "describe", pets, *flags)
+    assert code == 0
+    told = json.loads("\n".join(printed))
+    assert told["splits"]["train"]["examples"] + told["splits"]["validation"]["examples"] == 5
+    assert told["splits"]["test"]["examples"] == 0
+    assert list(told["classes"]) == ["dog", "owl", "cat"]
+    assert "skipped 1 of 6 examples" in err
+    assert re.search(r"line 5: .*3\.png: not an image", err)
+    assert run("data", "preview", pets, pets / "p.png", *flags[:-1], "--split", "validation")[0] == 0
+
+
+def test_flags_for_tables_are_refused_for_what_was_built(run, digits):
+    for flags in (["--fractions", 0.5, 0.5, 0], ["--classes", "1"], ["--skip-unreadable"]):
+        code, _, err = run("data", "describe", digits, *flags)
+        assert code == 1
+        assert f"{flags[0][2:].replace('-', '_')} must be left out" in err
+    code, _, err = run("data", "describe", digits, "--fractions", 0.5, 0.5)
+    assert code == 2
+
+
+# Import
+
+
+@pytest.fixture
+def yolo(tmp_path):
+    folder = tmp_path / "yolo"
+    for split in ("train", "valid"):
+        for part in ("images", "labels"):
+            (folder / split / part).mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (40, 20)).save(folder / split / "images" / f"{i}.png")
+            (folder / split / "labels" / f"{i}.txt").write_text("0 0.5 0.5 0.2 0.2\n" * i)
+    (folder / "data.yaml").write_text("train: train/images\nval: valid/images\nnames: [cat]\n")
+    return folder
+
+
+def test_import_writes_a_table_that_the_other_commands_read(run, yolo, tmp_path):
+    out = tmp_path / "pets.jsonl"
+    code, lines, err = run("data", "import", yolo, out, "--boxes")
+    assert (code, err) == (0, "")
+    assert lines == [
+        f"{out} holds 6 images with 6 labels of 1 class, imported from YOLO text.",
+        "Splits: train 3, validation 3",
+        "",
+        "Next:",
+        "",
+        f"  multiset data describe {out}",
+        f"  multiset data preview {out} pets.png",
+        f"  multiset train {out}",
+    ]
+    assert cells(run("data", "describe", out)[1], "train")[:2] == ["3", "3"]
+    assert run("data", "preview", out, tmp_path / "p.png", "--boxes")[0] == 0
+
+
+def test_import_reports_problems_and_what_was_left_out(run, yolo, tmp_path):
+    (yolo / "train" / "labels" / "1.txt").write_text("7 0.5 0.5 0.2 0.2\n")
+    code, _, err = run("data", "import", yolo, tmp_path / "pets.csv")
+    assert code == 1
+    assert "train/labels/1.txt: line 1: the class must be a whole number from 0 to 0" in err
+    assert not (tmp_path / "pets.csv").exists()
+    assert run("data", "import", yolo, tmp_path / "pets.txt")[0] == 2
+    assert run("data", "import", yolo, tmp_path / "pets.csv", "--format", "xls")[0] == 2
+    assert run("data", "import", tmp_path / "none", tmp_path / "pets.csv")[0] == 1
+    (yolo / "train" / "labels" / "1.txt").unlink()
+    (yolo / "data.yaml").write_text("train: train/images\n")
+    lines = run("data", "import", yolo, tmp_path / "pets.csv")[1]
+    assert [line for line in lines if line.startswith("-")] == [
+        "- all images are of the split train: the manifest has no splits, so they are drawn when it is read",
+        "- the classes have no names, only numbers: add a file classes.txt with one name per line",
+    ]
+
+
 # Preview
 
 

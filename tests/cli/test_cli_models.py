@@ -23,6 +23,7 @@ from torchmultiset.data.digits import load_digits
 from torchmultiset.data.load import load_data
 from torchmultiset.data.mnist_multi import MnistMulti, build
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.presets import PRESETS
@@ -566,3 +567,63 @@ def test_the_commands_of_the_documentation_are_right(tmp_path, monkeypatch):
         app.parse_args(command, exit_on_error=False, print_error=False)
     (file,) = re.findall(r"^```toml\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     assert file == (tmp_path / "mine.toml").read_text()
+
+
+@pytest.fixture
+def calibrated(place, tmp_path):
+    """The run's model with a calibration on the validation examples."""
+    predictor = Predictor.load(place / "run" / "model")
+    Conformal.calibrate(predictor, load_data(place / "digits")["validation"]).store(predictor)
+    predictor.save(tmp_path / "calibrated")
+    return tmp_path / "calibrated"
+
+
+def test_predict_with_coverage_lists_the_sets_and_the_intervals(run, there, calibrated):
+    code, lines, err = run("predict", calibrated, "digits", "--split", "test", "--coverage", 0.8, "--json")
+    assert (code, err) == (0, "")
+    rows = predictions(lines)
+    predictor, test = Predictor.load(calibrated), load_data(there / "digits")["test"]
+    batch = test.batch(range(len(test)))
+    sets = Conformal.of(predictor).predict(predictor, batch.x, 0.8)
+    for i, row in enumerate(rows):
+        inside = sets.counts[i, sets.inside[i]].tolist()
+        named = [{name: n for name, n in zip(predictor.classes, counts, strict=True) if n} for counts in inside]
+        assert [one["labels"] for one in row["set"]] == named
+        assert row["labels"] == named[0]
+        assert row["in_set"] == (row["truth"] in named)
+        for name, (low, high) in row["intervals"].items():
+            assert (low, high) == (min(one.get(name, 0) for one in named), max(one.get(name, 0) for one in named))
+    size = sum(len(row["set"]) for row in rows) / len(rows)
+    code, lines, _ = run("predict", calibrated, "digits", "--split", "test", "--coverage", 0.8)
+    text = " ".join(" ".join(lines).split())
+    assert "The truth is in the set with probability 0.8 at least (16 calibration examples)." in text
+    assert f"Mean set size: {size:.2f}. In the sets: {sum(row['in_set'] for row in rows)} of 20." in text
+    assert any("counts: 0 " in line for line in lines)
+
+
+def test_coverage_is_refused_with_a_reason(run, there, calibrated, tmp_path):
+    for tokens, message in [
+        (["predict", "run", "digits", "--coverage", 0.9], "needs a model with a calibration, and this one has none"),
+        (["predict", calibrated, "digits", "--coverage", 0.95], "requires at least 19 calibration examples"),
+        (["predict", calibrated, "digits", "--coverage", 0.9, "--best", 2], "--best and --coverage exclude each other"),
+        (
+            ["evaluate", "run", "digits", "--coverage", 0.95],
+            "requires at least 19 calibration examples, but there are 10",
+        ),
+    ]:
+        code, _, err = run(*tokens)
+        assert code == 1
+        assert message in err
+    assert run("predict", calibrated, "digits", "--coverage", 1)[0] == 2
+
+
+def test_evaluate_with_coverage_reports_it_beside_the_size(run, there, calibrated):
+    flags = ["--coverage", 0.8, "--no-calibration"]
+    told = json.loads("\n".join(run("evaluate", calibrated, "digits", *flags, "--json")[1]))["conformal"]
+    assert told["stored"]["examples"] == 16
+    assert told["resampled"]["resamplings"] == 200
+    lines = run("evaluate", calibrated, "digits", *flags)[1]
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("200 resamplings") for line in lines)
+    told = json.loads("\n".join(run("evaluate", "run", "digits", *flags, "--json")[1]))["conformal"]
+    assert told["stored"] is None

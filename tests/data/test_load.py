@@ -7,7 +7,7 @@ from manifests import draw, multisets, write
 from torchmultiset.data import store
 from torchmultiset.data.images import UnreadableImageError
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.manifest import ManifestError
+from torchmultiset.data.manifest import ManifestError, read_manifest
 
 
 @pytest.fixture
@@ -72,3 +72,31 @@ def test_a_folder_of_something_else_is_refused_with_what_it_could_be(tmp_path):
         load_data(tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         load_data(tmp_path / "nothing")
+
+
+def test_own_data_is_read_with_other_classes_and_fractions(tmp_path):
+    file = write(tmp_path, "pets.csv", "weight,labels", *(f"{i},cat" for i in range(30)))
+    splits = load_data(file, classes=["owl", "cat"], fractions=(0.5, 0.5, 0))
+    assert splits["train"].classes == ("owl", "cat")
+    assert len(splits["test"]) == 0
+    assert {name: len(part) for name, part in load_data(file).items()} != {name: len(p) for name, p in splits.items()}
+    with pytest.raises(ManifestError, match="'cat' is not one of the classes"):
+        load_data(file, classes=["owl"])
+
+
+def test_what_cannot_be_read_is_left_out_on_request_with_a_list(tmp_path):
+    for name in "abc":
+        draw(tmp_path / f"{name}.png")
+    (tmp_path / "b.png").write_text("no image")
+    file = write(tmp_path, "p.csv", "image,labels,split", *(f"{name}.png,cat,train" for name in "abc"))
+    with pytest.warns(UserWarning, match=r"(?s)skipped 1 of 3 examples: .*line 3: .*b\.png"):
+        train = load_data(file, skip_unreadable=True)["train"]
+    assert list(train.ids) == ["a.png", "c.png"]
+    with pytest.raises(ValueError, match="skip_unreadable must be False without check_inputs"):
+        read_manifest(file, skip_unreadable=True, check_inputs=False)
+
+
+def test_what_was_built_has_its_own_classes_and_splits(built):
+    for name, value in {"classes": ["cat"], "fractions": (1, 0, 0), "skip_unreadable": True}.items():
+        with pytest.raises(ValueError, match=f"^{name} must be left out, as .*built data set"):
+            load_data(built, **{name: value})

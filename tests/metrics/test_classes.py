@@ -16,10 +16,16 @@ from reference import to_counters
 from torchmetrics import Metric
 
 from torchmultiset import metrics
-from torchmultiset.metrics import F1, ClassF1, ExactMatch, Precision, Recall, StepEntropy
+from torchmultiset.metrics import F1, ClassF1, CountMAE, CountRMSE, ExactMatch, Precision, Recall, StepEntropy
 
 C, T = 4, 3
 MEANS = {"exact_match": ExactMatch, "precision": Precision, "recall": Recall, "f1": F1}
+RMSE = {
+    "rmse": {"nonzero": False, "relative": False},
+    "rmse_nonzero": {"nonzero": True, "relative": False},
+    "relative_rmse": {"nonzero": False, "relative": True},
+    "relative_rmse_nonzero": {"nonzero": True, "relative": True},
+}
 
 
 class Data:
@@ -46,6 +52,11 @@ class Data:
         return {
             **{name: statistics.fmean(getattr(reference, name)(*pair) for pair in pairs) for name in MEANS},
             "class_f1": reference.class_f1(*map(list, zip(*pairs, strict=True))),
+            "count_mae": statistics.fmean(reference.count_mae(*pair, C) for pair in pairs),
+            **{
+                name: reference.count_rmse(*map(list, zip(*pairs, strict=True)), C, **form)
+                for name, form in RMSE.items()
+            },
             "mean": [statistics.fmean(step) for step in entropies],
             "std": [statistics.pstdev(step) for step in entropies],
         }
@@ -55,6 +66,8 @@ def new() -> dict[str, Metric]:
     return {
         **{name: metric() for name, metric in MEANS.items()},
         "class_f1": ClassF1(num_classes=C),
+        "count_mae": CountMAE(),
+        **{name: CountRMSE(num_classes=C, **form) for name, form in RMSE.items()},
         "entropy": StepEntropy(steps=T),
     }
 
@@ -160,6 +173,9 @@ def test_a_mean_of_the_shares_would_be_wrong():
     each = metrics.f1(data.counts, data.target)
     mean_of_means = statistics.fmean(each[share].mean().item() for share in SHARES)
     assert mean_of_means != pytest.approx(data.wanted()["f1"], abs=1e-3)
+    for name, form in RMSE.items():
+        parts = [metrics.count_rmse(data.counts[share], data.target[share], **form).item() for share in SHARES]
+        assert statistics.fmean(parts) != pytest.approx(data.wanted()[name], abs=1e-3)
 
 
 def test_names():

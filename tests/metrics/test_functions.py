@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from reference import to_counts
 from strategies import NUM_CLASSES, logits, multisets
 
-from torchmultiset.metrics import class_f1, exact_match, f1, precision, recall, step_entropy
+from torchmultiset.metrics import (
+    class_f1,
+    count_mae,
+    count_rmse,
+    exact_match,
+    f1,
+    precision,
+    recall,
+    step_entropy,
+)
 from torchmultiset.multiset import from_labels
 
 PER_EXAMPLE = [exact_match, precision, recall, f1]
@@ -117,6 +126,48 @@ def test_class_f1_can_be_below_exact_match():
     target = from_labels([[0]] * 8 + [[1], [2]], 3)
     counts = from_labels([[0]] * 10, 3)
     assert class_f1(counts, target) < exact_match(counts, target).mean()
+
+
+@given(predictions())
+def test_count_mae(drawn):
+    num_classes, predicted, target = drawn
+    found = count_mae(to_counts(predicted, num_classes), to_counts(target, num_classes))
+    wanted = [reference.count_mae(a, b, num_classes) for a, b in zip(predicted, target, strict=True)]
+    assert found.tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+FORMS = [{"nonzero": nonzero, "relative": relative} for nonzero in (False, True) for relative in (False, True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(drawn=predictions())
+def test_count_rmse(form, drawn):
+    num_classes, predicted, target = drawn
+    found = count_rmse(to_counts(predicted, num_classes), to_counts(target, num_classes), **form)
+    assert found.shape == ()
+    wanted = reference.count_rmse(predicted, target, num_classes, **form)
+    assert found.item() == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+
+
+def test_count_rmse_by_hand():
+    """Class 0: errors 1 and -2 of true counts 1 and 3; class 1: error 4 of 0, and 0 of 0."""
+    counts, target = torch.tensor([[2, 4], [1, 0]]), torch.tensor([[1, 0], [3, 0]])
+    found = [count_rmse(counts, target, **form).item() for form in FORMS]
+    wanted = [
+        (math.sqrt((1 + 4) / 2) + math.sqrt(16 / 2)) / 2,
+        (math.sqrt((1 / 2 + 4 / 4) / 2) + math.sqrt(16 / 2)) / 2,
+        math.sqrt((1 + 4) / 2),
+        math.sqrt((1 / 2 + 4 / 4) / 2),
+    ]
+    assert found == pytest.approx(wanted)
+    assert count_mae(counts, target).tolist() == [2.5, 1.0]
+
+
+def test_count_errors_of_the_target_are_zero_and_need_labels():
+    target = torch.tensor([[2, 0], [1, 1]])
+    assert [count_rmse(target, target, **form).item() for form in FORMS] == [0, 0, 0, 0]
+    nothing = torch.zeros(2, 3, dtype=torch.int64)
+    assert [count_rmse(nothing, nothing, **form).isnan().item() for form in FORMS] == [False, False, True, True]
 
 
 @given(st.data())

@@ -36,6 +36,21 @@ def test_scores_are_those_counted_by_hand():
     assert overall.f1 == pytest.approx((3 + 2 / 4 + 2 / 3) / 5)
 
 
+def test_count_errors_are_those_counted_by_hand():
+    # Errors: bee +1 and cat +1 in the fourth example, bee -1 in the last; bee is true in three examples.
+    errors = told(constant=torch.tensor([1, 1, 0])).errors
+    assert errors.mae == pytest.approx(3 / 15)
+    assert errors.rmse == pytest.approx(((2 / 5) ** 0.5 + (1 / 5) ** 0.5) / 3)
+    assert errors.rmse_nonzero == pytest.approx((2 / 3) ** 0.5 / 2)  # ant and bee occur
+    assert errors.relative_rmse == pytest.approx(((1 / 5) ** 0.5 + (1 / 5) ** 0.5) / 3)
+    assert errors.relative_rmse_nonzero == pytest.approx((1 / 3) ** 0.5 / 2)
+    lines = printed(told(constant=torch.tensor([1, 1, 0])))
+    (row,) = (line.split()[1:] for line in lines if line.startswith("model "))
+    assert row == ["0.200", "0.360", "0.408", "0.298", "0.289"]
+    rows = [line.split()[1:] for line in lines if line.startswith("majority ")]
+    assert rows[-1][0] == f"{5 / 15:.3f}"  # ant -1, bee +1; both +1; ant +1
+
+
 def test_breakdowns_by_size_and_class():
     shown = told()
     assert {size: (s.examples, s.exact_match) for size, s in shown.sizes.items()} == {
@@ -80,6 +95,8 @@ def test_json_says_the_same():
     assert plain["sizes"]["2"]["examples"] == 3
     assert plain["classes"]["cat"]["recall"] is None
     assert plain["constant"]["multiset"] == {"ant": 1, "bee": 1}
+    assert plain["errors"]["rmse"] == shown.errors.rmse
+    assert plain["constant"]["errors"]["mae"] == shown.constant.errors.mae
 
 
 def test_nothing_anywhere_is_no_number():

@@ -39,7 +39,7 @@ app = App(
     ),
     version=f"torchmultiset {__version__}",
 )
-app.command("torchmultiset.cli.data:app", name="data", help="Build, describe and preview data sets.")
+app.command("torchmultiset.cli.data:app", name="data", help="Build, import, describe and preview data sets.")
 app.command(
     "torchmultiset.cli.train:app",
     name="train",

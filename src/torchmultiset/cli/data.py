@@ -1,4 +1,4 @@
-"""``multiset data``: build, describe and preview data sets."""
+"""``multiset data``: build, import, describe and preview data sets."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from torchmultiset.data import coco, mnist_multi, store
+from torchmultiset.data._splits import SPLITS
 from torchmultiset.data.coco import CocoRules
 from torchmultiset.data.coco_manifest import write_coco_manifest
 from torchmultiset.data.digits import load_digits
+from torchmultiset.data.importers import FORMATS, Imported, import_annotations
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.mnist_multi import MnistMulti
 from torchmultiset.viz import describe as report
@@ -30,11 +32,12 @@ __all__ = ["app"]
 
 app = App(
     name="data",
-    help="Build, describe and preview data sets.",
+    help="Build, import, describe and preview data sets.",
     help_epilogue="""\
 Example:
 
 - `multiset data build mnist-multi digits --train 5000`
+- `multiset data import my-yolo-export pets.jsonl`
 - `multiset data describe digits`
 - `multiset data preview digits digits.png`
 """,
@@ -162,6 +165,59 @@ def build_coco_medium(
 
 
 @app.command(
+    name="import",
+    help_epilogue="""\
+Examples:
+
+- `multiset data import instances_train.json pets.jsonl`
+- `multiset data import yolo-export pets.csv`
+- `multiset data import VOC2007 voc.jsonl --boxes --ambiguous keep`
+""",
+)
+def import_(
+    source: Path,
+    out: Annotated[Path, Parameter(validator=PathOf(ext=("jsonl", "csv"), dir_okay=False))],
+    /,
+    *,
+    format: Literal["coco", "yolo", "voc"] | None = None,
+    images: Path | None = None,
+    boxes: Annotated[bool, Parameter(negative=())] = False,
+    ambiguous: Literal["drop", "keep", "drop-image"] = "drop",
+) -> None:
+    """Import annotated images: COCO JSON, YOLO text or Pascal VOC XML.
+
+    Writes a list of images and labels that `multiset train` reads. The images are not copied. Folders named train,
+    valid and test become splits.
+
+    Args:
+        source: A COCO .json file, or a folder with annotations.
+        out: Output file (.jsonl or .csv).
+        format: Format of the annotations. Default: recognised from the files.
+        images: Folder of the images. Default: where the format usually has them.
+        boxes: Also write the boxes of the objects, for the label orders of the sequence loss. Requires .jsonl.
+        ambiguous: What to do with crowds (COCO) and difficult objects (Pascal VOC): drop them, keep each as one
+            object, or drop their images.
+    """
+    imported = import_annotations(source, out, format=format, images=images, boxes=boxes, ambiguous=ambiguous)
+    _print_imported(imported, out)
+
+
+@dataclass(frozen=True)
+class ReadingFlags:
+    """How a .jsonl or .csv file is read."""
+
+    classes: tuple[str, ...] | None = None
+    """Class names in the order of their indices; any other label is an error. Default: the labels of the file."""
+    fractions: tuple[float, float, float] | None = None
+    """Fractions of train, validation and test if the lines have no split. Default: 0.7 0.15 0.15."""
+    skip_unreadable: Annotated[bool, Parameter(negative=())] = False
+    """Read every image or array, and skip those that cannot be read, with a warning that lists them."""
+
+
+_READING = ReadingFlags()
+
+
+@app.command(
     help_epilogue="Examples:\n\n- `multiset data describe digits`\n- `multiset data describe pets.csv --check --json`"
 )
 def describe(
@@ -170,6 +226,7 @@ def describe(
     *,
     check: Annotated[bool, Parameter(negative=())] = False,
     json_: Annotated[bool, Parameter("--json", negative=())] = False,
+    reading: Annotated[ReadingFlags, _Flags, Parameter(group="Reading")] = _READING,
 ) -> None:
     """Summarise a data set: examples, multiset sizes, classes, repeats.
 
@@ -177,8 +234,9 @@ def describe(
         what: A folder written by `multiset data build`, a .jsonl or .csv file, or a folder of images with a labels.csv.
         check: Also read every image, and report damaged ones.
         json_: Print JSON, with all classes and sizes.
+        reading: How a .jsonl or .csv file is read.
     """
-    splits = load_data(what, check_inputs=check, progress=_on_terminal())
+    splits = load_data(what, check_inputs=check, progress=_on_terminal(), **vars(reading))
     description = report.describe(splits)
     if json_:
         source = {"source": store.read_manifest(what)["source"]} if is_store(what) else {}
@@ -205,6 +263,7 @@ def preview(
     number: Annotated[int, Parameter(validator=Number(gte=1, lte=400))] = 24,
     boxes: Annotated[bool, Parameter(negative=())] = False,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    reading: Annotated[ReadingFlags, _Flags, Parameter(group="Reading")] = _READING,
 ) -> None:
     """Draw random examples, captioned with their multisets.
 
@@ -215,10 +274,11 @@ def preview(
         number: Maximum number of examples.
         boxes: Draw the bounding box of each object.
         seed: Random seed of the selection.
+        reading: How a .jsonl or .csv file is read.
     """
     from torchmultiset.viz.preview import PANEL_PX, save_preview
 
-    splits = load_data(what, image_size=PANEL_PX)
+    splits = load_data(what, image_size=PANEL_PX, **vars(reading))
     if split not in splits:
         raise ValueError(f"{what} has no split {split}: choose one of {', '.join(splits)}")
     examples = splits[split]
@@ -234,11 +294,31 @@ def _build_coco(name: str, out: Path, files: CocoFiles, rules: CocoRules) -> Non
     _print_built(name, out, stages_table(built, coco.PAPER[name]), report.splits_table(report.describe(splits)))
 
 
+def _print_imported(imported: Imported, out: Path) -> None:
+    images, labels = sum(imported.images.values()), sum(imported.labels.values())
+    classes = f"{len(imported.labels)} class{'es' if len(imported.labels) > 1 else ''}"
+    what = f"{images:,} images with {labels:,} labels of {classes}"
+    print(f"{out} holds {what}, imported from {FORMATS[imported.format]}.")
+    for note in imported.notes:
+        print(f"- {note}")
+    if "" not in imported.images:
+        parts = (f"{split} {imported.images[split]:,}" for split in SPLITS if split in imported.images)
+        print(f"Splits: {', '.join(parts)}")
+    _print_next(out, "train {where}")
+
+
 def _print_built(name: str, out: Path, *tables: Table) -> None:
     print(f"{out} holds {name}.")
     _print_tables(*tables)
+    _print_next(out)
+
+
+def _print_next(out: Path, *more: str) -> None:
     where, picture = shlex.quote(str(out)), shlex.quote(f"{out.stem}.png")
-    print(f"\nNext:\n\n  multiset data describe {where}\n  multiset data preview {where} {picture}")
+    commands = ("data describe {where}", "data preview {where} {picture}", *more)
+    print("\nNext:\n")
+    for command in commands:
+        print("  multiset " + command.format(where=where, picture=picture))
 
 
 def _print_tables(*tables: Table) -> None:

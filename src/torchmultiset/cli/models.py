@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,21 +14,20 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from cyclopts.validators import Path as PathOf
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from torchmultiset.cli._predictions import add_row, named, prediction_rows, predictions_table
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
-from torchmultiset.model.outputs import Prediction
+from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.predictor import BEAM, Predictor
-from torchmultiset.multiset import equal, from_labels
+from torchmultiset.multiset import equal
 from torchmultiset.pipeline.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.pipeline.prepare import as_trained
 from torchmultiset.training.evaluation import evaluate as evaluate_all
 from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities
+from torchmultiset.viz.conformal import conformal_report, conformal_table
 from torchmultiset.viz.entropy import entropy_curves
-from torchmultiset.viz.scores import best_constant, in_words, report, tables
-from torchmultiset.viz.terminal import empty_table
+from torchmultiset.viz.scores import best_constant, report, tables
 
 __all__ = ["evaluate", "named", "open_splits", "predict"]
 
@@ -42,6 +40,7 @@ Examples:
 - `multiset evaluate runs/pets pets.csv --split validation --json`
 - `multiset evaluate runs/demo data/demo --figure calibration.png`
 - `multiset evaluate runs/demo data/demo --entropy entropy.png`
+- `multiset evaluate runs/demo data/demo --coverage 0.9`
 """,
 )
 predict = App(
@@ -52,6 +51,7 @@ Examples:
 - `multiset predict runs/demo photos/ more/*.png`
 - `multiset predict runs/demo inputs.npy --json`
 - `multiset predict runs/demo photos/ --best 3 --min-confidence 0.8`
+- `multiset predict runs/demo photos/ --coverage 0.9`
 - `multiset predict runs/demo data/demo --split test --number 12 --figure predicted.png`
 """,
 )
@@ -59,6 +59,7 @@ Examples:
 _Json = Annotated[bool, Parameter("--json", negative=())]
 _Figure = Annotated[Path | None, Parameter(validator=PathOf(ext="png", dir_okay=False))]
 _Beam = Annotated[int, Parameter(validator=Number(gte=1))]
+_Coverage = Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))]
 _FIGURE = 48  # maximum number of inputs in a figure
 
 
@@ -72,6 +73,7 @@ def _evaluate(
     json_: _Json = False,
     calibration: bool = True,
     beam: _Beam = BEAM,
+    coverage: _Coverage = None,
     figure: _Figure = None,
     entropy: _Figure = None,
 ) -> None:
@@ -84,6 +86,8 @@ def _evaluate(
         json_: Print JSON.
         calibration: Compare the model's confidence with its accuracy. This takes longer than predicting.
         beam: Beam width of the confidence, in label orders. Wider is more accurate and slower.
+        coverage: Also test sets of multisets that contain the truth with this probability: those of the model's own
+            calibration, if it has one, and of 200 calibrations on random halves of the split.
         figure: Output file (.png) for a plot of the calibration: reliability, and risk against coverage.
         entropy: Output file (.png) for a plot of the policy's entropy at each step beside the oracle's. Needs a model
             with a policy.
@@ -94,6 +98,8 @@ def _evaluate(
         _check_drawable(predictor, calibration)
     if entropy is not None:
         _check_steps(predictor)
+    if coverage is not None:
+        _check_probabilities(predictor, "--coverage")
     splits = open_splits(predictor, data, split)
     examples = as_trained(predictor, splits[split], split, data)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
@@ -110,6 +116,11 @@ def _evaluate(
             from torchmultiset.viz.calibration_figure import save_calibration
 
             save_calibration(calibrated, figure)
+    if coverage is not None:
+        with progress_bar(sys.stderr.isatty(), "conformal sets", len(examples)) as advance:
+            conformal = conformal_report(predictor, examples, coverage, watch=advance)
+        shown.append(conformal_table(conformal))
+        plain["conformal"] = conformal.to_json()
     if entropy is not None:
         from torchmultiset.viz.entropy_figure import save_entropy
 
@@ -140,6 +151,7 @@ def _predict(
     json_: _Json = False,
     best: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     min_confidence: Annotated[float | None, Parameter(validator=Number(gte=0, lte=1))] = None,
+    coverage: _Coverage = None,
     beam: _Beam = BEAM,
     figure: _Figure = None,
 ) -> None:
@@ -153,34 +165,68 @@ def _predict(
         json_: Print one line of JSON per input, with the labels in the order in which they were emitted.
         best: Search for this many most probable multisets, and predict the first. Default: decode greedily.
         min_confidence: Abstain from predictions whose probability is lower.
+        coverage: Predict a set of multisets that contains the truth with at least this probability, and an interval
+            for the count of each class. Needs a model with a calibration.
         beam: Beam width of the search and of the confidence. Wider is more accurate and slower.
         figure: Output file (.png): each image with its greedy prediction and the distribution over labels at each
             step.
     """
     predictor = open_model(model)
-    if not predictor.probabilistic and (best is not None or min_confidence is not None):
-        flag = "--min-confidence" if best is None else "--best"
-        raise ValueError(
-            f"{flag} needs probabilities of multisets: use a model other than {predictor.kind}, which has none"
-        )
+    flags = {"--best": best, "--min-confidence": min_confidence, "--coverage": coverage}
+    for flag in (flag for flag, value in flags.items() if value is not None):
+        _check_probabilities(predictor, flag)
+    sets = None if coverage is None else _sets_of(predictor, coverage, best)
     sources = open_inputs(predictor, inputs, split=split)
     in_order, drawn, tally = predictor.steps > 0, _Panels(figure, predictor), Counter[str]()
-    table = _predictions_table(in_order=in_order)
-    for batch in explain(predictor, sources, number=number, best=best or 0, beam=beam):
+    table = predictions_table(in_order=in_order)
+    found = explain(predictor, sources, number=number, best=best or 0, beam=beam)
+    if sets is not None:  # ranked as in the calibration; fewer inputs at a time, as each has many candidates
+        found = explain(predictor, sources, number=number, batch_size=16, best=sets.candidates, beam=sets.beam)
+    for batch in found:
         drawn.add(batch)
-        for row in _rows(batch, predictor, min_confidence):
+        for row in prediction_rows(batch, predictor, min_confidence, sets, coverage):
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
             else:
-                _add_row(table, row, in_order=in_order)
+                add_row(table, row, in_order=in_order)
                 tally.update(name for name, value in row.items() if value not in (None, False))
+                tally["in sets"] += len(row.get("set", ()))
     shown = drawn.save()
     if not json_:
         Console().print(table)
         if min_confidence is not None:
             print(f"\n{_abstained(tally, min_confidence)}")
+        if sets is not None:
+            print(f"\n{_guarantee(tally, sets, coverage)}")
         if figure is not None:
             print(f"\n{figure} shows {shown} of them.")
+
+
+def _check_probabilities(predictor: Predictor, flag: str) -> None:
+    if not predictor.probabilistic:
+        raise ValueError(
+            f"{flag} needs probabilities of multisets: use a model other than {predictor.kind}, which has none"
+        )
+
+
+def _sets_of(predictor: Predictor, coverage: float, best: int | None) -> Conformal:
+    """Return the calibration of a model, which must allow the coverage."""
+    if best is not None:
+        raise ValueError("--best and --coverage exclude each other: each determines which multisets are listed")
+    conformal = Conformal.of(predictor)
+    if conformal is None:
+        fix = "train it with --conformal, or calibrate it on examples of its own (see docs/guarantees.md)"
+        raise ValueError(f"--coverage needs a model with a calibration, and this one has none: {fix}")
+    conformal.threshold(coverage)
+    return conformal
+
+
+def _guarantee(tally: Mapping[str, int], sets: Conformal, coverage: float | None) -> str:
+    text = (
+        f"The truth is in the set with probability {coverage:g} at least ({len(sets.scores):,} calibration examples)."
+    )
+    text += f" Mean set size: {tally['in sets'] / max(tally['input'], 1):.2f}."
+    return text + (f" In the sets: {tally['in_set']:,} of {tally['truth']:,}." if tally["truth"] else "")
 
 
 def open_splits(predictor: Predictor, data: Path, split: str) -> dict[str, Examples]:
@@ -244,79 +290,7 @@ def _constant(predictor: Predictor, splits: Mapping[str, Examples]) -> torch.Ten
     return best_constant(torch.from_numpy(train.counts)) if train is not None and len(train) else None
 
 
-def _rows(batch: Explained, predictor: Predictor, min_confidence: float | None) -> Iterator[dict[str, Any]]:
-    """Yield the fields to print for each input; `best` and `abstained` only if requested."""
-    prediction = batch.prediction
-    counts, best = prediction.counts, prediction.best
-    assert prediction.confidence is not None
-    accepted = prediction.accepted(0.0 if min_confidence is None else min_confidence).tolist()
-    for i, name in enumerate(batch.names):
-        confidence = float(prediction.confidence[i])
-        row: dict[str, Any] = {
-            "input": name,
-            "labels": named(counts[i], predictor),
-            "sequence": _in_order(prediction, i, predictor.classes),
-            "confidence": None if math.isnan(confidence) else confidence,
-        }
-        if best is not None:
-            row["best"] = [
-                {"labels": named(multiset, predictor), "probability": math.exp(log)}
-                for multiset, log in zip(best.counts[i], best.log_probability[i].tolist(), strict=True)
-                if log > -math.inf
-            ]
-        if batch.truth is not None:
-            right = bool((counts[i] == batch.truth[i]).all())
-            row |= {"truth": named(batch.truth[i], predictor), "right": right}
-        if min_confidence is not None:
-            row["abstained"] = not accepted[i]
-            if row["abstained"]:
-                row |= {name: None for name in ("labels", "sequence", "right") if name in row}
-        yield row
-
-
-def _in_order(prediction: Prediction, i: int, classes: Sequence[str]) -> list[str] | None:
-    """Return labels in the order of emission; None without a policy, or if a search found another multiset."""
-    if prediction.sequence is None:
-        return None
-    labels = prediction.sequence[i]
-    if not torch.equal(from_labels(labels, len(classes)), prediction.counts[i]):
-        return None
-    return [classes[label] for label in labels.tolist() if label >= 0]
-
-
 def _abstained(tally: Mapping[str, int], min_confidence: float) -> str:
     answers = tally["input"] - tally["abstained"]
     text = f"Abstained below confidence {min_confidence:g}: {tally['abstained']:,} of {tally['input']:,}."
     return text + (f" Of the other {answers:,}, {tally['right']:,} are correct." if tally["truth"] else "")
-
-
-def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
-    """Return a multiset as a dictionary from class name to count."""
-    return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
-
-
-def _predictions_table(*, in_order: bool) -> Table:
-    table = empty_table()
-    table.add_column("input", overflow="fold", max_width=30)
-    table.add_column("prediction")
-    if in_order:
-        table.add_column("order")
-    table.add_column("confidence", justify="right", no_wrap=True)
-    table.add_column("truth")
-    return table
-
-
-def _add_row(table: Table, row: Mapping[str, Any], *, in_order: bool) -> None:
-    truth = ""
-    if "truth" in row:
-        truth = (
-            "✓" if row["right"] else in_words(row["truth"]) if row["right"] is None else f"✗ {in_words(row['truth'])}"
-        )
-    confidence = "" if row["confidence"] is None else f"{row['confidence']:.2f}"
-    abstained = row.get("abstained", False)
-    predicted = "(abstained)" if abstained else in_words(row["labels"])
-    order = [Text(" ".join(row["sequence"] or ()))] if in_order else []
-    table.add_row(Text(row["input"]), Text(predicted), *order, confidence, Text(truth))
-    for other in row.get("best", ())[0 if abstained else 1 :]:
-        mark = "✓" if other["labels"] == row.get("truth") else ""
-        table.add_row("", Text(in_words(other["labels"])), *[""] * in_order, f"{other['probability']:.2f}", mark)

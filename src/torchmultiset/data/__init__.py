@@ -4,6 +4,7 @@
 - `mnist_multi`: generated images of several digits
 - `coco`: the paper's variants of COCO
 - `manifest`: user-defined images, arrays or tables
+- `importers`: annotated images from COCO JSON, YOLO text and Pascal VOC XML
 - `ranks`: label orders for the sequence loss
 - `fresh`: new MNIST Multi images for each epoch
 - `augment`: image augmentation for training

@@ -8,27 +8,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float64, Int64
-from PIL import ExifTags, Image
+from jaxtyping import Float64
 
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
+from torchmultiset.data._exif import upright_boxes
 from torchmultiset.data.coco import Coco
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.images import ImageFiles, image_sizes, letterbox
 
 __all__ = ["write_coco_manifest"]
-
-# EXIF orientation -> flip horizontally, flip vertically, then transpose.
-_TURNS = {
-    2: (True, False, False),
-    3: (True, True, False),
-    4: (False, True, False),
-    5: (False, False, True),
-    6: (False, True, True),
-    7: (True, True, True),
-    8: (True, False, True),
-}
 
 
 def write_coco_manifest(path: str | Path, coco: Coco) -> None:
@@ -77,23 +66,10 @@ def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterat
             "image": Path(os.path.relpath(Path(os.path.realpath(image.parent), image.name), start)).as_posix(),
             "labels": [examples.classes[label] for label in examples.labels[row, there]],
             "split": split,
-            "boxes": _short(_upright(boxes, stored[row], image)),
+            "boxes": _short(upright_boxes(boxes, stored[row], image)),
             "areas": _short(examples.areas[row, there].astype(np.float64) / scale[row].prod()),
         }
         yield line | ({"id": examples.ids[row]} if with_ids and examples.ids else {})
-
-
-def _upright(
-    boxes: Float64[np.ndarray, "m 4"], size: Int64[np.ndarray, " 2"], image: Path
-) -> Float64[np.ndarray, "m 4"]:
-    """Transform boxes (M, 4) from the stored pixels to the image after EXIF rotation."""
-    with Image.open(image) as opened:
-        orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
-    *mirrored, transposed = _TURNS.get(orientation, (False, False, False))
-    corner, extent = boxes[:, :2], boxes[:, 2:]
-    corner = np.where(mirrored, size - corner - extent, corner)
-    order = [1, 0] if transposed else [0, 1]
-    return np.concatenate([corner[:, order], extent[:, order]], axis=1)
 
 
 def _short(numbers: Float64[np.ndarray, "m ..."]) -> object:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from torchmultiset._checks import check
 from torchmultiset.data import store
 from torchmultiset.data.examples import Examples
-from torchmultiset.data.manifest import read_manifest
+from torchmultiset.data.manifest import FRACTIONS, read_manifest
 
 __all__ = ["is_store", "load_data"]
 
@@ -17,7 +19,14 @@ def is_store(path: str | Path) -> bool:
 
 
 def load_data(
-    path: str | Path, *, image_size: int = 224, check_inputs: bool = False, progress: bool = False
+    path: str | Path,
+    *,
+    image_size: int = 224,
+    check_inputs: bool = False,
+    classes: Sequence[str] | None = None,
+    fractions: Sequence[int | float] | None = None,
+    skip_unreadable: bool = False,
+    progress: bool = False,
 ) -> dict[str, Examples]:
     r"""Open a built data set or a manifest.
 
@@ -28,6 +37,11 @@ def load_data(
             a fixed size.
         check_inputs: Validate every input now: read all images and arrays of a manifest, or compare a built data set
             with its checksums. Otherwise errors show up when a batch is read.
+        classes: Class names of a manifest, in the order of their indices. A built data set has its own.
+        fractions: Fractions of train, validation and test of a manifest without splits; None: `FRACTIONS`. A built
+            data set has its own splits.
+        skip_unreadable: Skip the examples of a manifest whose image or array cannot be read, with a warning that lists
+            them; reads every input, like `check_inputs`.
         progress: Show a progress bar while images are read.
 
     Returns:
@@ -47,6 +61,14 @@ def load_data(
     """
     path = Path(path)
     if is_store(path):
+        for name, value in (
+            ("classes", classes),
+            ("fractions", fractions),
+            ("skip_unreadable", skip_unreadable or None),
+        ):
+            check(
+                value is None, name, f"left out, as {path} is a built data set with its own classes and splits", value
+            )
         if check_inputs:
             store.verify(path)
         return store.load(path)
@@ -55,4 +77,12 @@ def load_data(
             f"there is no data set in {path}: it contains neither a built data set ({store.MANIFEST}) nor images with "
             "a file labels.csv or labels.jsonl"
         )
-    return read_manifest(path, image_size=image_size, check_inputs=check_inputs, progress=progress)
+    return read_manifest(
+        path,
+        classes=classes,
+        fractions=FRACTIONS if fractions is None else fractions,
+        image_size=image_size,
+        skip_unreadable=skip_unreadable,
+        check_inputs=check_inputs or skip_unreadable,
+        progress=progress,
+    )

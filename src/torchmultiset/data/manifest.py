@@ -87,8 +87,8 @@ def read_manifest(
         image_size: Side length of the square that images are resized to, in pixels.
         exif: Apply the EXIF orientation of images, as image viewers do; boxes refer to the rotated image. If False,
             images and boxes are as stored.
-        skip_unreadable: Skip examples whose image or array cannot be read, with a warning that lists them. A missing
-            file is still a problem.
+        skip_unreadable: Skip examples whose image or array cannot be read, with a warning that has their number and
+            lists them. A missing file is still a problem. Requires `check_inputs`.
         check_inputs: Read every image and array once now, so that a damaged file cannot abort training later.
         labelled: Whether every line must have labels; if False, missing labels mean an empty multiset. Requires
             `classes`.
@@ -120,6 +120,7 @@ def read_manifest(
         {'train': 2, 'validation': 0, 'test': 1}
     """
     _check_arguments(classes, fractions, image_size)
+    check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
     source = _labels_file(Path(path))
     problems = Problems(source)
     records = read_records(source, problems, labelled=labelled)
@@ -155,7 +156,8 @@ def _check_arguments(classes: Sequence[str] | None, fractions: Sequence[int | fl
         twice = [name for name, count in Counter(classes).items() if count > 1]
         if twice:
             raise ValueError(f"classes must be unique, but {twice} occur more than once")
-    ok = len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
+    numbers = not isinstance(fractions, str) and all(isinstance(share, int | float) for share in fractions)
+    ok = numbers and len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
     check(ok, "fractions", "three numbers, for train, validation and test, that sum to 1", fractions)
     check(image_size >= 1, "image_size", "at least 1 pixel", image_size)
 

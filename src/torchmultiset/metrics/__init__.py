@@ -1,16 +1,27 @@
-"""Metrics of predicted multisets (Appendix A), as functions and as `torchmetrics.Metric` classes.
+"""Metrics of predicted multisets (Appendix A) and of counts, as functions and as `torchmetrics.Metric` classes.
 
 The function `f1` computes the metric of each example; the class `F1` keeps its mean over batches and processes.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from torchmultiset.metrics._functions import class_f1, exact_match, f1, precision, recall, step_entropy
+from torchmultiset.metrics._functions import (
+    class_f1,
+    count_mae,
+    count_rmse,
+    exact_match,
+    f1,
+    precision,
+    recall,
+    step_entropy,
+)
 
 if TYPE_CHECKING:
     from torchmultiset.metrics._classes import (
         F1,
         ClassF1,
+        CountMAE,
+        CountRMSE,
         EntropyCurve,
         ExactMatch,
         Precision,
@@ -21,12 +32,16 @@ if TYPE_CHECKING:
 __all__ = [
     "F1",
     "ClassF1",
+    "CountMAE",
+    "CountRMSE",
     "EntropyCurve",
     "ExactMatch",
     "Precision",
     "Recall",
     "StepEntropy",
     "class_f1",
+    "count_mae",
+    "count_rmse",
     "exact_match",
     "f1",
     "precision",

@@ -16,7 +16,17 @@ try:
 except ImportError as error:
     raise ImportError('metric classes require torchmetrics: pip install "torchmultiset[metrics]"') from error
 
-__all__ = ["F1", "ClassF1", "EntropyCurve", "ExactMatch", "Precision", "Recall", "StepEntropy"]
+__all__ = [
+    "F1",
+    "ClassF1",
+    "CountMAE",
+    "CountRMSE",
+    "EntropyCurve",
+    "ExactMatch",
+    "Precision",
+    "Recall",
+    "StepEntropy",
+]
 
 
 class _Mean(Metric):
@@ -131,6 +141,57 @@ class ClassF1(Metric):
     def compute(self) -> Float[Tensor, ""]:
         """Return the class-averaged F1 over all examples so far."""
         return _functions.class_f1_from_sums(self.sums).to(torch.get_default_dtype())
+
+
+class CountMAE(_Mean):
+    """Mean of `count_mae` over all examples.
+
+    Example:
+        >>> metric = CountMAE()
+        >>> metric(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))
+        tensor(0.5000)
+    """
+
+    higher_is_better = False
+    per_example = staticmethod(_functions.count_mae)
+
+
+class CountRMSE(Metric):
+    """`count_rmse` over all examples: mRMSE.
+
+    Args:
+        num_classes: Number of classes, C.
+        nonzero: Use only true counts above 0.
+        relative: Divide each squared error by the true count plus 1.
+        kwargs: Passed to `torchmetrics.Metric`.
+
+    Example:
+        >>> metric = CountRMSE(num_classes=2)
+        >>> metric.update(torch.tensor([[2, 1]]), torch.tensor([[3, 1]]))
+        >>> metric.update(torch.tensor([[0, 1]]), torch.tensor([[0, 0]]))
+        >>> metric.compute()
+        tensor(0.7071)
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    sums: Tensor
+
+    def __init__(self, num_classes: int, *, nonzero: bool = False, relative: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        self.num_classes, self.nonzero, self.relative = num_classes, nonzero, relative
+        self.add_state("sums", torch.zeros(2, num_classes, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
+        """Add examples: predicted counts (B, C) and true counts (B, C)."""
+        check_counts("target", target, like=(None, self.num_classes))
+        self.sums += _functions.count_rmse_sums(counts, target, nonzero=self.nonzero, relative=self.relative)
+
+    def compute(self) -> Float[Tensor, ""]:
+        """Return the mRMSE over all examples so far."""
+        return _functions.count_rmse_from_sums(self.sums).to(torch.get_default_dtype())
 
 
 class EntropyCurve(NamedTuple):

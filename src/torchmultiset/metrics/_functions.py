@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmultiset._checks import check, check_counts
 from torchmultiset.multiset import cardinality, equal, intersection
 
-__all__ = ["class_f1", "exact_match", "f1", "precision", "recall", "step_entropy"]
+__all__ = ["class_f1", "count_mae", "count_rmse", "exact_match", "f1", "precision", "recall", "step_entropy"]
 
 
 def exact_match(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
@@ -118,6 +118,59 @@ def class_f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Floa
     return class_f1_from_sums(class_f1_sums(counts, target)).to(torch.get_default_dtype())
 
 
+def count_mae(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
+    r"""Compute the mean absolute count error over the classes, for each example.
+
+    .. math:: \frac{1}{C} \sum_c \left| \mu_{\hat Y}(c) - \mu_Y(c) \right|
+
+    Args:
+        counts: Predicted counts (B, C).
+        target: True counts (B, C).
+
+    Returns:
+        Error of each example (B,); lower is better.
+
+    Example:
+        >>> count_mae(torch.tensor([[2, 1], [0, 3]]), torch.tensor([[1, 1], [0, 0]]))
+        tensor([0.5000, 1.5000])
+    """
+    _check_pair(counts, target)
+    return (counts - target).abs().to(torch.get_default_dtype()).mean(-1)
+
+
+def count_rmse(
+    counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"], *, nonzero: bool = False, relative: bool = False
+) -> Float[Tensor, ""]:
+    r"""Compute the root mean squared count error of each class, averaged over classes (mRMSE).
+
+    .. math:: \frac{1}{C} \sum_c \sqrt{\frac{1}{N} \sum_{i=1}^N
+        \left(\mu_{\hat Y_i}(c) - \mu_{Y_i}(c)\right)^2}
+
+    Chattopadhyay et al., "Counting Everyday Objects in Everyday Scenes" (CVPR 2017), use it in four forms. With
+    `nonzero`, the inner mean is over the examples that contain class c, :math:`\mu_{Y_i}(c) > 0`, and the outer one
+    over the classes that occur. With `relative`, each squared error is divided by :math:`\mu_{Y_i}(c) + 1`, so that an
+    error of one matters less among many.
+
+    Args:
+        counts: Predicted counts (B, C) of the whole data set.
+        target: True counts (B, C).
+        nonzero: Use only true counts above 0: most counts are 0, and predicting 0 everywhere has a small mRMSE.
+        relative: Divide each squared error by the true count plus 1.
+
+    Returns:
+        Scalar; lower is better. NaN without examples, or with `nonzero` if no target contains any label.
+
+    Example:
+        >>> counts, target = torch.tensor([[2, 1], [0, 1]]), torch.tensor([[3, 1], [0, 0]])
+        >>> count_rmse(counts, target)
+        tensor(0.7071)
+        >>> count_rmse(counts, target, nonzero=True), count_rmse(counts, target, nonzero=True, relative=True)
+        (tensor(0.5000), tensor(0.2500))
+    """
+    sums = count_rmse_sums(counts, target, nonzero=nonzero, relative=relative)
+    return count_rmse_from_sums(sums).to(torch.get_default_dtype())
+
+
 def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
     r"""Compute the Shannon entropy of the policy at each step, in nats: :math:`\mathcal{H}(\pi_\theta^{(t)})`.
 
@@ -161,6 +214,24 @@ def class_f1_from_sums(sums: Tensor) -> Tensor:
     both = (precisions + recalls) * occurrences
     per_class = 2 * precisions * recalls / torch.where(both > 0, both, 1)
     mean: Tensor = per_class[occurs].mean()
+    return mean
+
+
+def count_rmse_sums(counts: Tensor, target: Tensor, *, nonzero: bool, relative: bool) -> Tensor:
+    """Return the sums over examples that `count_rmse` needs, (2, C): squared errors and numbers of examples."""
+    _check_pair(counts, target)
+    squares = (counts - target).double() ** 2
+    if relative:
+        squares = squares / (target + 1)
+    used = target > 0 if nonzero else torch.ones_like(target, dtype=torch.bool)
+    return torch.stack([squares.masked_fill(~used, 0).sum(0), used.sum(0).double()])
+
+
+def count_rmse_from_sums(sums: Tensor) -> Tensor:
+    """Compute the mRMSE from sums (2, C) over all examples."""
+    squares, examples = sums
+    used = examples > 0
+    mean: Tensor = (squares[used] / examples[used]).sqrt().mean()
     return mean
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from rich.text import Text
 from torch import Tensor
 
 from torchmultiset._checks import check, check_counts
-from torchmultiset.metrics import class_f1, exact_match, f1, precision, recall
+from torchmultiset.metrics import class_f1, count_mae, count_rmse, exact_match, f1, precision, recall
 from torchmultiset.multiset import cardinality, intersection
 from torchmultiset.viz.terminal import numbers_table
 
 __all__ = [
     "ClassScores",
     "Constant",
+    "CountErrors",
     "Report",
     "Scores",
     "best_constant",
@@ -62,12 +63,28 @@ class ClassScores:
 
 
 @dataclass(frozen=True)
+class CountErrors:
+    """Errors of the counts, as the counting literature reports them; lower is better."""
+
+    mae: float
+    """Mean absolute error over examples and classes."""
+    rmse: float
+    """mRMSE: root mean squared error of each class, averaged over classes."""
+    rmse_nonzero: float | None
+    """The same over true counts above 0; None if there are none."""
+    relative_rmse: float
+    """mRMSE with each squared error divided by the true count plus 1."""
+    relative_rmse_nonzero: float | None
+
+
+@dataclass(frozen=True)
 class Constant:
     """Majority baseline: scores of always predicting the most frequent multiset of the training data."""
 
     multiset: dict[str, int]
     scores: Scores
     class_f1: float | None
+    errors: CountErrors
 
 
 @dataclass(frozen=True)
@@ -78,6 +95,7 @@ class Report:
     overall: Scores
     class_f1: float | None
     """F1 averaged over classes, as in the paper's tables."""
+    errors: CountErrors
     sizes: dict[int, Scores]
     """Size of the true multiset -> scores of the examples that have it."""
     classes: dict[str, ClassScores]
@@ -121,6 +139,7 @@ def report(
         split=split,
         overall=_scores(counts, target),
         class_f1=_number(class_f1(counts, target)),
+        errors=_errors(counts, target),
         sizes={n: _scores(counts[sizes == n], target[sizes == n]) for n in sorted({*sizes.tolist()})},
         classes=_by_class(counts, target, classes),
         constant=None if constant is None else _constant(constant, target, classes),
@@ -168,7 +187,7 @@ def in_words(multiset: dict[str, int]) -> str:
 
 def tables(report: Report) -> list[Table]:
     """Return the report as tables that fit a terminal of 80 columns."""
-    shown = [_overall_table(report)]
+    shown = [_overall_table(report), _errors_table(report)]
     if len(report.sizes) > 1:
         shown.append(_sizes_table(report))
     return [*shown, _classes_table(report)]
@@ -180,10 +199,20 @@ def _scores(counts: Tensor, target: Tensor) -> Scores:
     return Scores(len(target), float(right.mean()), wilson(int(right.sum()), len(target)), *means)
 
 
+def _errors(counts: Tensor, target: Tensor) -> CountErrors:
+    return CountErrors(
+        mae=float(count_mae(counts, target).double().mean()),
+        rmse=float(count_rmse(counts, target)),
+        rmse_nonzero=_number(count_rmse(counts, target, nonzero=True)),
+        relative_rmse=float(count_rmse(counts, target, relative=True)),
+        relative_rmse_nonzero=_number(count_rmse(counts, target, nonzero=True, relative=True)),
+    )
+
+
 def _constant(constant: Tensor, target: Tensor, classes: Sequence[str]) -> Constant:
     always = constant.expand_as(target).contiguous()
     multiset = {name: int(count) for name, count in zip(classes, constant.tolist(), strict=True) if count}
-    return Constant(multiset, _scores(always, target), _number(class_f1(always, target)))
+    return Constant(multiset, _scores(always, target), _number(class_f1(always, target)), _errors(always, target))
 
 
 def _by_class(counts: Tensor, target: Tensor, classes: Sequence[str]) -> dict[str, ClassScores]:
@@ -216,6 +245,14 @@ def _overall_table(report: Report) -> Table:
         table.add_row("majority baseline", *_cells(report.constant.scores), _show(report.constant.class_f1))
         table.caption = f"majority baseline: {in_words(report.constant.multiset)}, the most frequent in training"
         table.caption_justify = "left"
+    return table
+
+
+def _errors_table(report: Report) -> Table:
+    table = numbers_table("Count errors (lower is better)", "", "MAE", "mRMSE", "nonzero", "relative", "rel. nonzero")
+    rows = {"model": report.errors} | ({"majority": report.constant.errors} if report.constant else {})
+    for name, errors in rows.items():
+        table.add_row(name, *map(_show, astuple(errors)))
     return table
 
 

@@ -1,0 +1,267 @@
+"""Import of annotated images from COCO JSON, YOLO text and Pascal VOC XML into a manifest.
+
+`docs/import.md` shows the layouts that are recognised.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchmultiset._checks import check, check_one_of
+from torchmultiset._files import write_whole
+from torchmultiset.data._exif import upright_boxes
+from torchmultiset.data._splits import split_by_id
+from torchmultiset.data.images import image_sizes
+from torchmultiset.data.importers._annotations import Annotated, AnnotationError, Problems, Reader, Thing
+from torchmultiset.data.importers._coco import find_coco, read_coco
+from torchmultiset.data.importers._voc import find_voc, read_voc
+from torchmultiset.data.importers._yolo import find_yolo, read_yolo
+
+__all__ = ["AMBIGUOUS", "FORMATS", "AnnotationError", "Imported", "import_annotations", "recognise"]
+
+FORMATS: dict[str, str] = {"coco": "COCO JSON", "yolo": "YOLO text", "voc": "Pascal VOC XML"}
+"""Formats and their full names."""
+AMBIGUOUS = ("drop", "keep", "drop-image")
+"""Rules for COCO's crowds and Pascal VOC's difficult objects."""
+_READERS: dict[str, Reader] = {"coco": read_coco, "yolo": read_yolo, "voc": read_voc}
+_VALIDATION = 0.15
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Summary of an import."""
+
+    format: str
+    """``"coco"``, ``"yolo"`` or ``"voc"``."""
+    images: dict[str, int]
+    """Number of images by split; the key is empty if the manifest has no splits."""
+    labels: dict[str, int]
+    """Number of objects by class, sorted by class."""
+    ambiguous: int
+    """Number of crowds and difficult objects in the source."""
+    left_out: int
+    """Number of images left out because of them."""
+    notes: tuple[str, ...]
+    """Choices to report: about splits, class names and ambiguous objects."""
+
+
+def recognise(source: str | Path) -> str:
+    """Return the format of annotations: ``"coco"``, ``"yolo"`` or ``"voc"``.
+
+    Raises:
+        FileNotFoundError: There is nothing at `source`.
+        ValueError: None or several of the formats fit.
+    """
+    source = Path(source)
+    if not source.exists():
+        raise FileNotFoundError(f"there is no file or folder {source}")
+    found = {"coco": find_coco(source), "voc": find_voc(source), "yolo": find_yolo(source)}
+    if found["yolo"] and not any(file.suffix == ".txt" for file in found["yolo"]) and (found["coco"] or found["voc"]):
+        found["yolo"] = []  # a data.yaml beside other annotations
+    fit = [name for name, files in found.items() if files]
+    expected = "a COCO .json file, or a folder with COCO .json, YOLO .txt or Pascal VOC .xml files"
+    check(bool(fit), "source", expected, str(source))
+    if len(fit) > 1:
+        which = " and ".join(FORMATS[name] for name in fit)
+        raise ValueError(f"{source} contains {which}: choose one with --format {' or '.join(fit)}")
+    return fit[0]
+
+
+def import_annotations(
+    source: str | Path,
+    out: str | Path,
+    *,
+    format: str | None = None,
+    images: str | Path | None = None,
+    boxes: bool = False,
+    ambiguous: str = "drop",
+) -> Imported:
+    r"""Write a manifest of annotated images; the images are not copied.
+
+    Each image becomes a line with its path relative to the folder of `out`, a label per object, and its split. If all
+    images are of one split, none is written, so that `read_manifest` draws the splits; if there are training images
+    but none for validation, 15% of them are used for validation, chosen by their paths.
+
+    Args:
+        source: A COCO .json file, or a folder with annotations; see `docs/import.md` for the layouts.
+        out: Output file, .jsonl or .csv. An existing file must have the same content.
+        format: ``"coco"``, ``"yolo"`` or ``"voc"``; if None, it is recognised.
+        images: Folder of the images, if it is not where the format usually has it.
+        boxes: Also write the box of each object, and its area if the source has the area of every object, for the
+            rank functions; requires a .jsonl file.
+        ambiguous: COCO's crowds (``iscrowd``: an unknown number of objects under one mask) and Pascal VOC's difficult
+            objects: ``"drop"`` leaves them out, ``"keep"`` counts each as one object, and ``"drop-image"`` leaves out
+            images that have any.
+
+    Raises:
+        AnnotationError: The annotations have problems; each is listed with its file, line or element, and what to fix.
+        FileExistsError: `out` exists with different content.
+        FileNotFoundError: There is nothing at `source`.
+        ValueError: The format is not recognised, or an argument is invalid.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from PIL import Image
+        >>> with TemporaryDirectory() as folder:
+        ...     Image.new("RGB", (40, 20)).save(f"{folder}/yard.png")
+        ...     _ = Path(folder, "yard.txt").write_text("1 0.5 0.5 0.2 0.2\n0 0.1 0.5 0.2 0.4\n1 0.8 0.5 0.2 0.4\n")
+        ...     _ = Path(folder, "classes.txt").write_text("cat\ndog\n")
+        ...     imported = import_annotations(folder, f"{folder}/pets.csv")
+        ...     print(Path(folder, "pets.csv").read_text())
+        image,labels
+        yard.png,dog:2;cat:1
+        >>> imported.format, imported.labels
+        ('yolo', {'cat': 1, 'dog': 2})
+    """
+    source, out = Path(source), Path(out)
+    check(out.suffix.lower() in (".jsonl", ".csv"), "out", "a .jsonl or .csv file", str(out))
+    check(not boxes or out.suffix.lower() == ".jsonl", "out", "a .jsonl file, as CSV cannot have boxes", str(out))
+    check_one_of("ambiguous", ambiguous, AMBIGUOUS)
+    check(images is None or Path(images).is_dir(), "images", "an existing folder", str(images))
+    if format is None:
+        format = recognise(source)
+    check_one_of("format", format, FORMATS)
+    if not source.exists():
+        raise FileNotFoundError(f"there is no file or folder {source}")
+
+    problems = Problems()
+    read = _READERS[format](source, Path(images) if images else None, problems)
+    _check_unique(read, problems)
+    problems.stop()
+    marked = sum(thing.ambiguous for annotated in read for thing in annotated.things)
+    kept, left_out = _resolve(read, ambiguous)
+    if not any(annotated.things for annotated in kept):
+        raise AnnotationError([f"{source}: no object is left in {len(kept)} images: there is nothing to learn from"])
+    splits, notes = _splits(kept, out)
+    notes += [_ambiguous_note(marked, left_out, ambiguous)] if marked else []
+    if format == "yolo" and all(thing.label.isdecimal() for a in kept for thing in a.things):
+        notes.append("the classes have no names, only numbers: add a file classes.txt with one name per line")
+    lines = _with_boxes(kept, splits, out, problems) if boxes else _lines(kept, splits, out)
+    problems.stop()
+    _write(out, _csv(list(lines)) if out.suffix.lower() == ".csv" else _jsonl(list(lines)))
+    labels = Counter(thing.label for annotated in kept for thing in annotated.things)
+    counted = Counter(split or "" for split in splits)
+    return Imported(format, dict(counted), dict(sorted(labels.items())), marked, left_out, tuple(notes))
+
+
+def _check_unique(read: Sequence[Annotated], problems: Problems) -> None:
+    first: dict[Path, str] = {}
+    for annotated in read:
+        other = first.setdefault(annotated.image.resolve(), annotated.where)
+        if other != annotated.where:
+            problems.found.append(f"{annotated.where}: the image {annotated.image} is already annotated in {other}")
+
+
+def _resolve(read: Sequence[Annotated], rule: str) -> tuple[list[Annotated], int]:
+    """Apply the rule for ambiguous objects; also return the number of images left out."""
+    if rule == "keep":
+        return list(read), 0
+    if rule == "drop-image":
+        kept = [a for a in read if not any(thing.ambiguous for thing in a.things)]
+        return kept, len(read) - len(kept)
+
+    def clear(things: tuple[Thing, ...]) -> tuple[Thing, ...]:
+        return tuple(thing for thing in things if not thing.ambiguous)
+
+    return [replace(a, things=clear(a.things)) for a in read], 0
+
+
+def _splits(kept: Sequence[Annotated], out: Path) -> tuple[list[str | None], list[str]]:
+    """Return the split of each image, and what to report about them."""
+    splits = [annotated.split for annotated in kept]
+    present = set(splits)
+    if len(present) == 1:
+        (only,) = present
+        drawn = "the manifest has no splits, so they are drawn when it is read"
+        return [None] * len(splits), [f"all images are of the split {only}: {drawn}"] if only else []
+    if None in present:
+        without = [annotated for annotated in kept if annotated.split is None]
+        raise AnnotationError(
+            [f"{a.where}: the image is in no split, but others are: move it to train, valid or test" for a in without]
+        )
+    training = [i for i, split in enumerate(splits) if split == "train"]
+    if "validation" in present or len(training) < 2:
+        return splits, []
+    paths = [_relative(kept[i].image, out) for i in training]
+    chosen = split_by_id(paths, (1 - _VALIDATION, _VALIDATION), seed=0)
+    for i, validation in zip(training, chosen, strict=True):
+        splits[i] = "validation" if validation else "train"
+    return splits, [f"no validation images: {int(chosen.sum())} of the {len(training)} training images are used"]
+
+
+def _ambiguous_note(marked: int, left_out: int, rule: str) -> str:
+    done = {"drop": "left out", "keep": "kept", "drop-image": f"left out with their {left_out} images"}[rule]
+    return f"{marked} crowds or difficult objects are {done} (--ambiguous {rule})"
+
+
+def _relative(image: Path, out: Path) -> str:
+    start = os.path.realpath(out.parent)
+    return Path(os.path.relpath(Path(os.path.realpath(image.parent), image.name), start)).as_posix()
+
+
+def _lines(kept: Sequence[Annotated], splits: Sequence[str | None], out: Path) -> Iterator[dict[str, Any]]:
+    for annotated, split in zip(kept, splits, strict=True):
+        line: dict[str, Any] = {"image": _relative(annotated.image, out)}
+        line["labels"] = [thing.label for thing in annotated.things]
+        yield line | ({"split": split} if split else {})
+
+
+def _with_boxes(
+    kept: Sequence[Annotated], splits: Sequence[str | None], out: Path, problems: Problems
+) -> Iterator[dict[str, Any]]:
+    """Return lines with boxes in pixels of the upright image, and areas if all objects have one."""
+    for a in kept:
+        if any(thing.box is None for thing in a.things):
+            problems.found.append(f"{a.where}: an object has no box: add it, or import without --boxes")
+    problems.stop()
+    areas = all(thing.area is not None for a in kept for thing in a.things)
+    stored = image_sizes([a.image for a in kept])
+    upright = image_sizes([a.image for a in kept], exif=True)
+    lines = []
+    for a, line, size, turned in zip(kept, _lines(kept, splits, out), stored, upright, strict=True):
+        boxes = np.array([thing.box for thing in a.things], dtype=np.float64).reshape(-1, 4)
+        if a.relative:
+            boxes = boxes * np.tile(turned, 2)
+        elif a.size != tuple(turned.tolist()) or (size == turned).all():  # annotated as stored
+            boxes = boxes * np.tile(size / (a.size or size), 2)  # the file may have been resized
+            boxes = upright_boxes(boxes, size, a.image)
+        line["boxes"] = (boxes.round(2) + 0.0).tolist()
+        lines.append(line | ({"areas": [thing.area for thing in a.things]} if areas else {}))
+    return iter(lines)
+
+
+def _jsonl(lines: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def _csv(lines: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    with_splits = "split" in lines[0]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", "labels", "split"] if with_splits else ["image", "labels"])
+    for line in lines:
+        counts = Counter(line["labels"])
+        wrong = [name for name in counts if ";" in name or "\n" in name]
+        if wrong:
+            raise ValueError(f"the class {wrong[0]!r} cannot be written to CSV: write a .jsonl file")
+        cell = ";".join(f"{name}:{count}" for name, count in counts.items())
+        writer.writerow([line["image"], cell, *([line["split"]] if with_splits else [])])
+    return text.getvalue()
+
+
+def _write(out: Path, text: str) -> None:
+    if out.exists():
+        if out.read_bytes() != text.encode():
+            raise FileExistsError(f"{out} already exists with different content: delete it, or choose another name")
+        return
+    write_whole(out, text)

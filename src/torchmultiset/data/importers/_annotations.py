@@ -1,0 +1,125 @@
+"""Annotated images as all importers return them, and the problems that they report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = [
+    "SUFFIXES",
+    "Annotated",
+    "AnnotationError",
+    "Box",
+    "Problems",
+    "Reader",
+    "Thing",
+    "find_images",
+    "split_of",
+    "split_of_folder",
+]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+"""File name extensions of images, in lower case."""
+_SHOWN = 20
+_SPLITS = {"train": "train", "training": "train", "test": "test"}
+_SPLITS |= dict.fromkeys(("val", "valid", "validation"), "validation")
+
+Box = tuple[float, float, float, float]
+"""x, y, width and height."""
+
+
+class AnnotationError(ValueError):
+    """Error that lists all problems of annotation files.
+
+    Attributes:
+        problems: All problems, each with its file and place; the message shows the first 20.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(problems)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        lines = [f"{count} problem{'s' if count > 1 else ''} in the annotations; nothing was written:"]
+        lines += self.problems[:_SHOWN]
+        lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
+        return "\n  ".join(lines)
+
+
+@dataclass
+class Problems:
+    """Collector for the problems of annotation files."""
+
+    found: list[str] = field(default_factory=list)
+
+    def add(self, path: Path, where: str | int, what: object) -> None:
+        """Record a problem of a file; `where` is an element, a line number, or empty for the file as a whole."""
+        place = f"line {where}" if isinstance(where, int) else where
+        self.found.append(f"{path}: {place}: {what}" if place else f"{path}: {what}")
+
+    def stop(self) -> None:
+        """Raise an AnnotationError if there are any problems."""
+        if self.found:
+            raise AnnotationError(self.found)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One annotated object."""
+
+    label: str
+    box: Box | None = None
+    """x, y, width and height; None if the annotation has no box."""
+    area: float | None = None
+    """Area of the object's mask in pixels, if known."""
+    ambiguous: bool = False
+    """Whether it is a crowd (COCO) or difficult (Pascal VOC)."""
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """One image and its objects."""
+
+    image: Path
+    things: tuple[Thing, ...]
+    split: str | None = None
+    where: str = ""
+    """File and element of the annotation, for error messages."""
+    size: tuple[int, int] | None = None
+    """Width and height that the annotation states; None if it states none."""
+    relative: bool = False
+    """Whether boxes are fractions of the upright image's width and height, as in YOLO, instead of pixels."""
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a name contains as a word, or None.
+
+    Example:
+        >>> split_of("instances_val2017"), split_of("training"), split_of("trains")
+        ('validation', 'train', None)
+    """
+    words = re.split(r"[^a-z]+", name.lower())
+    return next((_SPLITS[word] for word in words if word in _SPLITS), None)
+
+
+def split_of_folder(path: Path, source: Path) -> str | None:
+    """Return the split that a folder between `source` and the file `path` names, or None."""
+    folders = path.relative_to(source).parent.parts
+    return next((split for split in map(split_of, folders) if split), None)
+
+
+def find_images(folder: Path) -> list[Path]:
+    """Return the images in a folder and its subfolders, sorted; hidden files and folders are left out."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    return sorted(path for path in found if not _hidden(path.relative_to(folder).parts))
+
+
+def _hidden(parts: Iterable[str]) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in parts)
+
+
+Reader = Callable[[Path, Path | None, Problems], list[Annotated]]
+"""Function of an importer: source, folder of the images (or None) and problems to the annotated images."""
