@@ -2,10 +2,10 @@
 
 | head              | memory              | count of a class                                     |
 | ----------------- | ------------------- | ---------------------------------------------------- |
-| `CellCounts`      | maps (B, D, h, w)   | Poisson binomial: number of positions predicting it  |
-| `CountTable`      | vectors, maps       | any distribution over 0 to M                         |
-| `PoissonCounts`   | vectors, maps       | Poisson                                              |
-| `RegressedCounts` | vectors, maps       | real number, to be rounded (section 3.2)             |
+| `CellCounts`      | maps, tokens        | Poisson binomial: number of positions predicting it  |
+| `CountTable`      | any                 | any distribution over 0 to M                         |
+| `PoissonCounts`   | any                 | Poisson                                              |
+| `RegressedCounts` | any                 | real number, to be rounded (section 3.2)             |
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.functional import dropout2d
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._memory import places
+from torchmultiset._memory import Memory, Tokens, drop_channels, places
+from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads.one_step import round_counts
@@ -45,11 +47,12 @@ class CellCounts(OneShotHead):
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a map (B, D, h, w).
+        memory: Number of features D of the memory, a map (B, D, h, w); or `Tokens` (B, N, D), with ``kernel=1``.
         hidden: Channels of each convolution.
         layers: Number of convolutions before the scores.
         kernel: Kernel size of the convolutions.
         norm: ``"batch"`` applies batch normalisation after each convolution; None does not.
+        dropout: Probability with which channels of the memory are dropped in training.
 
     Example:
         >>> head = CellCounts(num_classes=10, memory=32)
@@ -67,14 +70,19 @@ class CellCounts(OneShotHead):
         layers: int = 2,
         kernel: int = 3,
         norm: Literal["batch"] | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 0, "layers", "at least 0", layers)
         check(kernel % 2 == 1, "kernel", "an odd number", kernel)
         check_one_of("norm", norm, (None, "batch"))
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         self.num_classes = num_classes
         self.memory = memory
+        self.kernel = kernel
+        self.norm = norm
+        self.dropout = dropout
         widths = [memory, *[hidden] * layers]
         self.convs = nn.Sequential(
             *(part for a, b in pairwise(widths) for part in _convolution(a, b, kernel, norm)),
@@ -86,11 +94,24 @@ class CellCounts(OneShotHead):
         assert last.bias is not None
         nn.init.constant_(last.bias[-1:], math.log(_NOTHING * num_classes))
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b n k"]:
-        """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing"."""
+    def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:
+        """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing", which padding predicts."""
+        if isinstance(memory, Tokens):
+            return self._of_tokens(memory)
         check(memory.ndim == 4, "memory", f"a map of shape (B, {self.memory}, h, w), not a vector", memory)
-        scores: Tensor = self.convs(memory)
+        scores: Tensor = self.convs(dropout2d(memory, self.dropout, self.training))
         return scores.flatten(2).transpose(1, 2)
+
+    def _of_tokens(self, memory: Tokens) -> Float[Tensor, "b n k"]:
+        each = "1 for tokens, whose order is not a neighbourhood (and norm None, which would see padding)"
+        check(self.kernel == 1 and self.norm is None, "kernel", each, self.kernel)
+        tokens = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
+        scores: Tensor = self.convs(tokens.values.transpose(1, 2)[..., None]).squeeze(-1).transpose(1, 2)
+        if tokens.mask is None:
+            return scores
+        nothing = torch.full_like(scores[:1, :1], torch.finfo(scores.dtype).min)
+        nothing[..., -1] = 0
+        return torch.where(tokens.mask[..., None], scores, nothing)
 
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts:
         """Return the distribution of the number of positions that predict each class."""
@@ -99,32 +120,45 @@ class CellCounts(OneShotHead):
 
 @recorded
 class CountTable(OneShotHead):
-    """A softmax over the counts 0 to M of each class, from the mean of the memory over its positions.
+    """A softmax over the counts 0 to M of each class, from the pooled memory.
 
     For `losses.count_table_loss`.
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         most: Largest count, M.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
 
     Example:
         >>> CountTable(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
         torch.Size([2, 10, 5])
     """
 
-    def __init__(self, num_classes: int, memory: int, *, most: int) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        most: int,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(most >= 1, "most", "at least 1", most)
         self.num_classes = num_classes
         self.memory = memory
         self.most = most
-        self.classifier = nn.Linear(memory, num_classes * (most + 1))
+        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+        self.classifier = nn.Linear(self.pooled.width, num_classes * (most + 1))
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c m"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
         """Compute scores (B, C, M + 1) of each count of each class."""
-        scores: Tensor = self.classifier(places(memory, self.memory).mean(1))
+        scores: Tensor = self.classifier(self.pooled(memory))
         return scores.view(-1, self.num_classes, self.most + 1)
 
     def believe(self, scores: Float[Tensor, "b c m"], least: int, most: int) -> IndependentCounts:
@@ -134,18 +168,27 @@ class CountTable(OneShotHead):
 
 
 class _NumberForEach(OneShotHead):
-    """One number for each class, from the mean of the memory over its positions."""
+    """One number for each class, from the pooled memory."""
 
-    def __init__(self, num_classes: int, memory: int) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         self.num_classes = num_classes
         self.memory = memory
-        self.classifier = nn.Linear(memory, num_classes)
+        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c 1"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b c 1"]:
         """Compute numbers (B, C, 1), one for each class."""
-        rates: Tensor = self.classifier(places(memory, self.memory).mean(1))
+        rates: Tensor = self.classifier(self.pooled(memory))
         return rates[..., None]
 
 
@@ -153,11 +196,14 @@ class _NumberForEach(OneShotHead):
 class PoissonCounts(_NumberForEach):
     """A Poisson distribution for each class; the scores are logarithms of the expected counts.
 
-    They are computed from the mean of the memory over its positions. For `losses.poisson_count_loss`.
+    They are computed from the pooled memory. For `losses.poisson_count_loss`.
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
 
     Example:
         >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -188,7 +234,10 @@ class RegressedCounts(_NumberForEach):
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
 
     Example:
         >>> RegressedCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape

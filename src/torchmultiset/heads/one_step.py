@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
-from torchmultiset._memory import places
+from torchmultiset._memory import Memory
+from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads._scalar import SizeHead
 
@@ -17,7 +18,7 @@ __all__ = ["OneStep", "round_counts"]
 
 @recorded
 class OneStep(OneShotHead):
-    r"""The frequency of each class and the size, from the mean of the memory over its positions.
+    r"""The frequency of each class and the size, from the pooled memory.
 
     Scores (B, 1, C + 1) are those of the classes and the size :math:`\hat l_\theta`. The prediction is
     :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, separately for each class as in the paper, so it may have more
@@ -25,7 +26,10 @@ class OneStep(OneShotHead):
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
 
     Example:
         >>> model = OneStep(num_classes=10, memory=32)
@@ -36,17 +40,26 @@ class OneStep(OneShotHead):
 
     probabilistic = False
 
-    def __init__(self, num_classes: int, memory: int) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         self.num_classes = num_classes
         self.memory = memory
-        self.classifier = nn.Linear(memory, num_classes)
-        self.size = SizeHead(memory)
+        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
+        self.size = SizeHead(self.pooled.width)
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b 1 k"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b 1 k"]:
         """Compute the scores of the classes and the size."""
-        features = places(memory, self.memory).mean(1)
+        features = self.pooled(memory)
         return torch.cat([self.classifier(features), self.size(features)[:, None]], -1)[:, None]
 
     @staticmethod

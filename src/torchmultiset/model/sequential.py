@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchmultiset._checks import check
+from torchmultiset._memory import Memory, batch_size, repeat_memory
 from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
@@ -60,7 +61,7 @@ class SequentialPredictor(Predictor):
         """Execute the policy, for training."""
         return self.forward(x, choose)
 
-    def _roll_out(self, memory: Tensor, choose: Choose, *, early: bool) -> SequentialOutput:
+    def _roll_out(self, memory: Memory, choose: Choose, *, early: bool) -> SequentialOutput:
         until = self._finished if early and self.stop != "fixed" else None
         logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
         return self._with_heads(logits, features, labels)
@@ -116,7 +117,7 @@ class SequentialPredictor(Predictor):
         if callable(getattr(self.policy, "select", None)):
             confidence = self._search(beam).log_probability(memory, prediction.counts).exp()
         else:
-            confidence = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=memory.device)
+            confidence = prediction.counts.new_full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64)
         return prediction._replace(confidence=confidence), None
 
     @torch.no_grad()
@@ -147,8 +148,8 @@ class SequentialPredictor(Predictor):
         labels, stops = torch.rand(2, samples, self.steps, generator=generator, dtype=torch.float64)
         with self.evaluating():
             memory = self.encoder(x)
-            n = len(memory)
-            output = self._roll_out(memory.repeat_interleave(samples, 0), _by(labels.repeat(n, 1)), early=False)
+            n = batch_size(memory)
+            output = self._roll_out(repeat_memory(memory, samples), _by(labels.repeat(n, 1)), early=False)
             if output.stop is not None:  # a stop that was sampled is as sure as can be
                 drawn = stops.repeat(n, 1).to(output.stop.device) < output.stop.double().sigmoid()
                 output = output._replace(stop=torch.where(drawn, 1.0, -1.0))
