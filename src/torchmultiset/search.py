@@ -82,6 +82,8 @@ class Search:
         beam: Maximum number of prefixes of one size to extend.
         stop_head: Module that scores stopping from the policy's features.
         end: Whether the policy's last class is END. With neither, all multisets have `max_size` labels.
+        min_size: Size of the smallest multiset. Before so many labels the policy continues with certainty, and END is
+            ruled out.
     """
 
     policy: Searchable[Any]
@@ -90,6 +92,7 @@ class Search:
     beam: int
     stop_head: Callable[[Tensor], Tensor] | None = None
     end: bool = False
+    min_size: int = 0
 
     def __post_init__(self) -> None:
         check(self.beam >= 1, "beam", "at least 1", self.beam)
@@ -185,9 +188,9 @@ class Search:
         log_mass = torch.zeros_like(key_of, dtype=torch.float64)
         row = torch.arange(len(empty), device=empty.device)[:, None]
         previous = None
-        for _ in range(self.max_size):
+        for t in range(self.max_size):
             step, state = self.policy.step(state, previous)
-            log_label, log_end = self._choices(step)
+            log_label, log_end = self._choices(step, may_end=t >= self.min_size)
             yield _Prefixes(counts, log_mass, log_end.view_as(log_mass))
             longer = log_mass[..., None] + log_label.view(*log_mass.shape, self.num_classes)
             if within is not None:
@@ -208,8 +211,12 @@ class Search:
             previous = label.flatten()
         yield _Prefixes(counts, log_mass, torch.zeros_like(log_mass))
 
-    def _choices(self, step: Step) -> tuple[Float64[Tensor, "r c"], Float64[Tensor, " r"]]:
+    def _choices(self, step: Step, *, may_end: bool) -> tuple[Float64[Tensor, "r c"], Float64[Tensor, " r"]]:
         """Return the log-probabilities of each next label and of ending; the probabilities sum to 1."""
+        if not may_end:
+            logits = step.logits[:, :-1] if self.end else step.logits
+            log_label = logits.double().log_softmax(-1)
+            return log_label, torch.full_like(log_label[:, 0], -torch.inf)
         log_label = step.logits.double().log_softmax(-1)
         if self.stop_head is not None:
             stop = self.stop_head(step.features).double()

@@ -1,6 +1,6 @@
 """Probability distributions over the counts of one class, and over whole multisets."""
 
-from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial
+from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial, size_log_probabilities
 from torchmultiset.distributions._multisets import Belief, IndependentCounts, ListedMultisets, Ranked
 
 __all__ = [
@@ -10,4 +10,5 @@ __all__ = [
     "Ranked",
     "cell_log_probabilities",
     "poisson_binomial",
+    "size_log_probabilities",
 ]

@@ -25,7 +25,8 @@ from torchmultiset._memory import Memory, Tokens, drop_channels, places
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
-from torchmultiset.heads.one_step import round_counts
+from torchmultiset.heads._sizes import as_row, check_built_for, size_scores_for
+from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
 
 __all__ = ["CellCounts", "CountTable", "PoissonCounts", "RegressedCounts"]
@@ -42,7 +43,8 @@ class CellCounts(OneShotHead):
         N_c = \sum_{n} \mathbb{1}[\text{position } n \text{ predicts } c], \qquad
         p(\mathcal{Y} \mid x) \propto \prod_c P(N_c = \mu(c))
 
-    :math:`N_c` is Poisson binomial, and its distribution is computed exactly. A few convolutions come first, so that
+    :math:`N_c` is Poisson binomial, and its distribution is computed exactly. With a size potential s,
+    :math:`e^{s(|\mathcal{Y}|)}` is one more factor. A few convolutions come first, so that
     neighbouring positions can agree on which one predicts a shared object. For `losses.cell_count_loss`.
 
     Args:
@@ -53,6 +55,9 @@ class CellCounts(OneShotHead):
         kernel: Kernel size of the convolutions.
         norm: ``"batch"`` applies batch normalisation after each convolution; None does not.
         dropout: Probability with which channels of the memory are dropped in training.
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
+            likelihood over these sizes, as predictions always do; None: it does not.
+        size_potential: Learn a log-weight for each size; requires `sizes`.
 
     Example:
         >>> head = CellCounts(num_classes=10, memory=32)
@@ -71,6 +76,8 @@ class CellCounts(OneShotHead):
         kernel: int = 3,
         norm: Literal["batch"] | None = None,
         dropout: float = 0.0,
+        sizes: tuple[int, int] | None = None,
+        size_potential: bool = False,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
@@ -88,6 +95,7 @@ class CellCounts(OneShotHead):
             *(part for a, b in pairwise(widths) for part in _convolution(a, b, kernel, norm)),
             nn.Conv2d(widths[-1], num_classes + 1, 1),
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
         # Most positions of most images are "nothing"; learning that first would take hundreds of steps.
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
@@ -115,14 +123,18 @@ class CellCounts(OneShotHead):
 
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts:
         """Return the distribution of the number of positions that predict each class."""
-        return IndependentCounts(poisson_binomial(*cell_log_probabilities(scores), most), least, most)
+        check_built_for(self.sizes, least, most)
+        counts = poisson_binomial(*cell_log_probabilities(scores), most)
+        return IndependentCounts(counts, least, most, as_row(self.size_scores))
 
 
 @recorded
 class CountTable(OneShotHead):
-    """A softmax over the counts 0 to M of each class, from the pooled memory.
+    r"""A softmax over the counts 0 to M of each class, from the pooled memory.
 
-    For `losses.count_table_loss`.
+    .. math:: p(\mathcal{Y} \mid x) \propto e^{s(|\mathcal{Y}|)} \prod_c \operatorname{softmax}(x_c)_{\mu(c)}
+
+    The size potential s is 0 unless it is learned. For `losses.count_table_loss`.
 
     Args:
         num_classes: Number of classes, C.
@@ -131,6 +143,9 @@ class CountTable(OneShotHead):
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
         dropout: Probability with which pooled features are dropped in training.
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
+            likelihood over these sizes, as predictions always do; None: it does not.
+        size_potential: Learn a log-weight for each size; requires `sizes`.
 
     Example:
         >>> CountTable(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
@@ -146,13 +161,17 @@ class CountTable(OneShotHead):
         pool: PoolKind = "mean",
         hidden: int | None = None,
         dropout: float = 0.0,
+        sizes: tuple[int, int] | None = None,
+        size_potential: bool = False,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(most >= 1, "most", "at least 1", most)
+        check(sizes is None or sizes[1] == most, "sizes", f"None or up to most = {most}", sizes)
         self.num_classes = num_classes
         self.memory = memory
         self.most = most
+        self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, num_classes * (most + 1))
 
@@ -164,7 +183,8 @@ class CountTable(OneShotHead):
     def believe(self, scores: Float[Tensor, "b c m"], least: int, most: int) -> IndependentCounts:
         """Return the softmax distribution of each class."""
         check(most == self.most, "most", f"{self.most}, the value the head was built with", most)
-        return IndependentCounts(scores.double().log_softmax(-1), least, most)
+        check_built_for(self.sizes, least, most)
+        return IndependentCounts(scores.double().log_softmax(-1), least, most, as_row(self.size_scores))
 
 
 class _NumberForEach(OneShotHead):
@@ -246,9 +266,9 @@ class RegressedCounts(_NumberForEach):
 
     probabilistic = False
 
-    def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:  # noqa: ARG002
-        """Return the nearest counts."""
-        return round_counts(scores.squeeze(-1))
+    def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:
+        """Return the nearest counts of `least` to `most` labels in total."""
+        return nearest_counts(scores.squeeze(-1), least, most)
 
     def probabilities(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Float[Tensor, "b 1 c"]:  # noqa: ARG002
         """Return the frequency of each class among the labels, in place of probabilities."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +24,25 @@ if TYPE_CHECKING:
 else:
     CountHead = Literal[("auto", *COUNT_HEADS)]
 
-_LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
-    CellCounts: cell_count_loss,
-    CountTable: count_table_loss,
-    PoissonCounts: lambda scores, target: poisson_count_loss(scores.squeeze(-1), target),
-    RegressedCounts: lambda scores, target: count_regression_loss(scores.squeeze(-1), target),
+_LOSSES: Mapping[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
+    CellCounts: lambda head, scores, target: cell_count_loss(
+        scores, target, sizes=head.sizes, size_scores=head.size_scores
+    ),
+    CountTable: lambda head, scores, target: count_table_loss(
+        scores, target, min_size=head.sizes and head.sizes[0], size_scores=head.size_scores
+    ),
+    PoissonCounts: lambda _, scores, target: poisson_count_loss(scores.squeeze(-1), target),
+    RegressedCounts: lambda _, scores, target: count_regression_loss(scores.squeeze(-1), target),
 }
-"""The loss of each count head."""
+"""The loss of each count head: (head, scores, target) -> mean over the batch."""
 
 
 @dataclass(frozen=True)
 class CountsObjective(Objective):
-    """Negative log-likelihood of the count of each class, for a count head."""
+    """Negative log-likelihood of the count of each class, for a count head.
+
+    If the head was built with `sizes`, the likelihood is normalised over these sizes.
+    """
 
     one_shot = True
 
@@ -47,7 +54,7 @@ class CountsObjective(Objective):
         scores = predictor.scores(batch.x)
         for kind, loss in _LOSSES.items():
             if isinstance(predictor.module, kind):
-                return loss(scores, batch.target)
+                return loss(predictor.module, scores, batch.target)
         kinds = ", ".join(kind.__name__ for kind in _LOSSES)
         head = given(predictor.module)
         raise ValueError(f"the head must be a count head ({kinds}) for objective 'counts', but is {head}")
