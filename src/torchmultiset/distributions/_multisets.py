@@ -278,6 +278,15 @@ class ListedMultisets:
         return from_index(index, self.num_classes, max_size=self.most, min_size=self.least)
 
 
+def rank(counts: Int64[Tensor, "b j c"], score: Float64[Tensor, "b j"], k: int) -> Ranked:
+    """Return the k candidates with the highest scores; a score of -inf means that there is none."""
+    found, at = score.topk(min(k, score.shape[1]), dim=-1)
+    best = counts.gather(1, at[..., None].expand(-1, -1, counts.shape[2]))
+    best = best.masked_fill((found == -torch.inf)[..., None], 0)
+    missing = k - found.shape[1]
+    return Ranked(pad(best, (0, 0, 0, missing)), pad(found, (0, missing), value=-torch.inf))
+
+
 def _product(a: Float64[Tensor, "b m"], b: Float64[Tensor, "b m"]) -> Float64[Tensor, "b m"]:
     """Return the log-probabilities of the sum of two independent counts, truncated to their common length."""
     length = a.shape[1]

@@ -23,7 +23,7 @@ from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._memory import Memory, Tokens, drop_channels, places
 from torchmultiset._pooling import PooledFeatures, PoolKind
-from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
+from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads._sizes import as_row, check_built_for, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
@@ -58,6 +58,9 @@ class CellCounts(OneShotHead):
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
             likelihood over these sizes, as predictions always do; None: it does not.
         size_potential: Learn a log-weight for each size; requires `sizes`.
+        joint_states: If above 0, the classes compete for the positions: the likelihood in training
+            (`losses.cell_joint_loss`) and predictions (`distributions.CellJoint`) are those of whole multisets, for
+            multisets of up to so many sub-multisets. 0: counts of different classes are taken as independent.
 
     Example:
         >>> head = CellCounts(num_classes=10, memory=32)
@@ -78,18 +81,21 @@ class CellCounts(OneShotHead):
         dropout: float = 0.0,
         sizes: tuple[int, int] | None = None,
         size_potential: bool = False,
+        joint_states: int = 0,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 0, "layers", "at least 0", layers)
         check(kernel % 2 == 1, "kernel", "an odd number", kernel)
         check_one_of("norm", norm, (None, "batch"))
+        check(joint_states >= 0, "joint_states", "at least 0", joint_states)
         check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         self.num_classes = num_classes
         self.memory = memory
         self.kernel = kernel
         self.norm = norm
         self.dropout = dropout
+        self.joint_states = joint_states
         widths = [memory, *[hidden] * layers]
         self.convs = nn.Sequential(
             *(part for a, b in pairwise(widths) for part in _convolution(a, b, kernel, norm)),
@@ -121,9 +127,11 @@ class CellCounts(OneShotHead):
         nothing[..., -1] = 0
         return torch.where(tokens.mask[..., None], scores, nothing)
 
-    def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts:
+    def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts | CellJoint:
         """Return the distribution of the number of positions that predict each class."""
         check_built_for(self.sizes, least, most)
+        if self.joint_states:
+            return CellJoint(scores, least, most, self.joint_states, as_row(self.size_scores))
         counts = poisson_binomial(*cell_log_probabilities(scores), most)
         return IndependentCounts(counts, least, most, as_row(self.size_scores))
 

@@ -9,11 +9,18 @@ from torch import Tensor
 from torchmultiset._checks import can_look, check, check_counts, check_float
 from torchmultiset._numbering import check_sizes
 from torchmultiset._precision import full_precision
-from torchmultiset.distributions import cell_log_probabilities, poisson_binomial, size_log_probabilities
+from torchmultiset.distributions import (
+    cell_joint_log_probability,
+    cell_log_probabilities,
+    cell_size_log_probabilities,
+    joint_states,
+    poisson_binomial,
+    size_log_probabilities,
+)
 from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
 from torchmultiset.multiset import cardinality
 
-__all__ = ["cell_count_loss", "count_table_loss", "poisson_count_loss", "sized_count_loss"]
+__all__ = ["cell_count_loss", "cell_joint_loss", "count_table_loss", "poisson_count_loss", "sized_count_loss"]
 
 
 def cell_count_loss(
@@ -69,6 +76,62 @@ def cell_count_loss(
     log_count = poisson_binomial(log_p[row, :, label].T, log_not[row, :, label].T, most)
     present = log_count.gather(1, target[row, label][:, None]).squeeze(1)
     return reduce(-absent.index_add(0, row, present), reduction)
+
+
+def cell_joint_loss(
+    logits: Float[Tensor, "b n k"],
+    target: Int64[Tensor, "b c"],
+    *,
+    states: int = 1024,
+    sizes: tuple[int, int] | None = None,
+    size_scores: Float[Tensor, "*b m"] | None = None,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "*r"]:
+    r"""Compute the exact negative log-likelihood of a multiset if each cell predicts one class or "nothing".
+
+    .. math::
+        -\log \sum_{a:\ \text{counts of } a = \mu} \ \prod_{n=1}^{N} p_n(a_n)
+
+    Unlike in `cell_count_loss`, two classes compete for a cell: the sum is over assignments a of all cells, by
+    `distributions.cell_joint_log_probability`.
+
+    Args:
+        logits: Scores (B, N, C + 1) of N cells; the last class is "nothing".
+        target: Counts (B, C), none above N.
+        states: Largest number of sub-multisets of a target, `distributions.joint_states`. A target with more has the
+            loss `cell_count_loss` instead.
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, the likelihood is normalised
+            over multisets of these sizes.
+        size_scores: Size potential s, (M + 1,) or (B, M + 1) for ``sizes[1]`` = M; only with `sizes`.
+        reduction: Reduction over the batch.
+
+    Returns:
+        Scalar, or (B,) for ``reduction="none"``.
+
+    Example:
+        >>> target = torch.tensor([[1, 1]])
+        >>> cell_joint_loss(torch.zeros(1, 2, 3), target)  # two of nine ways in which two cells predict: ln(9/2)
+        tensor(1.5041)
+    """
+    check_counts("target", target)
+    check_float("logits", logits, "(B, N, C + 1)", like=(target.shape[0], None, target.shape[1] + 1))
+    check(logits.shape[1] >= 1, "logits", "scores of at least one cell", logits)
+    check(sizes is not None or size_scores is None, "size_scores", "None without sizes", size_scores)
+    many = joint_states(target) > states
+    log_joint = cell_joint_log_probability(logits, target.masked_fill(many[:, None], 0))
+    if sizes is not None:
+        check_sizes("target", target, max_size=sizes[1], min_size=sizes[0])
+        log_sizes = cell_size_log_probabilities(logits, sizes[1])
+        if size_scores is not None:
+            scores = full_precision(size_scores).expand_as(log_sizes)
+            log_sizes = log_sizes + scores
+            log_joint = log_joint + scores.gather(1, cardinality(target)[:, None]).squeeze(1)
+        log_joint = log_joint - log_sizes[:, sizes[0] :].logsumexp(-1)
+    if bool(many.any()):
+        of_each = size_scores[many] if size_scores is not None and size_scores.ndim == 2 else size_scores
+        apart = cell_count_loss(logits[many], target[many], sizes=sizes, size_scores=of_each, reduction="none")
+        log_joint = log_joint.masked_fill(many, 0).index_put((many.nonzero()[:, 0],), -apart.to(log_joint.dtype))
+    return reduce(-log_joint, reduction)
 
 
 def count_table_loss(

@@ -7,27 +7,41 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from torchmultiset._checks import given
 from torchmultiset.data import Batch
+from torchmultiset.distributions import joint_states
 from torchmultiset.heads import CellCounts, CountTable, PoissonCounts, RegressedCounts
-from torchmultiset.losses import cell_count_loss, count_regression_loss, count_table_loss, poisson_count_loss
+from torchmultiset.losses import (
+    cell_count_loss,
+    cell_joint_loss,
+    count_regression_loss,
+    count_table_loss,
+    poisson_count_loss,
+)
 from torchmultiset.model.objectives._base import Objective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import COUNT_HEADS
 
-__all__ = ["CountsObjective"]
+__all__ = ["CountsObjective", "joint_fallback"]
 
 if TYPE_CHECKING:
     CountHead: TypeAlias = str
 else:
     CountHead = Literal[("auto", *COUNT_HEADS)]
 
+
+def _cell_loss(head: CellCounts, scores: Tensor, target: Tensor) -> Tensor:
+    if head.joint_states:
+        states = head.joint_states
+        return cell_joint_loss(scores, target, states=states, sizes=head.sizes, size_scores=head.size_scores)
+    return cell_count_loss(scores, target, sizes=head.sizes, size_scores=head.size_scores)
+
+
 _LOSSES: Mapping[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
-    CellCounts: lambda head, scores, target: cell_count_loss(
-        scores, target, sizes=head.sizes, size_scores=head.size_scores
-    ),
+    CellCounts: lambda head, scores, target: _cell_loss(head, scores, target),
     CountTable: lambda head, scores, target: count_table_loss(
         scores, target, min_size=head.sizes and head.sizes[0], size_scores=head.size_scores
     ),
@@ -58,3 +72,30 @@ class CountsObjective(Objective):
         kinds = ", ".join(kind.__name__ for kind in _LOSSES)
         head = given(predictor.module)
         raise ValueError(f"the head must be a count head ({kinds}) for objective 'counts', but is {head}")
+
+
+def joint_fallback(head: nn.Module, counts: Int64[Tensor, "n c"]) -> str:
+    """Return a sentence on the multisets that are too large for the joint distribution over cells.
+
+    Args:
+        head: The head that is trained.
+        counts: Counts (N, C) of the training data.
+
+    Returns:
+        The sentence; empty if there are no such multisets, or if the head has no joint distribution.
+
+    Example:
+        >>> joint_fallback(CellCounts(2, 8, joint_states=4), torch.tensor([[1, 1], [3, 1]]))
+        'Counts of different classes are taken as independent for 1 of 2 multisets: they have up to 8 sub-multisets, and the joint distribution over cells is limited to 4 (joint_states).'
+    """  # noqa: E501
+    if not isinstance(head, CellCounts) or not head.joint_states:
+        return ""
+    states = joint_states(counts)
+    many = int((states > head.joint_states).sum())
+    if not many:
+        return ""
+    return (
+        f"Counts of different classes are taken as independent for {many:,} of {len(counts):,} multisets: they have up"
+        f" to {int(states.max()):,} sub-multisets, and the joint distribution over cells is limited to"
+        f" {head.joint_states:,} (joint_states)."
+    )
