@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchmultiset._checks import check, check_counts, check_float, check_labels
+from torchmultiset._memory import Memory
 from torchmultiset.multiset import difference
 
 __all__ = [
@@ -72,8 +73,8 @@ class Policy(Protocol[S]):
     `Step.features`.
     """
 
-    def start(self, memory: Float[Tensor, "b ..."]) -> S:
-        """Compute what is needed once per input, before the first label."""
+    def start(self, memory: Any) -> S:
+        """Compute what is needed once per input, before the first label, from the output of the encoder."""
         ...
 
     def step(self, state: S, previous: Int64[Tensor, " b"] | None) -> tuple[Step, S]:
@@ -87,7 +88,7 @@ Choose: TypeAlias = Callable[[int, Tensor, Tensor], Tensor]
 
 def rollout(
     policy: Policy[S],
-    memory: Float[Tensor, "b ..."],
+    memory: Memory,
     choose: Choose,
     steps: int,
     *,

@@ -14,7 +14,7 @@
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads._scalar import SizeHead, StopHead, ValueHead
 from torchmultiset.heads.counts import CellCounts, CountTable, PoissonCounts, RegressedCounts
-from torchmultiset.heads.one_step import OneStep, round_counts
+from torchmultiset.heads.one_step import OneStep, nearest_counts, round_counts
 from torchmultiset.heads.power import PowerMultiset
 from torchmultiset.heads.slots import Slots
 
@@ -30,5 +30,6 @@ __all__ = [
     "Slots",
     "StopHead",
     "ValueHead",
+    "nearest_counts",
     "round_counts",
 ]

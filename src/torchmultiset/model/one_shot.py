@@ -37,6 +37,9 @@ class OneShotPredictor(Predictor):
         check(self.stop != "end", "stop", "'fixed' or 'policy' for a one-shot head, which emits no END", self.stop)
         check(not baseline, "baseline", "False for a one-shot head, which REINFORCE cannot train", baseline)
         assert isinstance(module, OneShotHead)
+        for_sizes = getattr(module, "sizes", None)
+        what = f"built for sizes {self.sizes}, those of the predictor"
+        check(for_sizes is None or tuple(for_sizes) == self.sizes, "head", what, for_sizes)
         self.head = module
         self.probabilistic = module.probabilistic
 

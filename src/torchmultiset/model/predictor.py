@@ -49,11 +49,13 @@ class Predictor(nn.Module):
         module: A policy or a `OneShotHead` for that memory. With ``stop="end"`` a policy has one class more than
             `classes`.
         classes: Names of the classes, C of them.
-        max_size: Size of the largest multiset. No prediction is larger, except those of `OneStep` and
-            `RegressedCounts`, which round each class by itself, as in the paper.
+        max_size: Size of the largest multiset. No prediction is larger.
         stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head decides when to stop.
             ``"end"``: the policy emits END. A head has neither: ``"policy"`` leaves the size to it.
         baseline: Whether there is a value head, for REINFORCE.
+        min_size: Size of the smallest multiset. No prediction is smaller: a policy cannot stop before so many labels,
+            in training or prediction, and a head gives smaller multisets no probability. None: 0, or `max_size` with
+            ``stop="fixed"``.
 
     Example:
         >>> from torchmultiset.encoders import MLPEncoder
@@ -85,6 +87,7 @@ class Predictor(nn.Module):
         max_size: int,
         stop: Stop = "policy",
         baseline: bool = False,
+        min_size: int | None = None,
     ) -> None:
         super().__init__()
         check_one_of("stop", stop, get_args(Stop))
@@ -97,6 +100,11 @@ class Predictor(nn.Module):
         self.classes = tuple(classes)
         self.max_size = operator.index(max_size)
         self.stop = stop
+        default = self.max_size if stop == "fixed" else 0
+        self.min_size = default if min_size is None else operator.index(min_size)
+        check(0 <= self.min_size <= max_size, "min_size", f"from 0 to max_size = {max_size}", min_size)
+        one = f"max_size = {max_size} or None with stop 'fixed'"
+        check(stop != "fixed" or self.min_size == max_size, "min_size", one, min_size)
         self.record: dict[str, Any] = {}
         """What was saved with it."""
         self._add(module, baseline)
@@ -128,7 +136,7 @@ class Predictor(nn.Module):
     @property
     def sizes(self) -> tuple[int, int]:
         """Sizes of the smallest and of the largest multiset that can be predicted."""
-        return self.max_size if self.stop == "fixed" else 0, self.max_size
+        return self.min_size, self.max_size
 
     def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose) -> SequentialOutput:  # noqa: ARG002
         """Execute the policy, for training; see `SequentialPredictor.forward`.
@@ -270,6 +278,7 @@ class Predictor(nn.Module):
             "torchmultiset": __version__,
             "classes": self.classes,
             "max_size": self.max_size,
+            "min_size": self.min_size,
             "stop": self.stop,
             "encoder": describe(self.encoder, ENCODERS.classes),
             **self._description(),
@@ -320,6 +329,7 @@ class Predictor(nn.Module):
                     max_size=description["max_size"],
                     stop=description["stop"],
                     baseline="head" not in description and description["baseline"],
+                    min_size=description.get("min_size"),
                 )
             predictor.record = description["record"]
             if description["format"] == 1 and isinstance(module, OneShotHead):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchmultiset._checks import check
+from torchmultiset._memory import Memory, batch_size, repeat_memory
 from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
@@ -60,10 +63,13 @@ class SequentialPredictor(Predictor):
         """Execute the policy, for training."""
         return self.forward(x, choose)
 
-    def _roll_out(self, memory: Tensor, choose: Choose, *, early: bool) -> SequentialOutput:
-        until = self._finished if early and self.stop != "fixed" else None
+    def _roll_out(self, memory: Memory, choose: Choose, *, early: bool) -> SequentialOutput:
+        until = self._until_stopped() if early and self.stop != "fixed" else None
+        if self.end and self.min_size > 0:
+            choose = _not_before(self.min_size, choose)
         logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
-        return self._with_heads(logits, features, labels)
+        slots = torch.arange(logits.shape[1], device=logits.device)
+        return self._with_heads(logits, features, labels, too_small=(slots < self.min_size)[None])
 
     def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:
         """Scores of a policy that sees only counts, where these labels have been emitted; there is no rollout.
@@ -83,11 +89,18 @@ class SequentialPredictor(Predictor):
         state = self.policy.select(state, rows)._replace(named=emitted.flatten(0, 1))  # type: ignore[operator]
         step, _ = self.policy.step(state, None)  # type: ignore[operator]
         logits, features = (part.unflatten(0, emitted.shape[:2]) for part in step)
-        return self._with_heads(logits, features, torch.zeros(len(emitted), 0, dtype=torch.int64, device=logits.device))
+        labels = torch.zeros(len(emitted), 0, dtype=torch.int64, device=logits.device)
+        return self._with_heads(logits, features, labels, too_small=emitted.sum(-1) < self.min_size)
 
-    def _with_heads(self, logits: Tensor, features: Tensor, labels: Tensor) -> SequentialOutput:
+    def _with_heads(self, logits: Tensor, features: Tensor, labels: Tensor, *, too_small: Tensor) -> SequentialOutput:
+        """Apply the heads; where too few labels were emitted, stopping and END are ruled out."""
         stop = None if self.stop_head is None else self.stop_head(features)
         value = None if self.value_head is None else self.value_head(features)
+        if self.min_size > 0 and self.stop != "fixed":
+            stop = None if stop is None else stop.masked_fill(too_small, -torch.inf)
+            if self.end:
+                last = torch.arange(logits.shape[-1], device=logits.device) == len(self.classes)
+                logits = logits.masked_fill(too_small[..., None] & last, -torch.inf)
         return SequentialOutput(logits, features, labels, stop, value)
 
     def counts(self, output: SequentialOutput) -> Int64[Tensor, "b c"]:
@@ -116,7 +129,7 @@ class SequentialPredictor(Predictor):
         if callable(getattr(self.policy, "select", None)):
             confidence = self._search(beam).log_probability(memory, prediction.counts).exp()
         else:
-            confidence = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=memory.device)
+            confidence = prediction.counts.new_full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64)
         return prediction._replace(confidence=confidence), None
 
     @torch.no_grad()
@@ -147,8 +160,8 @@ class SequentialPredictor(Predictor):
         labels, stops = torch.rand(2, samples, self.steps, generator=generator, dtype=torch.float64)
         with self.evaluating():
             memory = self.encoder(x)
-            n = len(memory)
-            output = self._roll_out(memory.repeat_interleave(samples, 0), _by(labels.repeat(n, 1)), early=False)
+            n = batch_size(memory)
+            output = self._roll_out(repeat_memory(memory, samples), _by(labels.repeat(n, 1)), early=False)
             if output.stop is not None:  # a stop that was sampled is as sure as can be
                 drawn = stops.repeat(n, 1).to(output.stop.device) < output.stop.double().sigmoid()
                 output = output._replace(stop=torch.where(drawn, 1.0, -1.0))
@@ -181,13 +194,32 @@ class SequentialPredictor(Predictor):
         return until_size(size, output.labels.shape[1])
 
     def _search(self, beam: int) -> Search:
-        return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, self.end)  # type: ignore[arg-type]
+        return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, self.end, self.min_size)  # type: ignore[arg-type]
 
-    def _finished(self, step: Step, labels: Tensor) -> Tensor:
-        if self.stop_head is None:
-            return labels == len(self.classes)
-        done: Tensor = self.stop_head(step.features) > 0
-        return done
+    def _until_stopped(self) -> Callable[[Step, Tensor], Tensor]:
+        """Return a function that says which examples stop at a step of one rollout."""
+        slots = count()
+
+        def stopped(step: Step, labels: Tensor) -> Tensor:
+            if next(slots) < self.min_size:
+                return torch.zeros_like(labels, dtype=torch.bool)
+            if self.stop_head is None:
+                return labels == len(self.classes)
+            done: Tensor = self.stop_head(step.features) > 0
+            return done
+
+        return stopped
+
+
+def _not_before(size: int, choose: Choose) -> Choose:
+    """Rule out END, the last class, before there are `size` labels."""
+
+    def limited(t: int, logits: Tensor, named: Tensor) -> Tensor:
+        if t < size:
+            logits = torch.cat([logits[:, :-1], torch.full_like(logits[:, -1:], -torch.inf)], 1)
+        return choose(t, logits, named)
+
+    return limited
 
 
 def _by(draws: Float64[Tensor, "n t"]) -> Choose:
