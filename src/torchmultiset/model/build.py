@@ -36,6 +36,7 @@ def build_predictor(
     classes: Sequence[str],
     max_size: int,
     stop: Stop,
+    min_size: int | None = None,
     backbone: BackboneName | None = None,
     fingerprint: str | None = None,
 ) -> Predictor:
@@ -49,8 +50,9 @@ def build_predictor(
         classes: Names of the classes.
         max_size: Size of the largest multiset.
         stop: How a multiset ends.
-        backbone: Whose features the inputs are, if any.
-        fingerprint: Of that backbone, if it is known.
+        min_size: Size of the smallest multiset; None: 0, or `max_size` if the size is fixed.
+        backbone: Backbone whose features are the inputs, if any.
+        fingerprint: Fingerprint of that backbone, if it is known.
 
     Example:
         >>> predictor = build_predictor(ModelConfig(), ObjectiveConfig("multi"), shape=(1, 100, 100),
@@ -62,17 +64,19 @@ def build_predictor(
     model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
     num_classes = len(classes) + (stop == "end")
     encoder, memory = _encoder(model, shape, backbone, fingerprint)
+    if min_size is None:
+        min_size = max_size if stop == "fixed" else 0
     kind = objective.kind
     if kind.one_shot:
         what = f"left out with objective {objective.objective!r}, which trains a one-shot head"
         check(model.policy is None, "policy", what, model.policy)
-        module = _head(model, objective, num_classes, memory, max_size, stop)
+        module = _head(model, objective, num_classes, memory, (min_size, max_size))
     else:
         if kind.counts_only:
             one = f"'feed-forward' or 'transformer' with objective {objective.objective!r}, which needs a policy that"
             check(model.policy in ("feed-forward", "transformer"), "policy", f"{one} sees only counts", model.policy)
         module = _policy(model, num_classes, memory)
-    return Predictor(encoder, module, classes, max_size=max_size, stop=stop, baseline=kind.baseline)
+    return Predictor(encoder, module, classes, max_size=max_size, min_size=min_size, stop=stop, baseline=kind.baseline)
 
 
 def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
@@ -216,19 +220,22 @@ def _encoder(
 def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn.Module:
     check_one_of("policy", model.policy, get_args(PolicyName))
     spatial, kind = len(memory) == 3, model.policy
+    pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
     if kind == "conv-lstm":
         check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for inputs without space", kind)
         channels, height, width = memory
         norm: Literal["layer"] | None = None if model.policy_norm == "none" else "layer"
         shape = (channels, height, width)
-        return ConvLSTMPolicy(num_classes, shape, hidden=model.hidden, layers=model.layers, norm=norm)
+        return ConvLSTMPolicy(num_classes, shape, hidden=model.hidden, layers=model.layers, norm=norm, **pooled)
     if kind == "lstm":
         check(not spatial, "policy", "'conv-lstm', 'feed-forward' or 'transformer' for images", kind)
-        return LSTMPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)
+        return LSTMPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers, **pooled)
     if kind == "feed-forward":
-        return FeedForwardPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)
+        return FeedForwardPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers, **pooled)
     places = memory[1] * memory[2] if spatial else 1
-    return TransformerPolicy(num_classes, memory[0], places=places, width=model.hidden, layers=model.layers)
+    return TransformerPolicy(
+        num_classes, memory[0], places=places, width=model.hidden, layers=model.layers, dropout=model.dropout
+    )
 
 
 def _head(
@@ -236,20 +243,23 @@ def _head(
     objective: ObjectiveConfig,
     num_classes: int,
     memory: tuple[int, ...],
-    max_size: int,
-    stop: Stop,
+    sizes: tuple[int, int],
 ) -> nn.Module:
     name, features, spatial = objective.objective, memory[0], len(memory) == 3
+    max_size = sizes[1]
+    pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
     if name == "one-step":
-        return OneStep(num_classes, features)
+        return OneStep(num_classes, features, **pooled)
     # Twice the channels and a layer more, for the four gates that a ConvLSTM has in their place.
     width, layers = 2 * model.hidden, model.layers + 1
     if name == "hungarian":
         places = memory[1] * memory[2] if spatial else 1
-        return Slots(num_classes, features, slots=max_size, places=places, width=width, layers=layers)
+        return Slots(
+            num_classes, features, slots=max_size, places=places, width=width, layers=layers, dropout=model.dropout
+        )
     if name == "power":
-        min_size = max_size if stop == "fixed" else 0
-        return PowerMultiset(num_classes, features, max_size=max_size, min_size=min_size, hidden=2 * width)
+        least, most = sizes
+        return PowerMultiset(num_classes, features, max_size=most, min_size=least, hidden=2 * width, **pooled)
     head = objective.count_head
     kind: Any = COUNT_HEADS[head]
     if kind is CellCounts:
@@ -259,7 +269,17 @@ def _head(
         few = f"{others} for multisets of up to {max_size} labels: a map of {number} cells cannot count as many"
         check(number >= max_size, "count_head", few, head)
         return CellCounts(
-            num_classes, features, hidden=width, layers=layers, norm=None if model.norm == "none" else "batch"
+            num_classes,
+            features,
+            hidden=width,
+            layers=layers,
+            norm=None if model.norm == "none" else "batch",
+            dropout=model.dropout,
+            sizes=sizes,
+            size_potential=model.size_potential,
+            joint_states=model.joint_states,
         )
-    made: nn.Module = kind(num_classes, features, most=max_size) if kind is CountTable else kind(num_classes, features)
+    if kind is CountTable:
+        pooled |= {"most": max_size, "sizes": sizes, "size_potential": model.size_potential}
+    made: nn.Module = kind(num_classes, features, **pooled)
     return made

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 
 from torchmultiset._checks import check
+from torchmultiset._pooling import PoolKind
 from torchmultiset.model.objectives import CONTEXT, Objective
 from torchmultiset.model.predictor import Stop
 from torchmultiset.model.registry import ENCODERS, OBJECTIVES, POLICIES
@@ -61,9 +62,21 @@ class ModelConfig:
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = "layer"
     """Normalisation of a ConvLSTM's pooled features, before classifier, stop and value head; the paper has none."""
+    pool: PoolKind = "mean"
+    """How the positions of a map are pooled by heads and policies that read one vector: their mean (the paper's), their
+    maximum, both, or a learned weighted mean."""
+    dropout: float = 0.0
+    """Probability with which features are dropped in training, before the classifier."""
+    size_potential: bool = False
+    """Whether count heads learn a weight for each size of a multiset."""
+    joint_states: int = 0
+    """For count heads on maps: classes compete for the cells, for multisets of up to so many sub-multisets. 0: counts
+    of different classes are independent."""
     stop: Stop | None = None
     """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
+    min_size: int | None = None
+    """Smallest number of labels of a predicted multiset. auto: that of the training data."""
     max_size: int | None = None
     """Largest number of labels of a predicted multiset. auto: that of the training data."""
     start_from: str | None = None

@@ -70,6 +70,7 @@ class ResolvedModel(ModelConfig):
 
     channels: tuple[int, ...] = ()
     stop: Stop = "policy"
+    min_size: int = 0
     max_size: int = 1
 
 

@@ -82,6 +82,11 @@ def resolve(
         raise ValueError(
             f"max_size must be at least {most}, the size of the largest training example, but is {max_size}"
         )
+    min_size = min(least, max_size) if model.min_size is None else model.min_size
+    if min_size > least:
+        raise ValueError(
+            f"min_size must be at most {least}, the size of the smallest training example, but is {min_size}"
+        )
     backbone = data.backbone != "none"
     if objective.objective is None:
         objective, model, why = resolve_objective(
@@ -96,6 +101,8 @@ def resolve(
         marginal = "marginal needs a policy that sees only counts"
         reason = marginal if objective.objective == "marginal" else by_shape
         choices.append(Choice("policy", str(kinds.policy), reason))
+    if model.min_size is None and least:
+        choices.append(Choice("min_size", str(least), "the size of the smallest training multiset"))
     if model.max_size is None:
         choices.append(Choice("max_size", str(most), "the size of the largest training multiset"))
     stop = resolve_stop(model.stop, least, max_size)
@@ -103,7 +110,12 @@ def resolve(
         sized = f"training multisets have {most if least == most else f'{least} to {most}'} labels"
         one = f"all {sized}" if stop == "fixed" else f"{sized}, and max_size is {max_size}"
         choices.append(Choice("stop", stop, sized if least < most else one))
-    values = asdict(kinds) | {"channels": kinds.channels or CHANNELS, "stop": stop, "max_size": max_size}
+    values = asdict(kinds) | {
+        "channels": kinds.channels or CHANNELS,
+        "stop": stop,
+        "min_size": min_size,
+        "max_size": max_size,
+    }
     optim, more = _resolve_optim(config.optim, len(train), shape)
     return ResolvedConfig(data, ResolvedModel(**values), objective, optim, config.seed), (*choices, *more)
 
@@ -175,7 +187,7 @@ def resolve_objective(
     if model.policy is not None or model.stop == "end":
         return chosen("multi", "it trains a policy without imposing an order")
     if backbone and max_size <= _FEW and objective.count_head is None:
-        number, shared = (0, 0.0) if counts is None else (_possible(counts, max_size, model.stop), _shared(counts))
+        number, shared = (0, 0.0) if counts is None else (_possible(counts, max_size), _shared(counts))
         if number <= MOST_MULTISETS and shared >= _SHARED:
             each = f"a class for each of {number:,} multisets scored highest on photographs"
             return chosen("power", f"{each}, and {shared:.0%} of the examples share theirs with another")
@@ -199,10 +211,9 @@ def resolve_objective(
     return chosen("counts", why, *finer)
 
 
-def _possible(counts: Int64[np.ndarray, "n c"], max_size: int, stop: str | None) -> int:
+def _possible(counts: Int64[np.ndarray, "n c"], max_size: int) -> int:
     """Return how many multisets a model of such data can predict."""
-    fixed = stop in (None, "fixed") and bool((counts.sum(1) == max_size).all())
-    return how_many(counts.shape[1], max_size, min_size=max_size if fixed else 0)
+    return how_many(counts.shape[1], max_size, min_size=int(counts.sum(1).min()))
 
 
 def _shared(counts: Int64[np.ndarray, "n c"]) -> float:

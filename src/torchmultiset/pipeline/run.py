@@ -174,6 +174,7 @@ def _build(task: Task) -> Predictor:
         shape=task.shape,
         classes=task.splits["train"].classes,
         max_size=config.model.max_size,
+        min_size=config.model.min_size,
         stop=config.model.stop,
         backbone=None if backbone == "none" else backbone,
         fingerprint=task.fingerprint,
