@@ -279,11 +279,6 @@ def test_what_does_not_go_together_is_refused(arguments, message):
         ("multi-task", {}, "objective must be one of 'multi', 'rl', 'dm-l1', 'dm-kl', 'seq', 'one-step'"),
         ("multi", {"strategy": "beam"}, "strategy must be one of"),
         ("seq", {"rank": "alphabetical"}, "rank must be one of"),
-        (
-            "marginal",
-            {"marginal_bound": 2},
-            r"all 8 parts of a multiset of 3 labels, and the largest size allowed is 2 \(marginal_bound\)",
-        ),
     ],
 )
 def test_unknown_names_are_refused(name, changes, message):

@@ -7,6 +7,7 @@ from torchmultiset.distributions._cells import (
     joint_states,
 )
 from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial, size_log_probabilities
+from torchmultiset.distributions._mixture import MixtureBelief
 from torchmultiset.distributions._multisets import Belief, IndependentCounts, ListedMultisets, Ranked
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "CellJoint",
     "IndependentCounts",
     "ListedMultisets",
+    "MixtureBelief",
     "Ranked",
     "cell_joint_log_probability",
     "cell_log_probabilities",

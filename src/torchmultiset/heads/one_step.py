@@ -108,7 +108,7 @@ def nearest_counts(rates: Float[Tensor, "b c"], least: int, most: int) -> Int64[
     Example:
         >>> nearest_counts(torch.tensor([[0.4, 0.3, 0.0], [1.6, 0.7, 1.2]]), least=1, most=3)
         tensor([[1, 0, 0],
-                [2, 0, 1]])
+                [1, 1, 1]])
     """
     counts = round_counts(rates)
     size = cardinality(counts)

@@ -20,7 +20,14 @@ from torchmultiset.distributions import (
 from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
 from torchmultiset.multiset import cardinality
 
-__all__ = ["cell_count_loss", "cell_joint_loss", "count_table_loss", "poisson_count_loss", "sized_count_loss"]
+__all__ = [
+    "cell_count_loss",
+    "cell_joint_loss",
+    "count_mixture_loss",
+    "count_table_loss",
+    "poisson_count_loss",
+    "sized_count_loss",
+]
 
 
 def cell_count_loss(
@@ -226,6 +233,56 @@ def sized_count_loss(
         log_sizes = log_sizes + scores
         log_weight = log_weight + scores.gather(1, cardinality(target)[:, None]).squeeze(1)
     return reduce(log_sizes[:, min_size:].logsumexp(-1) - log_weight, reduction)
+
+
+def count_mixture_loss(
+    tables: Float[Tensor, "b k c m"],
+    gates: Float[Tensor, "b k"],
+    target: Int64[Tensor, "b c"],
+    *,
+    min_size: int = 0,
+    size_scores: Float[Tensor, "*b m"] | None = None,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "*r"]:
+    r"""Compute the negative log-likelihood of a mixture of K tables of counts.
+
+    .. math::
+        -\log \sum_{k=1}^{K} g_k\, p_k(\mathcal{Y}), \qquad g = \operatorname{softmax}(\text{gates})
+
+    with :math:`p_k` as in `sized_count_loss`, normalised over the sizes that can occur.
+
+    Args:
+        tables: Scores (B, K, C, M + 1) of the counts 0 to M of each class in each component.
+        gates: Scores (B, K) of the components.
+        target: Counts (B, C) of `min_size` to M labels.
+        min_size: Size of the smallest multiset that can occur; the largest has M labels.
+        size_scores: Size potential s, (M + 1,) or (B, M + 1), of all components; None: 0.
+        reduction: Reduction over the batch.
+
+    Returns:
+        Scalar, or (B,) for ``reduction="none"``.
+
+    Example:
+        >>> count_mixture_loss(torch.zeros(1, 2, 3, 2), torch.zeros(1, 2), torch.tensor([[0, 1, 0]]))  # one of four
+        tensor(1.3863)
+
+    Reference:
+        Li, Wang, Pavlu and Aslam, "Conditional Bernoulli Mixtures for Multi-label Classification", ICML 2016.
+    """
+    check_counts("target", target)
+    check_float("tables", tables, "(B, K, C, M + 1)", like=(target.shape[0], None, target.shape[1], None))
+    components = tables.shape[1]
+    check_float("gates", gates, "(B, K)", like=(target.shape[0], components))
+    if size_scores is not None and size_scores.ndim == 2:
+        size_scores = size_scores.repeat_interleave(components, 0)
+    each = sized_count_loss(
+        log_policy(tables).flatten(0, 1),
+        target.repeat_interleave(components, 0),
+        min_size=min_size,
+        size_scores=size_scores,
+        reduction="none",
+    )
+    return reduce(-(log_policy(gates) - each.view(-1, components)).logsumexp(-1), reduction)
 
 
 def poisson_count_loss(

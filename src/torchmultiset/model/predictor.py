@@ -29,8 +29,10 @@ from torchmultiset.model.shipped import locate
 from torchmultiset.multiset import to_labels
 from torchmultiset.rollout import Choose
 
-__all__ = ["BEAM", "Predictor", "Stop", "read_description"]
+__all__ = ["BEAM", "Decoding", "Predictor", "Stop", "read_description"]
 
+Decoding: TypeAlias = Literal["greedy", "search"]
+"""How a multiset is predicted: step by step (a head: by its own rule), or as the most probable one that is found."""
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
 """How a multiset ends: at a fixed size, where a stop head decides, or with an END class."""
 
@@ -56,6 +58,9 @@ class Predictor(nn.Module):
         min_size: Size of the smallest multiset. No prediction is smaller: a policy cannot stop before so many labels,
             in training or prediction, and a head gives smaller multisets no probability. None: 0, or `max_size` with
             ``stop="fixed"``.
+        decoding: ``"greedy"``: a policy emits the most probable label at each step, a head predicts by its own rule,
+            such as the class of each slot. ``"search"``: the most probable multiset, exactly for a head, by a beam
+            search for a policy. It can be changed later, and is saved.
 
     Example:
         >>> from torchmultiset.encoders import MLPEncoder
@@ -88,6 +93,7 @@ class Predictor(nn.Module):
         stop: Stop = "policy",
         baseline: bool = False,
         min_size: int | None = None,
+        decoding: Decoding = "greedy",
     ) -> None:
         super().__init__()
         check_one_of("stop", stop, get_args(Stop))
@@ -108,6 +114,19 @@ class Predictor(nn.Module):
         self.record: dict[str, Any] = {}
         """What was saved with it."""
         self._add(module, baseline)
+        self.decoding = decoding
+
+    @property
+    def decoding(self) -> Decoding:
+        """How a multiset is predicted: ``"greedy"`` or ``"search"``."""
+        return self._decoding
+
+    @decoding.setter
+    def decoding(self, value: Decoding) -> None:
+        check_one_of("decoding", value, get_args(Decoding))
+        able = self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
+        check(value == "greedy" or able, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
+        self._decoding: Decoding = value
 
     def _add(self, module: nn.Module, baseline: bool) -> None:
         """Take the policy or the head, and make what goes with it."""
@@ -138,7 +157,7 @@ class Predictor(nn.Module):
         """Sizes of the smallest and of the largest multiset that can be predicted."""
         return self.min_size, self.max_size
 
-    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose) -> SequentialOutput:  # noqa: ARG002
+    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:  # noqa: ARG002
         """Execute the policy, for training; see `SequentialPredictor.forward`.
 
         Raises:
@@ -237,7 +256,7 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
-        """Predicted counts (B, C), decoded greedily."""
+        """Predicted counts (B, C), decoded as `decoding` says."""
         with self.evaluating():
             return self.decode(x).counts
 
@@ -253,15 +272,16 @@ class Predictor(nn.Module):
 
         Args:
             x: Inputs.
-            best: Search for so many most probable multisets, and predict the first of them; 0: decode greedily.
+            best: Search for so many most probable multisets, and predict the first of them; 0: as `decoding` says.
             beam: As for `search`, which also gives the confidence. Wider is more exact and takes longer.
         """
         with self.evaluating():
-            prediction, ranked = self._decode_and_rank(x, best, beam)
+            prediction, ranked = self._decode_and_rank(x, max(best, int(self.decoding == "search")), beam)
         if ranked is None:
             return prediction
         confidence = ranked.log_probability[:, 0].exp()
-        return prediction._replace(counts=ranked.counts[:, 0], confidence=confidence, best=ranked)
+        shown = ranked if best else None
+        return prediction._replace(counts=ranked.counts[:, 0], confidence=confidence, best=shown)
 
     def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
         """Write the predictor to a folder: weights as safetensors, and ``predictor.json`` with all the rest.
@@ -280,6 +300,7 @@ class Predictor(nn.Module):
             "max_size": self.max_size,
             "min_size": self.min_size,
             "stop": self.stop,
+            "decoding": self.decoding,
             "encoder": describe(self.encoder, ENCODERS.classes),
             **self._description(),
         }
@@ -330,6 +351,7 @@ class Predictor(nn.Module):
                     stop=description["stop"],
                     baseline="head" not in description and description["baseline"],
                     min_size=description.get("min_size"),
+                    decoding=description.get("decoding", "greedy"),
                 )
             predictor.record = description["record"]
             if description["format"] == 1 and isinstance(module, OneShotHead):

@@ -18,7 +18,7 @@ from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
 from torchmultiset.model.outputs import Prediction, SequentialOutput
-from torchmultiset.model.predictor import Predictor, declared
+from torchmultiset.model.predictor import BEAM, Predictor, declared
 from torchmultiset.model.registry import POLICIES
 from torchmultiset.model.serialization import describe
 from torchmultiset.multiset import from_labels
@@ -59,9 +59,16 @@ class SequentialPredictor(Predictor):
         """
         return self._roll_out(self.encoder(x), choose, early=early)
 
-    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose) -> SequentialOutput:
-        """Execute the policy, for training."""
-        return self.forward(x, choose)
+    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:
+        """Execute the policy, for training.
+
+        Args:
+            x: Inputs.
+            choose: How to choose a label from the scores.
+            repeats: Number of rollouts of each input, one after another; it is encoded once.
+        """
+        memory = self.encoder(x)
+        return self._roll_out(memory if repeats == 1 else repeat_memory(memory, repeats), choose, early=False)
 
     def _roll_out(self, memory: Memory, choose: Choose, *, early: bool) -> SequentialOutput:
         until = self._until_stopped() if early and self.stop != "fixed" else None
@@ -108,8 +115,13 @@ class SequentialPredictor(Predictor):
         return from_labels(output.labels, len(self.classes), where=self._kept(output))
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
-        """Decode greedily, with the distribution at each step, but no confidence."""
-        return self._explained(self.forward(x, early=True))
+        """Decode as `decoding` says, with the distribution at each step of greedy decoding, but no confidence."""
+        memory = self.encoder(x)
+        prediction = self._explained(self._roll_out(memory, greedy, early=True))
+        if self.decoding == "greedy":
+            return prediction
+        ranked = self._search(BEAM).ranked(memory, 1, among=prediction.counts)
+        return prediction._replace(counts=ranked.counts[:, 0])
 
     def _explained(self, output: SequentialOutput) -> Prediction:
         return Prediction(
@@ -169,7 +181,13 @@ class SequentialPredictor(Predictor):
         return one_hot(counts, self.max_size + 1).double().mean(1)
 
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
-        """Counts, the sequence of labels, and probabilities."""
+        """Counts, the sequence of labels, and probabilities.
+
+        Raises:
+            ValueError: The predictor searches, which a graph cannot.
+        """
+        what = "'greedy' for a graph, which cannot search: set predictor.decoding = 'greedy'"
+        check(self.decoding == "greedy", "decoding", what, self.decoding)
         output = self.forward(x)
         counts = self.counts(output)
         # The labels of a prediction are the first ones, as many as its counts come to.

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torchmultiset._checks import given
 from torchmultiset.data import Batch
 from torchmultiset.distributions import joint_states
-from torchmultiset.heads import CellCounts, CountTable, PoissonCounts, RegressedCounts
+from torchmultiset.heads import CellCounts, CountMixture, CountTable, PoissonCounts, RegressedCounts
 from torchmultiset.losses import (
     cell_count_loss,
     cell_joint_loss,
+    count_mixture_loss,
     count_regression_loss,
     count_table_loss,
     poisson_count_loss,
@@ -40,11 +41,17 @@ def _cell_loss(head: CellCounts, scores: Tensor, target: Tensor) -> Tensor:
     return cell_count_loss(scores, target, sizes=head.sizes, size_scores=head.size_scores)
 
 
+def _mixture_loss(head: CountMixture, scores: Tensor, target: Tensor) -> Tensor:
+    tables, gates = head.split(scores)
+    return count_mixture_loss(tables, gates, target, min_size=head.sizes[0], size_scores=head.size_scores)
+
+
 _LOSSES: Mapping[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
     CellCounts: lambda head, scores, target: _cell_loss(head, scores, target),
     CountTable: lambda head, scores, target: count_table_loss(
         scores, target, min_size=head.sizes and head.sizes[0], size_scores=head.size_scores
     ),
+    CountMixture: lambda head, scores, target: _mixture_loss(head, scores, target),
     PoissonCounts: lambda _, scores, target: poisson_count_loss(scores.squeeze(-1), target),
     RegressedCounts: lambda _, scores, target: count_regression_loss(scores.squeeze(-1), target),
 }
