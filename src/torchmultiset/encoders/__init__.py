@@ -2,6 +2,7 @@
 
 from torchmultiset.encoders.backbone import Backbone
 from torchmultiset.encoders.conv import ConvEncoder
+from torchmultiset.encoders.finetuned import FinetunedBackbone
 from torchmultiset.encoders.mlp import MLPEncoder
 from torchmultiset.encoders.onnx import onnx_backbone
 from torchmultiset.encoders.pretrained import PretrainedEncoder, backbone_channels, make_backbone
@@ -9,6 +10,7 @@ from torchmultiset.encoders.pretrained import PretrainedEncoder, backbone_channe
 __all__ = [
     "Backbone",
     "ConvEncoder",
+    "FinetunedBackbone",
     "MLPEncoder",
     "PretrainedEncoder",
     "backbone_channels",

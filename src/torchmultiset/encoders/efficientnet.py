@@ -70,6 +70,9 @@ class EfficientNetLite(Trunk):
         torch.Size([1, 432, 4, 4])
     """
 
+    stages_below = {8: 3, 16: 4, 32: 6}  # noqa: RUF012
+    mean, std = MEAN, STD
+
     def __init__(self, number: int = 0, strides: Sequence[int] = (32,)) -> None:
         super().__init__(strides)
         check_one_of("number", number, range(len(SCALES)))
@@ -90,6 +93,11 @@ class EfficientNetLite(Trunk):
             *(nn.Sequential(*stage) for stage in blocks),
             _Layer(network._conv_head, network._bn1),
         ]
+
+    def costly(self) -> list[Tensor]:
+        """Return the depthwise kernels and their scales."""
+        blocks = [block for block in self.network._blocks if isinstance(block, _Block)]
+        return [weight for block in blocks for weight in (block._depthwise_conv.weight, block._bn1.weight)]
 
 
 def efficientnet_lite(number: int, *, strides: Sequence[int] = (32,)) -> Backbone:
@@ -113,7 +121,7 @@ def efficientnet_lite(number: int, *, strides: Sequence[int] = (32,)) -> Backbon
         ) from error
     file = getattr(package, f"EfficientnetLite{number}ModelFile")
     load_weights(trunk.network, file.get_model_file_path(), ignore="_fc.")
-    return Backbone(trunk, name=f"efficientnet-lite{number}", channels=trunk.channels, mean=MEAN, std=STD)
+    return Backbone(trunk, name=f"efficientnet-lite{number}", channels=trunk.channels, mean=trunk.mean, std=trunk.std)
 
 
 def efficientnet_lite0(*, strides: Sequence[int] = (32,), progress: bool = False) -> Backbone:  # noqa: ARG001

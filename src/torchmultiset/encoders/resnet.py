@@ -42,7 +42,7 @@ def resnet34(
     trunk = ResNet34(strides)
     if weights is not None:
         load_weights(trunk, _download(progress) if weights == "imagenet" else weights, ignore="fc.")
-    return Backbone(trunk, name="resnet34", channels=trunk.channels, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return Backbone(trunk, name="resnet34", channels=trunk.channels, mean=trunk.mean, std=trunk.std)
 
 
 class ResNet34(Trunk):
@@ -54,6 +54,8 @@ class ResNet34(Trunk):
         strides: Strides of the map that it computes.
     """
 
+    mean, std = IMAGENET_MEAN, IMAGENET_STD
+    stages_below = {8: 2, 16: 3, 32: 4}  # noqa: RUF012
     taps = {8: (3, 128), 16: (4, 256), 32: (5, 512)}  # noqa: RUF012
 
     def __init__(self, strides: Sequence[int] = (32,)) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d, interpolate
 
 from torchmultiset._checks import check
 
-__all__ = ["Trunk", "conv_norm", "join"]
+__all__ = ["Trunk", "conv_norm", "join", "run_stages"]
 
 
 class Trunk(nn.Module, ABC):
@@ -32,15 +32,24 @@ class Trunk(nn.Module, ABC):
     joined_taps: Mapping[int, tuple[int, int]] = {}
     """Taps used instead of `taps` if several strides are joined, where a narrower map saves space."""
 
+    stages_below: Mapping[int, int]
+    """Stride -> number of stages whose outputs are finer."""
+    mean: tuple[float, ...]
+    """Mean of the red, green and blue values in [0, 1] that the network was trained with."""
+    std: tuple[float, ...]
+    """Standard deviation, likewise."""
+
     def __init__(self, strides: Sequence[int] = (32,)) -> None:
         super().__init__()
         self.strides = tuple(strides)
-        self.frozen = 0
-        """Number of stages, from the first, that are run without recording gradients."""
 
     @abstractmethod
     def stages(self) -> Sequence[nn.Module]:
         """Return the stages in order. A stage is called with the output of the one before."""
+
+    def costly(self) -> list[Tensor]:
+        """Return parameters whose gradients take much time in relation to their number."""
+        return []
 
     def used(self) -> list[tuple[int, int]]:
         """Return the number of stages and the number of channels for each of the strides."""
@@ -57,17 +66,29 @@ class Trunk(nn.Module, ABC):
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d i j"]:
         """Compute the joined map of normalised images (B, 3, H, W): (B, channels, h, w)."""
-        ends = [end for end, _ in self.used()]
-        maps = []
-        for number, stage in enumerate(self.stages()[: ends[-1]], start=1):
-            if number <= self.frozen:
-                with torch.no_grad():
-                    x = stage(x)
-            else:
-                x = stage(x)
-            if number in ends:
-                maps.append(x)
-        return join(maps)
+        return run_stages(self.stages(), [end for end, _ in self.used()], x)
+
+
+def run_stages(
+    stages: Iterable[nn.Module], ends: Sequence[int], x: Float[Tensor, "b 3 h w"], *, frozen: int = 0
+) -> Float[Tensor, "b d i j"]:
+    """Run stages in order and join some of their outputs.
+
+    Args:
+        stages: The stages.
+        ends: Numbers of stages, in increasing order, after which an output is used.
+        x: Input of the first stage.
+        frozen: Number of stages, from the first, that are run without recording gradients.
+    """
+    maps = []
+    for number, stage in enumerate(stages, start=1):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and number > frozen):
+            x = stage(x)
+        if number in ends:
+            maps.append(x)
+        if number == ends[-1]:
+            break
+    return join(maps)
 
 
 def join(maps: Sequence[Float[Tensor, "b _ _ _"]]) -> Float[Tensor, "b d h w"]:
@@ -134,4 +155,4 @@ class _FixedWeight(torch.autograd.Function):
             of_x, _, _ = torch.ops.aten.convolution_backward(
                 grad, x, weight, None, stride, padding, [1, 1], False, [0, 0], groups, mask
             )
-        return of_x, None, grad.sum((0, 2, 3), dtype=torch.float32), None, None, None
+        return of_x, None, grad.sum((0, 2, 3), dtype=torch.promote_types(grad.dtype, torch.float32)), None, None, None
