@@ -19,7 +19,7 @@ Only `scale` above 1 can: then up to a tenth of the image is cut off on each sid
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -32,11 +32,17 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset.data.examples import Batch
 from torchmultiset.multiset import from_labels
 
-__all__ = ["FAMILIES", "Family", "PhotoAugmentation", "augment_photos", "join_photos"]
+__all__ = ["FAMILIES", "PHOTO_FAMILIES", "Family", "PhotoAugmentation", "augment_photos", "join_photos"]
 
 Family: TypeAlias = Literal["flip", "rotation", "turn", "scale", "shift", "colour"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 """All families, in the order of the table above."""
+PHOTO_FAMILIES: Mapping[str, tuple[Family, ...]] = {
+    "photo": ("rotation", "scale", "shift", "colour"),
+    "photo-flip": ("flip", "rotation", "scale", "shift", "colour"),
+    "photo-turn": ("turn", "scale", "shift", "colour"),
+}
+"""Sets of families by the name of the setting `augment`."""
 
 _DEGREES = 20
 _SCALE = 1.25

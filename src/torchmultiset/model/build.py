@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
-from torchmultiset.encoders.pretrained import BackboneName
+from torchmultiset.encoders import ConvEncoder, FinetunedBackbone, MLPEncoder, PretrainedEncoder
+from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
 from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
@@ -37,8 +38,10 @@ def build_predictor(
     max_size: int,
     stop: Stop,
     min_size: int | None = None,
-    backbone: BackboneName | None = None,
+    backbone: str | None = None,
     fingerprint: str | None = None,
+    strides: Sequence[int] = (32,),
+    finetune: Trainable = "none",
 ) -> Predictor:
     """A new predictor.
 
@@ -53,6 +56,8 @@ def build_predictor(
         min_size: Size of the smallest multiset; None: 0, or `max_size` if the size is fixed.
         backbone: Backbone whose features are the inputs, if any.
         fingerprint: Fingerprint of that backbone, if it is known.
+        strides: Strides of the backbone's map.
+        finetune: Stages of the backbone that are trained; the inputs are then images, not features.
 
     Example:
         >>> predictor = build_predictor(ModelConfig(), ObjectiveConfig("multi"), shape=(1, 100, 100),
@@ -63,7 +68,10 @@ def build_predictor(
     check_together(objective, stop)
     model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
     num_classes = len(classes) + (stop == "end")
-    encoder, memory = _encoder(model, shape, backbone, fingerprint)
+    if backbone is not None and finetune != "none":
+        encoder, memory = _finetuned(model, shape, backbone, strides, finetune)
+    else:
+        encoder, memory = _encoder(model, shape, backbone, fingerprint, strides)
     if min_size is None:
         min_size = max_size if stop == "fixed" else 0
     kind = objective.kind
@@ -191,18 +199,31 @@ def check_together(objective: ObjectiveConfig, stop: str) -> None:
         )
 
 
+def _finetuned(
+    model: ModelConfig, shape: tuple[int, ...], backbone: str, strides: Sequence[int], finetune: Trainable
+) -> tuple[nn.Module, tuple[int, ...]]:
+    check(len(shape) == 3, "finetune", "'none' for inputs that are not images", finetune)
+    encoder = FinetunedBackbone.pretrained(backbone, width=model.units[-1], strides=strides, trainable=finetune)
+    with torch.no_grad():
+        memory = encoder(torch.zeros(1, *shape, dtype=torch.uint8))
+    return encoder, tuple(memory.shape[1:])
+
+
 def _encoder(
     model: ModelConfig,
     shape: tuple[int, ...],
-    backbone: BackboneName | None,
+    backbone: str | None,
     fingerprint: str | None,
+    strides: Sequence[int],
 ) -> tuple[nn.Module, tuple[int, ...]]:
-    """The encoder, and the shape of its memory."""
+    """Return the encoder, and the shape of its memory."""
     check_one_of("encoder", model.encoder, (None, *get_args(EncoderName)))
     check_one_of("norm", model.norm, get_args(Norm))
     if backbone is not None:
         check(model.encoder is None, "encoder", "left out with a backbone, which takes its place", model.encoder)
-        encoder = PretrainedEncoder(backbone, width=model.units[-1], fingerprint=fingerprint)
+        encoder = PretrainedEncoder(
+            backbone, width=model.units[-1], fingerprint=fingerprint, strides=tuple(strides), channels=shape[0]
+        )
         fits = len(shape) == 3 and shape[0] == encoder.channels
         check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
         return encoder, (model.units[-1], *shape[1:])

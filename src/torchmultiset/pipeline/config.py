@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
-from torchmultiset.encoders.pretrained import BackboneName
+from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.predictor import Stop
 from torchmultiset.training.config import OptimConfig, ResolvedOptim
@@ -28,13 +28,22 @@ class DataConfig:
     mnist: str = ""
     """Where the digits come from: a folder with MNIST's four files, `bundled` or `download`. Empty: as for `multiset
     data build`."""
-    backbone: Literal["none", BackboneName] | None = None
-    """Frozen pretrained network whose features replace the images; computed once and cached. auto: one for photographs,
-    if it is installed."""
+    backbone: str | None = None
+    """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the path
+    of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if it is installed."""
+    strides: tuple[int, ...] = (32,)
+    """Strides of the backbone's map: 8, 16 or 32, or several of them, which are joined; finer maps for small objects."""
+    finetune: Trainable = "none"
+    """Stages of the backbone that are trained with the model, from the last one down; none: features are frozen."""
+    views: int = 0
+    """Number of augmented views of each training image in the feature cache of a frozen backbone; see augment."""
     image_size: int | None = None
     """Side in pixels to which images of your own are resized. auto: by the sizes of the images."""
     grey: bool = False
     """Read images of your own without colour: one channel in place of three."""
+    holdout: str = "validation"
+    """Examples that choose the epoch: the validation split; "2/3" for part 2 of 3 of the training and validation data
+    (cross-validation); or "none", which trains on both and keeps the last epoch."""
     fresh: bool = False
     """For MNIST Multi: new training images in each epoch after the first, made of the same digits."""
     distort: bool = False
@@ -60,7 +69,7 @@ class ResolvedData(DataConfig):
     """Data settings of a run, in which everything is set."""
 
     data: str = ""
-    backbone: Literal["none", BackboneName] = "none"
+    backbone: str = "none"
     image_size: int = 224
 
 

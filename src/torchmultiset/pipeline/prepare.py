@@ -19,6 +19,8 @@ from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import glance, read_manifest
+from torchmultiset.data.photos import PHOTO_FAMILIES
+from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
@@ -98,7 +100,7 @@ def check_config(config: Any) -> None:
             check(_LEAST[name] <= value < float("inf"), name, f"at least {_LEAST[name]}", value)
         if name == "lr":
             check(0 < value < float("inf"), name, "more than 0", value)
-        if name in ("channels", "units"):
+        if name in ("channels", "units", "strides"):
             check(len(value) >= 1 and min(value) >= 1, name, "at least one number, each at least 1", value)
 
 
@@ -131,19 +133,23 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             f" {'it' if len(pictures['train']) == 1 else 'them'}: add training examples with labels"
         )
     _refuse_changes(data, config.optim.augment, pictures["train"])
+    if data.holdout != "validation":
+        pictures = _held_out(pictures, data.holdout)
     fresh = None
     if data.fresh:
         fresh = fresh_epochs(
             data.data, seed=config.seed, mnist=data.mnist or None, distorted=data.distort, elastic=data.elastic
         )
     splits, fingerprint = pictures, None
-    if data.backbone != "none":
-        backbone, size = make_backbone(data.backbone, progress=progress), data.image_size
+    if data.backbone != "none" and data.finetune == "none":
+        backbone, size = make_backbone(data.backbone, strides=data.strides, progress=progress), data.image_size
         fingerprint = backbone.fingerprint()
         splits = {
             name: features_of(examples, name, path, backbone, size, progress=progress)
             for name, examples in pictures.items()
         }
+        if data.views:
+            splits["train"], fresh = _views(config, pictures["train"], path, backbone, size, progress)
     shape, picture = (examples["train"].inputs[np.array([0])].shape[1:] for examples in (splits, pictures))
     resolved, more = resolve(config, data, splits["train"], shape)
     return Task(resolved, splits, pictures, shape, picture, (*choices, *more), data_record(path), fingerprint, fresh)
@@ -164,11 +170,57 @@ def features_of(
     """
     if not len(examples):
         return examples
-    path = Path(data)
-    folder = path.with_name(f"{path.stem}-{backbone.name}-{image_size}")
+    folder = _feature_folder(data, backbone, image_size)
     keys = examples.ids or [f"{split} {i}" for i in range(len(examples))]
     cache = cache_features(backbone, examples.inputs, folder, keys=keys, progress=progress)
     return replace(examples, inputs=cache)
+
+
+def _views(
+    config: RunConfig, images: Examples, path: str, backbone: Backbone, size: int, progress: bool
+) -> tuple[Examples, Callable[[int], Examples]]:
+    """Return training examples with cached features, and a function that draws a view of each for an epoch."""
+    families = PHOTO_FAMILIES.get(config.optim.augment)
+    check(families is not None, "augment", f"one of {', '.join(PHOTO_FAMILIES)} with views", config.optim.augment)
+    assert families is not None
+    keys = images.ids or [f"train {i}" for i in range(len(images))]
+    cache = cache_views(
+        backbone,
+        images.inputs,
+        _feature_folder(path, backbone, size),
+        keys=keys,
+        families=families,
+        views=config.data.views,
+        progress=progress,
+    )
+    return replace(images, inputs=cache), lambda epoch: replace(images, inputs=cache.epoch(epoch, seed=config.seed))
+
+
+def _held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples]:
+    """Divide training and validation examples anew: see `DataConfig.holdout`."""
+    together = concatenate(splits["train"], splits["validation"])
+    if holdout == "none":
+        return {**splits, "train": together}
+    part, parts = _fold(holdout)
+    order = np.random.default_rng(0).permutation(len(together))
+    check(len(together) >= parts, "holdout", f"of at most {len(together)} parts, one example each", holdout)
+    chosen = order[part - 1 :: parts]
+    rest = np.setdiff1d(order, chosen)
+    return {**splits, "train": together.subset(rest), "validation": together.subset(np.sort(chosen))}
+
+
+def _fold(holdout: str) -> tuple[int, int]:
+    """Parse "2/3"."""
+    part, _, parts = holdout.partition("/")
+    ok = part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts) and int(parts) >= 2
+    check(ok, "holdout", 'validation, none, or a part such as "2/3"', holdout)
+    return int(part), int(parts)
+
+
+def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Path:
+    path, strides = Path(data), backbone.strides or (32,)
+    fine = "" if tuple(strides) == (32,) else "-" + "-".join(map(str, strides))
+    return path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
 
 
 def _refuse_too_few(data: str) -> None:
@@ -199,11 +251,15 @@ def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
         raise ValueError("distort changes the digits of fresh images: add fresh, or leave it out")
     if data.elastic and not data.distort:
         raise ValueError("elastic is a way to distort digits: add distort, or leave it out")
-    if (data.fresh or augment != "none") and backbone != "none":
+    if data.finetune != "none" and backbone == "none":
+        raise ValueError("finetune trains a backbone, and there is none: choose one (--backbone efficientnet-lite0)")
+    if data.views and (backbone == "none" or data.finetune != "none"):
+        raise ValueError("views are cached features of a frozen backbone: leave out views, or use a backbone as it is")
+    if (data.fresh or (augment != "none" and not data.views)) and backbone != "none" and data.finetune == "none":
         name = "fresh" if data.fresh else "augment"
         raise ValueError(
             f"{name} changes images, but the features of {backbone} are computed once: leave out {name}, or use"
-            " backbone none"
+            " backbone none, views, or finetune"
         )
     if augment != "none" and train.inputs[np.array([0])].ndim != 4:
         raise ValueError(f"augment is for images, and {data.data} has none: leave it out")
@@ -254,7 +310,7 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
         pictures = load_data(path, image_size=resolved.image_size, progress=progress)
     if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
-    if resolved.backbone == "none":
+    if resolved.backbone == "none" or resolved.finetune != "none":
         pictures = _in_memory(pictures, resolved)
     return resolved, pictures, [*split, *choices]
 

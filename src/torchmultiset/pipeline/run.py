@@ -178,6 +178,8 @@ def _build(task: Task) -> Predictor:
         stop=config.model.stop,
         backbone=None if backbone == "none" else backbone,
         fingerprint=task.fingerprint,
+        strides=config.data.strides,
+        finetune=config.data.finetune,
     )
     if isinstance(predictor.encoder, MLPEncoder):
         predictor.encoder.standardise(task.splits["train"].batch(np.arange(len(task.splits["train"]))).x)

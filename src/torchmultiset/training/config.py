@@ -12,6 +12,7 @@ STEPS = 1_200
 FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 """Limits of the number of epochs, if it is not set."""
 
+Augmentation: TypeAlias = Literal["none", "shift", "affine", "photo", "photo-flip", "photo-turn"]
 Selection: TypeAlias = Literal["em", "score", "last"]
 Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 
@@ -40,10 +41,12 @@ class OptimConfig:
     and F1 (score, for few validation examples), or the last one."""
     patience: int = 0
     """Epochs without improvement on the validation data after which training stops; 0: never."""
-    augment: Literal["none", "shift", "affine"] = "none"
-    """How training images are changed at each step: moved by up to a twelfth of their sides (shift), or also turned by
-    up to 10 degrees and scaled by 0.9 to 1.1 (affine). What leaves the picture still counts."""
-
+    augment: Augmentation = "none"
+    """Random changes of training images: moved by up to a twelfth of their sides (shift), also rotated by up to 10
+    degrees and scaled by 0.9 to 1.1 (affine); for photographs: small rotations, scale, position and colour (photo), also
+    mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
+    mosaic: float = 0.0
+    """Probability that a training image becomes a mosaic: two or four images joined, their labels added."""
     precision: Precision | None = None
     """Numerical precision of training, as Lightning Fabric names it. auto: bf16-mixed for images and their features on
     a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""

@@ -32,10 +32,12 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset._files import write_whole
 from torchmultiset.data import Batch, Examples
 from torchmultiset.data.augment import AUGMENTATIONS
+from torchmultiset.data.photos import PHOTO_FAMILIES, PhotoAugmentation
+from torchmultiset.encoders import FinetunedBackbone
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.training.config import OptimConfig, ResolvedOptim, Selection
+from torchmultiset.training.config import Augmentation, OptimConfig, ResolvedOptim, Selection
 from torchmultiset.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -132,10 +134,10 @@ def fit(
     examples = _examples(train, 0, predictor)
     optim = optim.resolved(len(examples))
     _check_arguments(predictor, validation, optim, seed, save_every)
-    augment = AUGMENTATIONS[optim.augment]
+    augment = _augmentation(optim, predictor.max_size)
     fabric = fabric or local_fabric()
     fused = not _has_scaler(fabric)
-    adam = torch.optim.AdamW(_groups(predictor, optim.weight_decay), lr=optim.lr, fused=fused)
+    adam = torch.optim.AdamW(_groups(predictor, optim.lr, optim.weight_decay), lr=optim.lr, fused=fused)
     model, optimiser = fabric.setup(_Training(predictor, objective), adam)
     steps = math.ceil(len(examples) / optim.batch_size)
     schedule = _schedule(adam, optim, optim.epochs * steps)
@@ -224,7 +226,10 @@ def _check_arguments(
     check(optim.patience >= 0, "patience", "at least 0", optim.patience)
     check_one_of("select", optim.select, get_args(Selection))
     check_one_of("schedule", optim.schedule, ("one-cycle", "constant"))
-    check_one_of("augment", optim.augment, AUGMENTATIONS)
+    check_one_of("augment", optim.augment, get_args(Augmentation))
+    check(0 <= optim.mosaic <= 1, "mosaic", "a probability", optim.mosaic)
+    photo = optim.augment in PHOTO_FAMILIES
+    check(photo or not optim.mosaic, "mosaic", "0 unless augment is one of those for photographs", optim.mosaic)
     check(seed >= 0, "seed", "at least 0", seed)
 
 
@@ -241,16 +246,22 @@ def _batches(
         yield batch, len(mine) * fabric.world_size / len(together)
 
 
-def _groups(predictor: Predictor, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters with weight decay, matrices and kernels, and those without."""
-    learned = [parameter for parameter in predictor.parameters() if parameter.requires_grad]
-    groups = {
-        weight_decay: [parameter for parameter in learned if parameter.ndim > 1],
-        0.0: [parameter for parameter in learned if parameter.ndim <= 1],
-    }
-    if not weight_decay:  # one group, as older checkpoints have
-        return [{"params": learned, "weight_decay": 0.0}]
-    return [{"params": some, "weight_decay": decay} for decay, some in groups.items() if some]
+def _augmentation(optim: OptimConfig, max_size: int) -> Callable[[Batch, torch.Generator], Batch]:
+    if optim.augment in AUGMENTATIONS:
+        return AUGMENTATIONS[optim.augment]
+    return PhotoAugmentation(PHOTO_FAMILIES[optim.augment], mosaic=optim.mosaic, max_size=max_size)
+
+
+def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Return groups of parameters: an encoder may have learning rates of its own; vectors have no weight decay."""
+    own = predictor.encoder.parameter_groups(lr) if isinstance(predictor.encoder, FinetunedBackbone) else []
+    rates = {id(parameter): group["lr"] for group in own for parameter in group["params"]}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in predictor.parameters():
+        if parameter.requires_grad:
+            decay = weight_decay if parameter.ndim > 1 else 0.0
+            groups.setdefault((rates.get(id(parameter), lr), decay), []).append(parameter)
+    return [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in groups.items()]
 
 
 class _Average(AveragedModel):
@@ -279,7 +290,8 @@ def _schedule(adam: torch.optim.AdamW, optim: OptimConfig, steps: int) -> LRSche
         return ConstantLR(adam, factor=1.0)
     # Momentum stays: cycling it, as is the default, gains nothing here. A tenth of ten steps is no rise (and a division
     # by zero), so a cycle has eleven at least.
-    return OneCycleLR(adam, max_lr=optim.lr, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
+    peaks = [group["lr"] for group in adam.param_groups]
+    return OneCycleLR(adam, max_lr=peaks, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
 
 
 def _has_scaler(fabric: Fabric) -> bool:
