@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.run import Watch
+from torchmultiset.pipeline.standings import Standing, standings_table
 from torchmultiset.pipeline.sweep import Snapshot
 from torchmultiset.training.loop import Progress
 
-__all__ = ["SweepProgress", "TrainingProgress", "duration"]
+__all__ = ["PortfolioProgress", "SweepProgress", "TrainingProgress", "duration"]
+
+_LINES = 20
 
 
 class TrainingProgress:
@@ -66,6 +72,9 @@ class TrainingProgress:
             self.printed = progress.epoch
 
     def _print(self, progress: Progress) -> None:
+        """Print a line for an epoch where there is no terminal; of many epochs, for about twenty of them."""
+        if self.console.is_terminal or (progress.epoch % -(-self.epochs // _LINES) and progress.epoch != self.epochs):
+            return
         line = progress.history[-1]
         self.console.print(
             f"epoch {progress.epoch}/{self.epochs}  loss {line['loss']:.3f}  validation EM {line['validation_em']:.3f}"
@@ -126,6 +135,45 @@ class SweepProgress:
                 self.parts[name] = self.bars.add_task(name, total=1, about="")
             about = f"epoch {min(epoch + 1, epochs)}/{epochs}" + ("" if em is None else f", EM {em:.3f}")
             self.bars.update(self.parts[name], completed=share, about=about if epochs else "starting")
+
+
+class PortfolioProgress:
+    """Live leaderboard of a portfolio with what is being trained and the time left; plain lines without a terminal.
+
+    Args:
+        console: Console to print to.
+        minutes: Time budget.
+    """
+
+    def __init__(self, console: Console, minutes: float) -> None:
+        self.console, self.end = console, time.monotonic() + 60 * minutes
+        self.live = Live(console=console, auto_refresh=False, transient=True)
+        self.running = False
+
+    def __call__(self, snapshot: Snapshot, standings: Sequence[Standing]) -> None:
+        """Update the display."""
+        left = f"{duration(max(self.end - time.monotonic(), 0))} left"
+        if not self.console.is_terminal:
+            for name in snapshot.ended:
+                self.console.print(f"{name} is trained, {left}", highlight=False, soft_wrap=True)
+            return
+        if not self.running:
+            self.live.start()
+            self.running = True
+        lines = [
+            f"training {one.name}: epoch {min(one.epoch + 1, one.epochs)}/{one.epochs}"
+            + ("" if one.em is None else f", exact match {one.em:.3f}, F1 {one.f1 or 0:.3f}")
+            for one in snapshot.running
+            if one.epochs
+        ]
+        text = Text("\n".join([*lines, f"{snapshot.waiting} runs to go, {left}"]), style="dim")
+        self.live.update(Group(standings_table(standings), text), refresh=True)
+
+    def stop(self) -> None:
+        """Remove the display."""
+        if self.running:
+            self.live.stop()
+            self.running = False
 
 
 def duration(seconds: int | float | None) -> str:

@@ -15,11 +15,12 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
-from torchmultiset.cli.progress import TrainingProgress
+from torchmultiset.cli.progress import PortfolioProgress, TrainingProgress
 from torchmultiset.data.load import is_store
 from torchmultiset.model.build import check_together
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.registry import OBJECTIVES
+from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.inputs import input_kind, open_model
 from torchmultiset.pipeline.prepare import Task, check_config
@@ -27,6 +28,7 @@ from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, valu
 from torchmultiset.pipeline.record import read_config
 from torchmultiset.pipeline.run import CURVE, PREDICTIONS, Result, Watch
 from torchmultiset.pipeline.run import train as run
+from torchmultiset.pipeline.standings import standings_table
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.viz.scores import tables
 
@@ -173,6 +175,7 @@ def train(
     recipe: RecipeName = "fast",
     config: Path | None = None,  # noqa: ARG001  (read by _fill_in)
     out: Path | None = None,
+    minutes: Annotated[float | None, Parameter(validator=Number(gte=0))] = None,
     resume: Annotated[bool, Parameter(negative=())] = False,
     devices: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     nodes: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
@@ -191,7 +194,9 @@ def train(
         recipe: How it is learned; see below.
         config: TOML file of settings: the names of the flags below, with _ for -. A run folder has one.
         out: Folder for all that is made. If not given, runs/ and the name of the preset or of the data.
-        resume: Go on with the run in the folder, if there is one.
+        minutes: Time budget for data of your own without --objective: several models are tried, and the best is kept.
+            Default: 10. With 0, only the best guess is trained.
+        resume: Resume the run in the folder, if there is one.
         devices: Processes on each machine. If not given, one for each GPU; on a CPU one for each core, as long as each
             has 32 examples of a batch.
         nodes: Machines.
@@ -215,6 +220,10 @@ def train(
             _say(textwrap.fill(_unlike_the_paper(task.config, preset), 80, subsequent_indent="  "))
         return shown.start(task)
 
+    budget = _budget(whole, preset, minutes)
+    if budget:
+        _train_portfolio(whole, out, budget, resume)
+        return
     try:
         result = run(
             whole,
@@ -234,6 +243,49 @@ def train(
     finally:
         shown.stop()
     _print_result(out, data.data, result)
+
+
+def _budget(config: RunConfig, preset: str | None, minutes: float | None) -> float:
+    """Return the minutes of a portfolio; 0 if one model is trained: a preset, a built data set, a named objective."""
+    model = config.model
+    named = preset or config.objective.objective or model.policy or model.start_from
+    if named or model.stop == "end" or is_store(str(config.data.data)):
+        if minutes:
+            raise ValueError(
+                "--minutes is the budget for comparing models on data of your own: leave it out, or leave out"
+                " --objective, --policy, --preset and --start-from"
+            )
+        return 0
+    return auto.MINUTES if minutes is None else minutes
+
+
+def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool) -> None:
+    console = Console(stderr=True)
+    shown, retrained = PortfolioProgress(console, minutes), TrainingProgress(console)
+
+    def winner(task: Task) -> Watch:
+        shown.stop()
+        return retrained.start(task)
+
+    try:
+        result, standings = auto.train_portfolio(
+            config,
+            out,
+            minutes=minutes,
+            resume=resume,
+            command=["multiset", *sys.argv[1:]],
+            progress=console.is_terminal,
+            say=_say,
+            watch=shown,
+            watch_winner=winner,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"start the same command with --resume to resume the portfolio in {out}") from None
+    finally:
+        shown.stop()
+        retrained.stop()
+    Console().print(standings_table(standings))
+    _print_result(out, str(config.data.data), result)
 
 
 def _name_of(data: Path) -> str:
@@ -272,8 +324,9 @@ def _print_result(out: Path, data: str, result: Result) -> None:
         for table in tables(result.report):
             console.print()
             console.print(table)
-        best, minutes = record["best_epoch"], record["minutes"]
-        print(f"\nTrained in {minutes:.1f} minutes. Tested: epoch {best}, the best on the validation data.")
+        print(f"\nTrained in {record['minutes']:.1f} minutes; the weights of epoch {record['best_epoch']} are kept.")
+        if record.get("verdict"):
+            print("\n" + textwrap.fill(record["verdict"], 80))
     where, what = shlex.quote(str(out)), shlex.quote(data)
     made = {
         "model": "the model",

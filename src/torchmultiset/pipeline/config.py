@@ -29,10 +29,10 @@ class DataConfig:
     """Where the digits come from: a folder with MNIST's four files, `bundled` or `download`. Empty: as for `multiset
     data build`."""
     backbone: str | None = None
-    """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the path
-    of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if it is installed."""
+    """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the
+    path of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if installed."""
     strides: tuple[int, ...] = (32,)
-    """Strides of the backbone's map: 8, 16 or 32, or several of them, which are joined; finer maps for small objects."""
+    """Strides of the backbone's map: 8, 16 or 32, or several, which are joined. Fine maps show small objects."""
     finetune: Trainable = "none"
     """Stages of the backbone that are trained with the model, from the last one down; none: features are frozen."""
     views: int = 0

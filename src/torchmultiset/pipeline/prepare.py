@@ -28,7 +28,7 @@ from torchmultiset.pipeline.presets import MNIST_MULTI
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import Choice, column_choices, resolve, resolve_images, split_choice
 
-__all__ = ["Task", "as_trained", "check_config", "features_of", "prepare"]
+__all__ = ["Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         )
     _refuse_changes(data, config.optim.augment, pictures["train"])
     if data.holdout != "validation":
-        pictures = _held_out(pictures, data.holdout)
+        pictures = held_out(pictures, data.holdout)
     fresh = None
     if data.fresh:
         fresh = fresh_epochs(
@@ -196,8 +196,13 @@ def _views(
     return replace(images, inputs=cache), lambda epoch: replace(images, inputs=cache.epoch(epoch, seed=config.seed))
 
 
-def _held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples]:
-    """Divide training and validation examples anew: see `DataConfig.holdout`."""
+def held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples]:
+    """Divide training and validation examples anew.
+
+    Args:
+        splits: Examples by the name of the split.
+        holdout: "2/3" or "none", see `DataConfig.holdout`.
+    """
     together = concatenate(splits["train"], splits["validation"])
     if holdout == "none":
         return {**splits, "train": together}

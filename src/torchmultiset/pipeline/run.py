@@ -26,17 +26,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.data.load import is_store
-from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
+from torchmultiset.encoders import MLPEncoder, PretrainedEncoder, make_backbone
 from torchmultiset.model.build import build_objective, build_predictor, take_weights
 from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.inputs import MODEL, InputKind, model_folder
 from torchmultiset.pipeline.predictions import write_counts
-from torchmultiset.pipeline.prepare import Task, prepare
+from torchmultiset.pipeline.prepare import Task, features_of, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
     FORMER,
@@ -54,11 +56,22 @@ from torchmultiset.training.evaluation import Evaluation, evaluate
 from torchmultiset.training.loop import BEST, CHECKPOINT, Progress, fit, make_fabric
 from torchmultiset.viz.card import CARD, model_card
 from torchmultiset.viz.scores import Report, best_constant, report
+from torchmultiset.viz.verdict import explain_exact_match, verdict
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["CURVE", "PREDICTIONS", "Result", "Watch", "fitting_devices", "share_cores", "train"]
+__all__ = [
+    "CURVE",
+    "PREDICTIONS",
+    "Result",
+    "Watch",
+    "build",
+    "compare_with_baselines",
+    "fitting_devices",
+    "share_cores",
+    "train",
+]
 
 CURVE, PREDICTIONS = "curve.png", "predictions.png"
 EXAMPLES_EACH = 32
@@ -85,6 +98,7 @@ def train(
     nodes: int = 1,
     command: Sequence[str] = (),
     progress: bool = False,
+    baselines: bool = True,
     say: Callable[[str], None] = lambda _: None,
     watch: Callable[[Task], Watch] = lambda _: lambda _: None,
 ) -> Result:
@@ -99,6 +113,7 @@ def train(
         nodes: Machines.
         command: What was typed, for the record.
         progress: Show progress bars while data is made or read.
+        baselines: Fit and score the baselines, too.
         say: Told what was picked, and how it goes; by one process only.
         watch: Given the task, gives what is called at the start and after each step; in one process only.
 
@@ -116,7 +131,7 @@ def train(
         return Result(before, None)
     fabric = _launch(devices, nodes, task.config.optim.precision)
     torch.manual_seed(task.config.seed)
-    predictor = _build(task)
+    predictor = build(task)
     start = _start(task, predictor, before)
     objective = build_objective(
         task.config.objective,
@@ -143,7 +158,7 @@ def train(
         fabric=fabric,
         watch=diary or (lambda _: None),
     )
-    result = _finish(folder, task, fitted, diary, fabric) if diary else Result(record, None)
+    result = _finish(folder, task, fitted, diary, fabric, baselines) if diary else Result(record, None)
     fabric.barrier()
     return result
 
@@ -166,7 +181,8 @@ def fitting_devices(batch_size: int, folder: str | Path) -> int:
     return max(1, min(torch.get_num_threads(), batch_size // EXAMPLES_EACH))
 
 
-def _build(task: Task) -> Predictor:
+def build(task: Task) -> Predictor:
+    """Build the untrained predictor of a task."""
     config, backbone = task.config, task.config.data.backbone
     predictor = build_predictor(
         config.model,
@@ -342,7 +358,7 @@ class _Diary:
         write_record(self.folder, self.record)
 
 
-def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: Fabric) -> Result:
+def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: Fabric, baselines: bool) -> Result:
     """Test the best weights, once, and write down all that is known about them."""
     diary.update()  # testing is no training
     best = Predictor.load(folder / BEST).to(fabric.device)
@@ -354,8 +370,11 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     write_counts(folder, evaluations, best.classes)
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
     reports = {name: report(*one, best.classes, split=name, constant=constant) for name, one in evaluations.items()}
-    told = {name: one.to_json() for name, one in reports.items()}
+    told: dict[str, Any] = {name: one.to_json() for name, one in reports.items()}
     results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], **told}
+    if baselines:
+        reports[split], more = compare_with_baselines(task, evaluations[split], split)
+        results |= more
     dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
     about = {
         "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
@@ -376,6 +395,38 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     write_whole(folder / MODEL / CARD, model_card(name, diary.record, best, objective=task.config.objective.name))
     write_record(folder, diary.record)
     return Result(diary.record, reports[split])
+
+
+def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tuple[Report, dict[str, Any]]:
+    """Score predictions beside those of the baselines.
+
+    Args:
+        task: Data of the run.
+        evaluation: Predictions of the model for the split.
+        split: Name of the split.
+
+    Returns:
+        The report, and entries of the run's record: the report as JSON, and a verdict in words.
+    """
+    train, others = task.splits["train"], _baselines(task, split)
+    constant = best_constant(torch.from_numpy(train.counts))
+    names = {"ridge": "ridge regression", "neighbour": "nearest neighbour"}  # the majority has a row of its own
+    listed = {names[name]: counts for name, counts in others.items() if name in names}
+    made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
+    sentences = [explain_exact_match(*evaluation), verdict(*evaluation, others)]
+    return made, {split: made.to_json(), "verdict": " ".join(sentence for sentence in sentences if sentence)}
+
+
+def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:
+    """Predict a split by the baselines: from the inputs of the network, or from features if they are photographs."""
+    splits, data = task.splits, task.config.data
+    if data.finetune != "none":
+        backbone = make_backbone(data.backbone)
+        splits = {
+            name: features_of(task.pictures[name], name, data.data, backbone, data.image_size)
+            for name in ("train", split)
+        }
+    return predict_baselines(splits["train"], splits[split])
 
 
 def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:

@@ -126,7 +126,7 @@ def work(job: Job) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / PROGRESS, json.dumps({"pid": os.getpid()}))
         # One process, because other runs are the way to use more cores.
-        train(config, folder, resume=True, devices=1, command=job.command, say=print, watch=watch)
+        train(config, folder, resume=True, devices=1, command=job.command, baselines=False, say=print, watch=watch)
         if job.after:
             module, _, function = job.after.partition(":")
             call = getattr(import_module(module), function)

@@ -43,8 +43,8 @@ class OptimConfig:
     """Epochs without improvement on the validation data after which training stops; 0: never."""
     augment: Augmentation = "none"
     """Random changes of training images: moved by up to a twelfth of their sides (shift), also rotated by up to 10
-    degrees and scaled by 0.9 to 1.1 (affine); for photographs: small rotations, scale, position and colour (photo), also
-    mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
+    degrees and scaled by 0.9 to 1.1 (affine); for photographs: small rotations, scale, position and colour (photo),
+    also mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
     mosaic: float = 0.0
     """Probability that a training image becomes a mosaic: two or four images joined, their labels added."""
     precision: Precision | None = None

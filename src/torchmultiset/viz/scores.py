@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 import torch
@@ -100,6 +100,8 @@ class Report:
     """Size of the true multiset -> scores of the examples that have it."""
     classes: dict[str, ClassScores]
     constant: Constant | None = None
+    baselines: dict[str, Scores] = field(default_factory=dict)
+    """Scores of other baselines on the same examples, by name."""
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain dictionaries; sizes become strings, as JSON requires."""
@@ -114,6 +116,7 @@ def report(
     *,
     split: str = "test",
     constant: Int64[Tensor, " c"] | None = None,
+    baselines: Mapping[str, Int64[Tensor, "n c"]] | None = None,
 ) -> Report:
     """Score predictions against the truth.
 
@@ -123,6 +126,7 @@ def report(
         classes: Names of the C classes.
         split: Name of the split, for titles.
         constant: Multiset (C,) of the majority baseline, from `best_constant`.
+        baselines: Predicted counts (N, C) of other baselines, by name.
 
     Example:
         >>> target = torch.tensor([[2, 0], [1, 1], [0, 1]])
@@ -143,6 +147,7 @@ def report(
         sizes={n: _scores(counts[sizes == n], target[sizes == n]) for n in sorted({*sizes.tolist()})},
         classes=_by_class(counts, target, classes),
         constant=None if constant is None else _constant(constant, target, classes),
+        baselines={name: _scores(predicted, target) for name, predicted in (baselines or {}).items()},
     )
 
 
@@ -242,6 +247,8 @@ def _overall_table(report: Report) -> Table:
     table = numbers_table(f"{report.overall.examples:,} {report.split} examples", "", *_HEADINGS, "class F1")
     table.add_row("this model", *_cells(report.overall), _show(report.class_f1))
     if report.constant is not None:
+        for name, scores in report.baselines.items():
+            table.add_row(name, *_cells(scores), "")
         table.add_row("majority baseline", *_cells(report.constant.scores), _show(report.constant.class_f1))
         table.caption = f"majority baseline: {in_words(report.constant.multiset)}, the most frequent in training"
         table.caption_justify = "left"

@@ -1,0 +1,60 @@
+"""Scores of the baselines on the data of a run: majority multiset, nearest neighbour, ridge regression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
+
+from torchmultiset.data import Examples
+from torchmultiset.heads.baselines import fit_baselines
+
+__all__ = ["pooled_inputs", "predict_baselines"]
+
+_GRID = 8
+"""Side of the grid of mean colours that stands for an image."""
+_COLOURS = 4
+"""Maps with at most so many channels are images; those with more are features of a backbone."""
+_AT_A_TIME = 256
+_NEIGHBOURS = 20_000
+"""Training examples that baselines are fitted to at most."""
+
+
+def pooled_inputs(examples: Examples) -> Float32[Tensor, "n d"]:
+    """Return a vector for each input: columns of a table, means of feature maps, or an 8x8 grid of mean colours.
+
+    Example:
+        >>> pixels = np.zeros((3, 1, 16, 16), dtype=np.uint8)
+        >>> pooled_inputs(Examples(pixels, np.array([[0], [0], [1]]), ("a", "b"))).shape
+        torch.Size([3, 64])
+    """
+    rows = []
+    for start in range(0, len(examples), _AT_A_TIME):
+        x = torch.from_numpy(
+            np.ascontiguousarray(examples.inputs[np.arange(start, min(start + _AT_A_TIME, len(examples)))])
+        ).float()
+        if x.ndim == 4:
+            side = min(_GRID, *x.shape[2:]) if x.shape[1] <= _COLOURS else 1
+            x = adaptive_avg_pool2d(x, side)
+        rows.append(x.flatten(1))
+    return torch.cat(rows)
+
+
+def predict_baselines(train: Examples, tested: Examples) -> Mapping[str, Int64[Tensor, "n c"]]:
+    """Fit the baselines to training examples, and predict others.
+
+    Args:
+        train: Training examples; of very many, the first 20,000 are used.
+        tested: Examples to predict, with the same classes.
+
+    Returns:
+        Predicted counts (N, C) by the name of the baseline: ``"majority"``, ``"neighbour"`` and ``"ridge"``.
+    """
+    some = train.subset(np.arange(min(len(train), _NEIGHBOURS)))
+    fitted = fit_baselines(pooled_inputs(some), torch.from_numpy(some.counts))
+    features = pooled_inputs(tested)
+    return {name: baseline.predict(features) for name, baseline in fitted.items()}

@@ -1,0 +1,128 @@
+"""Models that are worth trying on a data set, best guess first; docs/which-loss.md has the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchmultiset.encoders.pretrained import BACKBONES
+from torchmultiset.heads.power import MOST_MULTISETS
+from torchmultiset.multiset import how_many
+from torchmultiset.pipeline.prepare import Task
+
+__all__ = ["Candidate", "candidates", "finetuned"]
+
+_MANY = 8
+"""Size of the largest multiset from which on small objects are expected, which need a finer map."""
+_SHARED = 0.5
+"""Fraction of training examples that share their multiset with another, from which on `power` is a candidate."""
+_REGULARISED = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
+_POOLED = {"pool": "mean-max", "units": (256,), "lr": 2e-3, **_REGULARISED}
+
+
+class Candidate(NamedTuple):
+    """Settings on top of those that the user gives."""
+
+    name: str
+    values: Mapping[str, Any]
+    about: str
+
+
+def candidates(task: Task) -> list[Candidate]:
+    """Return the candidates for the data of a prepared task, those that train fast; see also `finetuned`.
+
+    Args:
+        task: Data, prepared with the settings that the user gives.
+    """
+    if len(task.shape) == 1:
+        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01})]
+    if task.config.data.backbone == "none":
+        return _for_images()
+    return [*_for_features(task), *_power(task, _POOLED)]
+
+
+def finetuned(task: Task) -> Candidate | None:
+    """Return the candidate that trains a backbone for photographs; None for other data and for ONNX backbones.
+
+    Args:
+        task: Data, prepared with the settings that the user gives.
+    """
+    data = task.config.data
+    if data.backbone not in BACKBONES:
+        return None
+    values = {
+        "objective": "counts",
+        "count_head": "cells",
+        "finetune": "most",
+        "strides": (16, 32),
+        "image_size": 320,
+        "units": (128,),
+        "augment": "photo",
+        "mosaic": 0.3,
+        "batch_size": 8,
+        "lr": 2e-3,
+        "weight_decay": 0.05,
+        "ema": 0.99,
+        "select": "last",
+    }
+    return Candidate("finetuned-cells", values, "a fine-tuned backbone; each cell of its map counts")
+
+
+def _for_vectors() -> list[Candidate]:
+    plain = {"select": "score", "weight_decay": 0.01}
+    return [
+        Candidate("counts", {"objective": "counts", **plain}, "a distribution of each class's count"),
+        Candidate(
+            "counts-large",
+            {"objective": "counts", "units": (256, 256), "dropout": 0.2, **plain},
+            "the same with more units and dropout",
+        ),
+        Candidate("poisson", {"objective": "counts", "count_head": "poisson", **plain}, "Poisson counts"),
+        Candidate("policy", {"objective": "multi", **plain}, "a policy that emits one label at a time"),
+    ]
+
+
+def _for_images() -> list[Candidate]:
+    cells = {"objective": "counts", "select": "score"}
+    return [
+        Candidate("cells", cells, "each cell of a map counts"),
+        Candidate("cells-affine", {**cells, "augment": "affine"}, "the same with rotated, scaled and shifted images"),
+        Candidate("policy", {"objective": "multi", "select": "score"}, "a policy that emits one label at a time"),
+    ]
+
+
+def _for_features(task: Task) -> list[Candidate]:
+    many = task.config.model.max_size > _MANY
+    fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320}
+    found = [
+        Candidate(
+            "table", {"objective": "counts", "count_head": "table", **_POOLED}, "counts from pooled frozen features"
+        ),
+        Candidate(
+            "cells",
+            {"objective": "counts", "count_head": "cells", **fine, "lr": 2e-3, **_REGULARISED},
+            "each cell of a fine map of frozen features counts",
+        ),
+        Candidate(
+            "policy",
+            {"objective": "multi", "policy": "transformer", "hidden": 64, "lr": 1e-3, **_REGULARISED},
+            "a policy that emits one label at a time, on frozen features",
+        ),
+    ]
+    if many:
+        poisson = {"objective": "counts", "count_head": "poisson", **fine, **_POOLED}
+        found.insert(1, Candidate("poisson", poisson, "Poisson counts from pooled frozen features"))
+    return found
+
+
+def _power(task: Task, settings: Mapping[str, Any]) -> list[Candidate]:
+    """Return a classifier over whole multisets, if there are few of them and most occur more than once."""
+    counts, model = task.splits["train"].counts, task.config.model
+    number = how_many(counts.shape[1], model.max_size, min_size=model.min_size)
+    _, times = np.unique(counts, axis=0, return_counts=True)
+    if number > MOST_MULTISETS or times[times > 1].sum() < _SHARED * len(counts):
+        return []
+    about = f"a class for each of {number:,} multisets"
+    return [Candidate("power", {"objective": "power", **settings}, about)]

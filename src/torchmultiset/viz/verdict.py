@@ -1,0 +1,75 @@
+"""Sentences on what scores mean: whether a model beats the baselines, and what to try next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from torchmultiset.metrics import count_mae, exact_match, f1
+from torchmultiset.multiset import cardinality
+
+__all__ = ["example_scores", "explain_exact_match", "verdict"]
+
+_HARDLY = 0.05
+"""Exact match below which it is explained."""
+
+
+def example_scores(counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"]) -> Float64[Tensor, " n"]:
+    """Return the score of each example by which models are compared: the mean of exact match and F1."""
+    return (exact_match(counts, target).double() + f1(counts, target).double()) / 2
+
+
+def verdict(
+    counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"], baselines: Mapping[str, Int64[Tensor, "n c"]]
+) -> str:
+    """Return a sentence if the model does not beat every baseline; empty if it does.
+
+    The model beats a baseline if the 95% interval of the mean difference of their scores, paired by example, is above
+    0. The score of an example is the mean of exact match and F1.
+
+    Args:
+        counts: Predicted counts (N, C).
+        target: True counts (N, C).
+        baselines: Predicted counts of the baselines, by name.
+
+    Example:
+        >>> import torch
+        >>> target = torch.eye(3, dtype=torch.int64).repeat(9, 1)
+        >>> verdict(target, target, {"ridge": target.flip(1)}), verdict(target.flip(1), target, {"ridge": target})
+        ('', 'This model does not beat the ridge baseline on these 27 examples (mean of exact match and F1 0.333 against 1.000).')
+    """  # noqa: E501
+    mine = example_scores(counts, target)
+    lost: dict[str, float] = {}
+    for name, predicted in baselines.items():
+        theirs = example_scores(predicted, target)
+        difference = mine - theirs
+        error = float(difference.std(correction=0)) / math.sqrt(len(difference))
+        if float(difference.mean()) - 1.96 * error <= 0:
+            lost[name] = float(theirs.mean())
+    if not lost:
+        return ""
+    best = max(lost, key=lambda name: lost[name])
+    return (
+        f"This model does not beat the {best} baseline on these {len(target):,} examples (mean of exact match and F1"
+        f" {float(mine.mean()):.3f} against {lost[best]:.3f})."
+    )
+
+
+def explain_exact_match(counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"]) -> str:
+    """Return a sentence on what an exact match near 0 means; empty if it is not near 0.
+
+    Args:
+        counts: Predicted counts (N, C).
+        target: True counts (N, C).
+    """
+    if float(exact_match(counts, target).double().mean()) >= _HARDLY:
+        return ""
+    size = float(cardinality(target).double().mean())
+    error = float(count_mae(counts, target).double().mean())
+    return (
+        f"Exact match requires every label of an example to be right, {size:.1f} on average: read F1 and the count"
+        f" error first. Counts are off by {error:.2f} per class on average."
+    )
