@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types imports pytest docs format bench oldest clean
+.PHONY: help setup demo test lint types imports pytest docs format bench paper oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ format: $(INSTALLED) ## format the code
 
 bench: $(INSTALLED) ## measure speed and memory; writes results/bench/
 	$(BIN)/python -m benchmarks
+
+SCALE ?= smoke
+TABLES ?= all
+paper: $(INSTALLED) ## run the paper's tables and write docs/results/: SCALE=small TABLES="table-3 entropy" ARGS="--workers 2"
+	$(BIN)/python -m paper run $(TABLES) --scale $(SCALE) $(ARGS)
+	$(BIN)/python -m paper report --scale $(SCALE)
 
 docs: $(INSTALLED) ## build the documentation; writes site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

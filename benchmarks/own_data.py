@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw
 
 from benchmarks.document import between, table
 from benchmarks.record import circumstances
-from torchmultiset.experiments.data import COCO_VARIABLE
+from paper.data import COCO_VARIABLE
 from torchmultiset.pipeline.record import read_record
 
 RECORD, PAGE = Path("results/own-data.json"), Path("docs/which-loss.md")

@@ -9,20 +9,21 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from cyclopts import App
 
-from torchmultiset.cli import main
+from torchmultiset.cli import app, main
 
 Run = Callable[..., tuple[int, list[str], str]]
 
 
-def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, commands: App = app) -> Run:
     """Run a command in this process: exit code, lines on standard output, text on standard error."""
     monkeypatch.setenv("COLUMNS", "80")
     for variable in ("TORCHMULTISET_MNIST", "TORCHMULTISET_DEBUG", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(variable, raising=False)
 
     def run(*tokens: object) -> tuple[int, list[str], str]:
-        code = main([str(token) for token in tokens])
+        code = main([str(token) for token in tokens], commands=commands)
         out, err = capsys.readouterr()
         return code, [line.rstrip() for line in out.splitlines()], err
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from torchmultiset.report.results import has_entropy
+from paper.cells import Cell, Position
+from paper.records import has_entropy
 
 CLASSES = ["cat", "dog", "<b>$x$|_y_"]
 
@@ -24,11 +25,18 @@ def true_counts(n: int) -> np.ndarray:
     return np.random.default_rng(5).integers(0, 3, size=(n, len(CLASSES))).astype(np.uint8)
 
 
+def declared(cell: str, tables: dict[str, Any]) -> Cell:
+    """A cell that the tables have."""
+    data_set, method, seed = cell.split("/")
+    at = {name: Position(**{**place, "place": tuple(place["place"])}) for name, place in tables.items()}
+    return Cell("smoke", data_set, method, int(seed.removeprefix("seed-")), at)
+
+
 def about(cell: str, tables: dict[str, Any]) -> dict[str, Any]:
     """What is known of a cell before it is run."""
     data_set, method, seed = cell.split("/")
     number = int(seed.removeprefix("seed-"))
-    command = f"multiset experiment table-3 --scale smoke --only {cell}"
+    command = f"an older command for {cell}"
     names = {"cell": cell, "data_set": data_set, "method": method, "seed": number}
     return {**names, "tables": tables, "command": command}
 

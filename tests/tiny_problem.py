@@ -31,7 +31,7 @@ def draw(n: int, seed: int | torch.Generator = 0, *, least: int = 0, found: bool
 
 
 def build(
-    stop: str, name: str = "multi", *, height: float | None = 100, policy: PolicyName = "auto", **config: object
+    stop: str, name: str = "multi", *, height: float | None = 100, policy: PolicyName | None = None, **config: object
 ) -> tuple[Predictor, Objective]:
     torch.manual_seed(0)
     objective = ObjectiveConfig(objective=name, **config)

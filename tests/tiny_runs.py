@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,6 +97,7 @@ def task(name: str, *, count: int = 93, validation: int = 13, epochs: int = 6) -
     elif name == "dropout":
         predictor = Predictor(Dropout(), LSTMPolicy(3, 16, hidden=16), CLASSES, max_size=3)
         objective = SequenceObjective(rank="random-per-batch")
+        optim = replace(optim, ema=0.9, weight_decay=0.1)
     else:
         assert name == "plain"
         predictor = Predictor(MLPEncoder(3, (16,)), LSTMPolicy(3, 16, hidden=16), CLASSES, max_size=3)

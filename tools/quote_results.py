@@ -1,4 +1,4 @@
-"""Copy result tables into pages that quote them: ``python tools/quote_results.py``, after ``multiset report``.
+"""Copy result tables into pages that quote them: ``python tools/quote_results.py``, after ``python -m paper report``.
 
 Between ``<!-- quote: TITLE -->`` and ``<!-- /quote -->`` a page holds the table "Exact match at a glance: TITLE" of
 docs/results/small.md, with links relative to the page.
@@ -31,7 +31,7 @@ def quoted(page: str, results: str, folder: Path) -> str:
     def table(marked: re.Match[str]) -> str:
         head = f"\n## Exact match at a glance: {marked[2]}\n\n"
         if head not in results:
-            raise ValueError(f"{SOURCE.name} has no table {marked[2]!r}: write it with multiset report")
+            raise ValueError(f"{SOURCE.name} has no table {marked[2]!r}: write it with python -m paper report")
         rows = results.split(head)[1].split("\n\n")[0]
         records, here = (Path(os.path.relpath(path, folder)).as_posix() for path in (ROOT / "results", SOURCE))
         links = rows.replace("](../../results/", f"]({records}/").replace("](#", f"]({here}#")

@@ -1,21 +1,87 @@
-"""Memories as rows of positions: a map has h x w positions, a vector has one."""
+"""Memories, the outputs of encoders: vectors, maps and masked tokens, all seen as rows of positions."""
 
 from __future__ import annotations
 
-from jaxtyping import Float
+from typing import NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from torchmultiset._checks import check
+from torchmultiset._checks import check, check_mask
 
-__all__ = ["places"]
+__all__ = ["Memory", "Tokens", "batch_size", "drop_channels", "places", "repeat_memory", "select_memory"]
 
 
-def places(memory: Float[Tensor, "b d *hw"], channels: int) -> Float[Tensor, "b n d"]:
-    """Reshape a vector (B, D) or a map (B, D, h, w) to (B, N, D)."""
+class Tokens(NamedTuple):
+    """A memory of up to N positions, for sets, text and sequences of different lengths."""
+
+    values: Float[Tensor, "b n d"]
+    """Features (B, N, D) of each position; those of padding are ignored."""
+    mask: Bool[Tensor, "b n"] | None = None
+    """True (B, N) where there is a position, False at padding; None: no padding."""
+
+
+Memory: TypeAlias = Float[Tensor, "b ..."] | Tokens
+"""A vector (B, D), a map (B, D, h, w), `Tokens`, or whatever else a user-defined policy reads."""
+
+
+def places(memory: Memory, channels: int) -> Tokens:
+    """Return the positions of a memory: one of a vector (B, D), h w of a map (B, D, h, w), N of tokens (B, N, D).
+
+    Padding is set to zero. An example without any position gets one position of zeros.
+
+    Example:
+        >>> places(torch.rand(2, 5, 3, 4), 5).values.shape
+        torch.Size([2, 12, 5])
+        >>> places(Tokens(torch.ones(2, 3, 5), torch.tensor([[True, True, False], [False] * 3])), 5).mask
+        tensor([[ True,  True, False],
+                [ True, False, False]])
+    """
+    if isinstance(memory, Tokens):
+        values, mask = memory
+        ok = values.ndim == 3 and values.shape[2] == channels and values.is_floating_point()
+        check(ok, "memory", f"tokens with floating-point values of shape (B, N, {channels})", values)
+        check(values.shape[1] >= 1, "memory", "tokens of at least one position, which may be padding", values)
+        if mask is None:
+            return memory
+        check_mask("mask", mask, "(B, N)", like=tuple(values.shape[:2]))
+        values = values.masked_fill(~mask[..., None], 0)
+        first = torch.arange(mask.shape[1], device=mask.device) == 0
+        return Tokens(values, mask | (first & ~mask.any(1, keepdim=True)))
     check(
         memory.ndim in (2, 4) and memory.shape[1] == channels and memory.is_floating_point(),
         "memory",
         f"a floating-point tensor of shape (B, {channels}) or (B, {channels}, height, width)",
         memory,
     )
-    return memory.flatten(2).transpose(1, 2) if memory.ndim == 4 else memory[:, None]
+    return Tokens(memory.flatten(2).transpose(1, 2) if memory.ndim == 4 else memory[:, None])
+
+
+def drop_channels(tokens: Tokens, p: float, *, training: bool) -> Tokens:
+    """Apply dropout to whole channels, the same at all positions of an example.
+
+    Single values would hardly matter, since most of what reads a memory averages over its positions.
+    """
+    if p == 0 or not training:
+        return tokens
+    keep = torch.nn.functional.dropout(torch.ones_like(tokens.values[:, :1]), p)
+    return tokens._replace(values=tokens.values * keep)
+
+
+def batch_size(memory: Memory) -> int:
+    """Return the number of examples, B."""
+    return len(memory.values if isinstance(memory, Tokens) else memory)
+
+
+def select_memory(memory: Memory, index: Int64[Tensor, " n"]) -> Float[Tensor, "n ..."] | Tokens:
+    """Return the memory of the examples at these indices, in this order; indices may repeat."""
+    if isinstance(memory, Tokens):
+        return Tokens(memory.values[index], None if memory.mask is None else memory.mask[index])
+    return memory[index]
+
+
+def repeat_memory(memory: Memory, times: int) -> Float[Tensor, "n ..."] | Tokens:
+    """Return the memory with each example repeated, one copy after another."""
+    device = (memory.values if isinstance(memory, Tokens) else memory).device
+    return select_memory(memory, torch.arange(batch_size(memory), device=device).repeat_interleave(times))

@@ -27,11 +27,11 @@ except ImportError as error:
 from torchmultiset._checks import check
 from torchmultiset.data import Examples
 from torchmultiset.encoders import MLPEncoder
-from torchmultiset.model.build import build_objective, build_predictor, settle_stop
+from torchmultiset.model.build import build_objective, build_predictor, resolve_stop
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.multiset import to_labels
-from torchmultiset.pipeline.resolve import pick_objective
+from torchmultiset.pipeline.resolve import resolve_objective
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.training.loop import BEST, fit, local_fabric
 
@@ -64,14 +64,14 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
     standardised internally; images are used as they are.
 
     Args:
-        objective: Name of the training objective, of the paper or later work. auto: ``"counts"``, a count head; or
+        objective: Name of the training objective, of the paper or later work. None: ``"counts"``, a count head; or
             ``"multi"`` if a policy or END is requested, or if images are too small for a count head.
-        policy: Policy that emits the labels, for objectives that use one; auto: ConvLSTM for images, LSTM for vectors.
-        stop: Stopping mechanism; auto: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
+        policy: Policy that emits the labels, for objectives that use one; None: ConvLSTM for images, LSTM for vectors.
+        stop: Stopping mechanism; None: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
         max_size: Maximum size of a predicted multiset; None: that of the training data.
         units: Widths of the encoder's linear layers, for vectors.
-        channels: Channels of the encoder's convolutions, for images. With the default channels and objective, one
-            convolution fewer may be used, for a finer feature map.
+        channels: Channels of the encoder's convolutions, for images. None: the paper's, or one convolution fewer for a
+            finer feature map.
         hidden: Channels or units of the policy's layers. Objectives without a policy use a head with about as many
             weights (`ModelConfig.hidden`).
         layers: Number of layers of the policy.
@@ -105,12 +105,12 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        policy: PolicyName = "auto",
-        objective: str = "auto",
-        stop: Literal["auto", Stop] = "auto",
+        policy: PolicyName | None = None,
+        objective: str | None = None,
+        stop: Stop | None = None,
         max_size: int | None = None,
         units: tuple[int, ...] = (128, 128),
-        channels: tuple[int, ...] = (10, 10, 32),
+        channels: tuple[int, ...] | None = None,
         hidden: int = 32,
         layers: int = 1,
         epochs: int | None = None,
@@ -163,7 +163,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.classes_ = _array(targets.classes)
         self.max_size_ = max(1, int(sizes.max())) if self.max_size is None else int(self.max_size)
-        stop = settle_stop(self.stop, int(sizes.min()), self.max_size_)
+        stop = resolve_stop(self.stop, int(sizes.min()), self.max_size_)
 
         labels = to_labels(torch.from_numpy(targets.counts)).numpy()
         examples = Examples(inputs, labels, tuple(map(str, targets.classes)))
@@ -262,7 +262,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, train: Examples, validation: Examples, stop: Stop) -> None:
         model = ModelConfig(
-            channels=tuple(map(int, self.channels)),
+            channels=None if self.channels is None else tuple(map(int, self.channels)),
             units=tuple(map(int, self.units)),
             policy=self.policy,
             hidden=int(self.hidden),
@@ -270,15 +270,16 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
             stop=stop,
         )
         objective = ObjectiveConfig(objective=self.objective)
-        if self.objective == "auto":
-            objective, model, _ = pick_objective(objective, model, self._shape, self.max_size_)
+        if self.objective is None:
+            objective, model, _ = resolve_objective(objective, model, self._shape, self.max_size_)
         predictor = build_predictor(
             model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
         )
         if isinstance(predictor.encoder, MLPEncoder):
             predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
         criterion = build_objective(objective, predictor, seed=self._seed)
-        optim = OptimConfig(int(self.epochs or 0), int(self.batch_size or 0), float(self.lr))
+        epochs, size = (None if number is None else int(number) for number in (self.epochs, self.batch_size))
+        optim = OptimConfig(epochs, size, float(self.lr))
         with TemporaryDirectory() as folder:
             progress = fit(
                 predictor, criterion, train, validation, optim, folder, seed=self._seed, fabric=local_fabric()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchmultiset._checks import check, check_counts, check_float, check_labels
+from torchmultiset._memory import Memory
 from torchmultiset.multiset import difference
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "greedy",
     "rollout",
     "sample",
+    "sample_order",
     "until_end",
     "until_size",
     "until_stop",
@@ -72,8 +74,8 @@ class Policy(Protocol[S]):
     `Step.features`.
     """
 
-    def start(self, memory: Float[Tensor, "b ..."]) -> S:
-        """Compute what is needed once per input, before the first label."""
+    def start(self, memory: Any) -> S:
+        """Compute what is needed once per input, before the first label, from the output of the encoder."""
         ...
 
     def step(self, state: S, previous: Int64[Tensor, " b"] | None) -> tuple[Step, S]:
@@ -87,7 +89,7 @@ Choose: TypeAlias = Callable[[int, Tensor, Tensor], Tensor]
 
 def rollout(
     policy: Policy[S],
-    memory: Float[Tensor, "b ..."],
+    memory: Memory,
     choose: Choose,
     steps: int,
     *,
@@ -199,6 +201,37 @@ def follow_oracle(
         free = difference(target, named[:, : target.shape[1]])
         nothing = (free.sum(-1, keepdim=True) == 0).long()
         return _draw((torch.cat([free, nothing], -1) if end else free + nothing).float(), generator)
+
+    return choose
+
+
+def sample_order(target: Int64[Tensor, "b c"], generator: torch.Generator | None = None) -> Choose:
+    r"""Return a strategy that emits the target's labels in an order drawn from the policy.
+
+    .. math:: q(y \mid \hat y_{<t}) \propto \pi_\theta(y \mid \hat y_{<t}, x)\ [y \in \mathcal{Y}_t]
+
+    This is the policy restricted to the labels that are left, the proposal of `losses.marginal_estimate_loss`. Once no
+    label is left, the first class is emitted.
+
+    Args:
+        target: Counts (B, C). The policy may have END as one more class, which is not emitted.
+        generator: Random number generator; PyTorch's default if None.
+
+    Example:
+        >>> choose = sample_order(torch.tensor([[0, 2, 0]]))
+        >>> choose(1, torch.tensor([[9.0, 0.0, 9.0]]), torch.tensor([[0, 1, 0]]))
+        tensor([1])
+    """
+    check_counts("target", target)
+
+    def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
+        free = difference(target, named[:, : target.shape[1]]) > 0
+        scores = logits[:, : target.shape[1]].double()
+        # Relative to the most probable of the labels left, whose weight is then 1.
+        scores = scores.masked_fill(~free, -torch.inf)
+        weights = (scores - scores.amax(-1, keepdim=True)).exp().nan_to_num(1.0) * free
+        weights[:, 0] += ~free.any(-1)
+        return _draw(weights, generator)
 
     return choose
 

@@ -30,11 +30,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot, pad
 
 from torchmultiset._checks import check, check_counts
+from torchmultiset._memory import Memory, Tokens, batch_size, select_memory
 from torchmultiset.distributions import Ranked
 from torchmultiset.multiset import cardinality
 from torchmultiset.rollout import Policy, Step
@@ -81,6 +82,8 @@ class Search:
         beam: Maximum number of prefixes of one size to extend.
         stop_head: Module that scores stopping from the policy's features.
         end: Whether the policy's last class is END. With neither, all multisets have `max_size` labels.
+        min_size: Size of the smallest multiset. Before so many labels the policy continues with certainty, and END is
+            ruled out.
     """
 
     policy: Searchable[Any]
@@ -89,13 +92,14 @@ class Search:
     beam: int
     stop_head: Callable[[Tensor], Tensor] | None = None
     end: bool = False
+    min_size: int = 0
 
     def __post_init__(self) -> None:
         check(self.beam >= 1, "beam", "at least 1", self.beam)
         what = "an object with a method select(state, index) (see torchmultiset.search.Searchable)"
         check(callable(getattr(self.policy, "select", None)), "policy", what, type(self.policy).__name__)
 
-    def ranked(self, memory: Float[Tensor, "b ..."], k: int, among: Int64[Tensor, "b c"]) -> Ranked:
+    def ranked(self, memory: Memory, k: int, among: Int64[Tensor, "b c"]) -> Ranked:
         """Return the k most probable multisets that the beam finds.
 
         The beam proposes 2 k multisets. These and `among` are scored and ranked by `log_probability`, so that no
@@ -107,23 +111,23 @@ class Search:
             among: A multiset (B, C) of each input that is always scored, such as the greedy prediction.
         """
         check(k >= 1, "k", "at least 1", k)
-        check_counts("among", among, like=(len(memory), self.num_classes))
+        check_counts("among", among, like=(batch_size(memory), self.num_classes))
         size = self._at_a_time(max(self.beam, 2 * k))
         parts = [
             self._ranked(some, k, answers)
-            for some, answers in zip(torch.split(memory, size), torch.split(among, size), strict=True)
+            for some, answers in zip(_chunks(memory, size), torch.split(among, size), strict=True)
         ]
         return Ranked(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def log_probability(self, memory: Float[Tensor, "b ..."], counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
+    def log_probability(self, memory: Memory, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
         """Return the log-probability of one multiset per input; -inf if it cannot be predicted.
 
         Args:
             memory: Output of the encoder (B, ...).
             counts: Counts (B, C).
         """
-        check_counts("counts", counts, like=(len(memory), self.num_classes))
-        everyone = torch.arange(len(memory), device=counts.device)
+        check_counts("counts", counts, like=(batch_size(memory), self.num_classes))
+        everyone = torch.arange(len(counts), device=counts.device)
         return self._score_each(self.policy.start(memory), everyone, counts)
 
     def _at_a_time(self, beam: int) -> int:
@@ -131,7 +135,7 @@ class Search:
         widest: int = min(beam, self.num_classes**self.max_size)
         return max(1, _STATES // widest)
 
-    def _ranked(self, memory: Tensor, k: int, among: Tensor) -> Ranked:
+    def _ranked(self, memory: Memory, k: int, among: Tensor) -> Ranked:
         state = self.policy.start(memory)
         found = [*self._prefixes(state, torch.zeros_like(among), max(self.beam, 2 * k))]
         log_mass = torch.cat([level.log_mass + level.log_end for level in found], 1)
@@ -184,9 +188,9 @@ class Search:
         log_mass = torch.zeros_like(key_of, dtype=torch.float64)
         row = torch.arange(len(empty), device=empty.device)[:, None]
         previous = None
-        for _ in range(self.max_size):
+        for t in range(self.max_size):
             step, state = self.policy.step(state, previous)
-            log_label, log_end = self._choices(step)
+            log_label, log_end = self._choices(step, may_end=t >= self.min_size)
             yield _Prefixes(counts, log_mass, log_end.view_as(log_mass))
             longer = log_mass[..., None] + log_label.view(*log_mass.shape, self.num_classes)
             if within is not None:
@@ -207,8 +211,12 @@ class Search:
             previous = label.flatten()
         yield _Prefixes(counts, log_mass, torch.zeros_like(log_mass))
 
-    def _choices(self, step: Step) -> tuple[Float64[Tensor, "r c"], Float64[Tensor, " r"]]:
+    def _choices(self, step: Step, *, may_end: bool) -> tuple[Float64[Tensor, "r c"], Float64[Tensor, " r"]]:
         """Return the log-probabilities of each next label and of ending; the probabilities sum to 1."""
+        if not may_end:
+            logits = step.logits[:, :-1] if self.end else step.logits
+            log_label = logits.double().log_softmax(-1)
+            return log_label, torch.full_like(log_label[:, 0], -torch.inf)
         log_label = step.logits.double().log_softmax(-1)
         if self.stop_head is not None:
             stop = self.stop_head(step.features).double()
@@ -216,6 +224,12 @@ class Search:
         if self.end:
             return log_label[:, :-1], log_label[:, -1]
         return log_label, torch.full_like(log_label[:, 0], -torch.inf)
+
+
+def _chunks(memory: Memory, size: int) -> Iterator[Memory]:
+    device = (memory.values if isinstance(memory, Tokens) else memory).device
+    for index in torch.split(torch.arange(batch_size(memory), device=device), size):
+        yield select_memory(memory, index)
 
 
 def _keys(num_classes: int) -> Int64[Tensor, " c"]:

@@ -244,15 +244,15 @@ def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
     assert asked() == ["multi", "conv-lstm", tower, 2]
     assert asked("--layers", 1) == ["multi", "conv-lstm", tower, 1]
     assert asked("--objective", "seq") == ["seq", "conv-lstm", tower, 2]
-    assert asked("--objective", "counts") == ["counts", "auto", tower, 2]
-    assert asked("--objective", "marginal") == ["marginal", "auto", tower, 2]
+    assert asked("--objective", "counts") == ["counts", None, tower, 2]
+    assert asked("--objective", "marginal") == ["marginal", None, tower, 2]
     counting = "mnist-multi-4-counts"
-    assert asked(model=counting) == ["counts", "auto", wider, 2]
-    assert asked("--objective", "multi", model=counting) == ["multi", "auto", wider, 2]
-    assert asked("--policy", "transformer", model=counting) == ["auto", "transformer", wider, 2]
+    assert asked(model=counting) == ["counts", None, wider, 2]
+    assert asked("--objective", "multi", model=counting) == ["multi", None, wider, 2]
+    assert asked("--policy", "transformer", model=counting) == [None, "transformer", wider, 2]
     values, _ = resolved("--data", "x", "--start-from", "mnist-multi-4")
     assert (values["image_size"], values["grey"]) == (100, True)  # as it reads images
-    assert (values["max_size"], values["stop"]) == (0, "auto")  # by the data
+    assert (values["max_size"], values["stop"]) == (0, None)  # by the data
 
 
 def test_a_config_file_may_name_a_preset(resolved, tmp_path):

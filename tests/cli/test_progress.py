@@ -1,4 +1,4 @@
-"""What the command line shows while it trains, and while it runs experiments."""
+"""What the command line shows while it trains one model, and many."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from torchmultiset.cli.experiment import _Shown
-from torchmultiset.cli.progress import TrainingProgress
-from torchmultiset.experiments.cells import all_cells, choose
-from torchmultiset.experiments.grid import Running, Snapshot
-from torchmultiset.experiments.work import RECORD, Folders
+from torchmultiset.cli.progress import SweepProgress, TrainingProgress
+from torchmultiset.pipeline.sweep import Running, Snapshot
 from torchmultiset.training import Progress
 
 pytestmark = pytest.mark.usefixtures("without_shape_hook")  # the task is none
@@ -49,24 +46,24 @@ def test_examples_seen():
     assert Progress(2, 12).seen(90, 8) == 3 * 90
 
 
-def test_experiments_have_one_display_with_a_bar_for_all_and_for_each_and_the_time_left(tmp_path):
-    folders = Folders(tmp_path / "results", tmp_path / "runs", tmp_path / "data")
-    one, two, three = choose(all_cells("smoke", ["table-3"]), ["mnist-multi-4/multi", "mnist-multi-4/seq", "*-10/rl"])
-    folders.result(one).mkdir(parents=True)
-    scores = {"test": {"overall": {"exact_match": 0.25, "f1": 0.5}}}
-    (folders.result(one) / RECORD).write_text(json.dumps({"metrics": scores, "run": {"minutes": 1.5}}))
+def test_a_sweep_has_one_display_with_a_bar_for_all_and_for_each_and_the_remaining_time(tmp_path):
+    one, two, three = "multi/seed-0", "seq/seed-0", "rl/seed-0"
+    (tmp_path / one).mkdir(parents=True)
+    scores = {"overall": {"exact_match": 0.25, "f1": 0.5}}
+    (tmp_path / one / "run.json").write_text(json.dumps({"test": scores, "minutes": 1.5}))
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
-    display = _Shown(console, folders, total=3, done=0)
-    running = Running(two, 1, 0.125, 0.5)
-    display(Snapshot([], 0, 3, [Running(one, 0, None, 0.25), running], 600))
+    display = SweepProgress(console, tmp_path, total=4)  # one of which was finished before
+    running = Running(two, 1, 3, 0.125, 0.25, 0.5)
+    display(Snapshot([], 0, 3, [Running(one, 0, 3, None, None, 0.25), running], 600))
     bars = {bar.description: bar for bar in display.bars.tasks}
-    assert bars.keys() == {"all cells", one.id, two.id}
-    assert bars["all cells"].fields["about"] == "0 of 3 done, 10 min left"
-    assert bars["all cells"].completed == 0.75
-    assert bars[one.id].fields["about"] == "epoch 1/3"
-    assert (bars[two.id].fields["about"], bars[two.id].completed) == ("epoch 2/3, EM 0.125", 0.5)
-    display(Snapshot([one], 0, 2, [running, Running(three, 0, None, 0.0)], 90))
+    assert bars.keys() == {"all runs", one, two}
+    assert bars["all runs"].fields["about"] == "1 of 4 done, 10 min left"
+    assert bars["all runs"].completed == 1.75
+    assert bars[one].fields["about"] == "epoch 1/3"
+    assert (bars[two].fields["about"], bars[two].completed) == ("epoch 2/3, EM 0.125", 0.5)
+    display(Snapshot([one], 0, 2, [running, Running(three, 0, 0, None, None, 0.0)], 90))
     bars = {bar.description: bar for bar in display.bars.tasks}
-    assert bars.keys() == {"all cells", two.id, three.id}
-    assert bars["all cells"].fields["about"] == "1 of 3 done, 2 min left"
-    assert f"{one.id}: test EM 0.250, F1 0.500, 1.5 min (1 of 3 done, 2 min left)" in console.file.getvalue()
+    assert bars.keys() == {"all runs", two, three}
+    assert bars[three].fields["about"] == "starting"
+    assert bars["all runs"].fields["about"] == "2 of 4 done, 2 min left"
+    assert f"{one}: test EM 0.250, F1 0.500, 1.5 min (2 of 4 done, 2 min left)" in console.file.getvalue()

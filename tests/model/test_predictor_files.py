@@ -290,6 +290,7 @@ def test_the_description_is_plain_json_that_says_what_it_is(tmp_path):
     assert told["stop"] == "end"
     assert told["encoder"] == {"class": "MLPEncoder", "arguments": {"features": 7, "hidden": [16]}}
     arguments = {"num_classes": 4, "memory": 16, "hidden": 8, "layers": 1, "embedding": 32}
+    arguments |= {"pool": "mean", "dropout": 0.0}
     assert told["policy"] == {"class": "LSTMPolicy", "arguments": arguments}
     assert told["record"] == {"seed": 7}
     assert told["weights_sha256"] == hashlib.sha256(weights_in(tmp_path).read_bytes()).hexdigest()

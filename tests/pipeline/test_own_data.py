@@ -24,7 +24,7 @@ from torchmultiset.pipeline import resolve as picking
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.record import read_record
-from torchmultiset.pipeline.resolve import pick_objective
+from torchmultiset.pipeline.resolve import resolve_objective
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.training import fit
 from torchmultiset.training.config import OptimConfig
@@ -32,11 +32,23 @@ from torchmultiset.training.config import OptimConfig
 ROOT = Path(__file__).parents[2]
 
 
+_RESOLVED = OptimConfig.resolved
+
+
+def _resolved(epochs: int):
+    """Settings for a quick run in place of those that suit the data."""
+
+    def quick(self, examples, **more):
+        return _RESOLVED(replace(self, epochs=epochs, batch_size=16), examples, **more)
+
+    return quick
+
+
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path) -> Run:
     """The command line, in an empty folder, where a few epochs are enough."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(OptimConfig, "settled", lambda self, _: replace(self, epochs=2, batch_size=16))
+    monkeypatch.setattr(OptimConfig, "resolved", _resolved(2))
     return runner(capsys, monkeypatch)
 
 
@@ -84,12 +96,12 @@ def numbers_of(path: Path) -> str:
 
 
 def picked(lines: list[str]) -> dict[str, str]:
-    found = (re.fullmatch(r"Picked (\w+) (.+?): .+\.", line) for line in lines)
+    found = (re.fullmatch(r"  (\w+): (.+?) \([^()]*\)", line) for line in lines)
     return dict(match.groups() for match in found if match)
 
 
 def values(config: RunConfig) -> dict[str, str]:
-    return {pick.what: pick.value for pick in prepare(config).picks}
+    return {pick.what: pick.value for pick in prepare(config).choices}
 
 
 # One command
@@ -222,13 +234,13 @@ def test_arrays_that_are_too_small_are_told_the_least_size_that_works(run, tmp_p
 
 
 def test_a_table_with_texts_and_empty_cells_becomes_a_model_that_reads_others(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(OptimConfig, "settled", lambda self, _: replace(self, epochs=30, batch_size=16))
+    monkeypatch.setattr(OptimConfig, "resolved", _resolved(30))
     write_hats(tmp_path / "hats.csv")
     code, lines, _ = run("train", "hats.csv")
     assert code == 0
-    assert "Picked categories 2 (blue, red): 'colour' holds text." in lines
-    (mean,) = (line for line in lines if line.startswith("Picked mean "))
-    assert re.fullmatch(r"Picked mean \d+ of 'metres': for its 24 empty cells\.", mean)
+    assert "  categories: 2 (blue, red) ('colour' holds text)" in lines
+    (mean,) = (line for line in lines if line.startswith("  mean: "))
+    assert re.fullmatch(r"  mean: \d+ of 'metres' \(for its 24 empty cells\)", mean)
     assert all(len(line) <= 80 for line in lines)
     model = Predictor.load(tmp_path / "runs" / "hats" / "model")
     assert [column["name"] for column in model.record["columns"]] == ["colour", "people", "metres"]
@@ -280,15 +292,15 @@ def test_names_and_categories_that_are_long_still_fit_in_a_line(tmp_path):
     path, name = tmp_path / "t.csv", "what somebody once called a very long name of a column"
     rows = [f"{['one such long category', 'another, not shorter one'][i % 2]!r},{i or ''},x" for i in range(40)]
     path.write_text("\n".join([f"{name},{name}!,labels", *rows]).replace("'", '"'))
-    for pick in prepare(RunConfig(DataConfig(str(path)))).picks:
-        assert len(f"Picked {pick.what} {pick.value}: {pick.reason}.") <= 80
+    for pick in prepare(RunConfig(DataConfig(str(path)))).choices:
+        assert len(f"  {pick}") <= 80
 
 
 def test_many_columns_with_texts_and_empty_cells_are_told_in_a_few_lines(tmp_path):
     names = [*(f"text{i}" for i in range(30)), *(f"number{i}" for i in range(30))]
     rows = [",".join([*["ab"[i % 2]] * 30, *[["", "1"][i % 2]] * 30, "x"]) for i in range(20)]
     (tmp_path / "wide.csv").write_text("\n".join([",".join([*names, "labels"]), *rows]))
-    picks = prepare(RunConfig(DataConfig(str(tmp_path / "wide.csv")))).picks
+    picks = prepare(RunConfig(DataConfig(str(tmp_path / "wide.csv")))).choices
     told = [pick for pick in picks if pick.what in ("categories", "mean")]
     assert len(told) == 10
     assert ("categories", "of 26 more columns", "they hold text") in told
@@ -298,23 +310,23 @@ def test_many_columns_with_texts_and_empty_cells_are_told_in_a_few_lines(tmp_pat
 @pytest.mark.parametrize(
     ("examples", "reason"),
     [
-        (20, "with more, so few examples are learned by heart"),
-        (300, "as a rule, about 1,200 steps are enough for a first model"),
+        (20, "more would overfit 13 examples"),
+        (300, "about 1,200 steps are usually enough for a first model"),
         (20_000, "each example should be seen a few times"),
     ],
 )
 def test_the_number_of_epochs_has_a_reason(tmp_path, examples, reason):
     write_table(tmp_path / "trips.csv", examples)
-    picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "trips.csv")))).picks}
+    picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "trips.csv")))).choices}
     assert picks["epochs"].reason == reason
 
 
 @pytest.mark.parametrize(
     ("objective", "labels", "expected"),
     [
-        ("auto", ("x", "x;y"), None),  # a count head has no policy that could stop
+        (None, ("x", "x;y"), None),  # a count head has no policy that could stop
         ("multi", ("x", "x;y"), "policy"),
-        ("auto", ("x;x", "x;y"), "fixed"),  # but its answers can all have one size
+        (None, ("x;x", "x;y"), "fixed"),  # but its answers can all have one size
         ("one-step", ("x;x", "x;y"), None),  # which rounds each count by itself
     ],
 )
@@ -322,7 +334,7 @@ def test_a_way_to_stop_is_told_where_there_is_one(tmp_path, objective, labels, e
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["a,labels", *(f"{i},{labels[i % 2]}" for i in range(20))]))
     task = prepare(RunConfig(DataConfig(str(path)), objective=ObjectiveConfig(objective)))
-    assert {pick.what: pick.value for pick in task.picks}.get("stop") == expected
+    assert {pick.what: pick.value for pick in task.choices}.get("stop") == expected
     assert task.config.model.stop == ("fixed" if labels[0] == "x;x" else "policy")
 
 
@@ -348,27 +360,27 @@ def test_a_tower_that_would_leave_no_map_is_not_picked(tmp_path, labels, objecti
 def test_photographs_whose_multisets_occur_again_get_a_class_for_each(counts, most, expected):
     known = np.array(counts)
     auto = ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most
-    objective, model, picks = pick_objective(*auto, backbone=True, counts=known)
+    objective, model, picks = resolve_objective(*auto, backbone=True, counts=known)
     assert objective.objective == picks[0].value == expected
-    assert model.policy == ("transformer" if expected == "multi" else "auto")
+    assert model.policy == ("transformer" if expected == "multi" else None)
 
 
 def test_a_class_for_each_multiset_is_not_picked_if_it_would_be_refused():
     counts = np.zeros((4, 24), np.int64)
     counts[:, 0] = 4  # 17,550 multisets of 4 labels, 20,475 of up to 4
-    for stop, expected in (("auto", "power"), ("fixed", "power"), ("policy", "multi")):
+    for stop, expected in ((None, "power"), ("fixed", "power"), ("policy", "multi")):
         model = ModelConfig(stop=stop)
-        picked, _, _ = pick_objective(ObjectiveConfig(), model, (1280, 8, 8), 4, backbone=True, counts=counts)
+        picked, _, _ = resolve_objective(ObjectiveConfig(), model, (1280, 8, 8), 4, backbone=True, counts=counts)
         assert picked.objective == expected
 
 
-@pytest.mark.parametrize(("most", "expected"), [(4, ("multi", "transformer")), (5, ("counts", "auto"))])
+@pytest.mark.parametrize(("most", "expected"), [(4, ("multi", "transformer")), (5, ("counts", None))])
 def test_photographs_with_few_objects_get_a_policy(most, expected):
-    objective, model, picks = pick_objective(ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most, backbone=True)
+    objective, model, picks = resolve_objective(ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most, backbone=True)
     assert (objective.objective, model.policy) == expected
-    assert [pick.value for pick in picks] == [value for value in expected if value != "auto"]
+    assert [pick.value for pick in picks] == [value for value in expected if value is not None]
     heads = ObjectiveConfig(count_head="cells")  # who asks for a count head gets one
-    assert pick_objective(heads, ModelConfig(), (1280, 8, 8), most, backbone=True)[0].objective == "counts"
+    assert resolve_objective(heads, ModelConfig(), (1280, 8, 8), most, backbone=True)[0].objective == "counts"
 
 
 @pytest.mark.parametrize(
@@ -382,14 +394,14 @@ def test_photographs_with_few_objects_get_a_policy(most, expected):
 )
 def test_many_objects_get_a_finer_map(tmp_path, most, changes, expected):
     draw_dots(tmp_path / "dots", size=(128, 128), most=most)
-    objective = ObjectiveConfig(objective=changes.get("objective", "auto"))
+    objective = ObjectiveConfig(objective=changes.get("objective", None))
     model = ModelConfig(channels=changes["channels"]) if "channels" in changes else ModelConfig()
     told = values(RunConfig(DataConfig(data=str(tmp_path / "dots")), model, objective))
     assert told.get("channels") == expected
     assert told.get("objective") == (None if "objective" in changes else "counts")
 
 
-@pytest.mark.parametrize(("policy", "stop"), [("lstm", "auto"), ("auto", "end")])
+@pytest.mark.parametrize(("policy", "stop"), [("lstm", None), (None, "end")])
 def test_who_asks_for_a_policy_or_for_end_gets_the_multiset_loss(tmp_path, policy, stop):
     write_table(tmp_path / "trips.csv")
     told = values(RunConfig(DataConfig(data=str(tmp_path / "trips.csv")), ModelConfig(policy=policy, stop=stop)))
@@ -399,7 +411,7 @@ def test_who_asks_for_a_policy_or_for_end_gets_the_multiset_loss(tmp_path, polic
 def test_without_the_extra_photographs_are_learned_from_scratch_with_a_word_on_it(tmp_path, monkeypatch):
     monkeypatch.setattr(picking, "find_spec", lambda _: None)
     draw_dots(tmp_path / "photos", size=(300, 200), number=12)
-    picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "photos")))).picks}
+    picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "photos")))).choices}
     assert (picks["backbone"].value, picks["image_size"].value) == ("none", "128")
     assert 'pip install "torchmultiset[coco]"' in picks["backbone"].reason
 
@@ -431,7 +443,7 @@ def test_splits_that_are_named_are_not_picked(tmp_path):
 
 
 def test_few_examples_are_seen_often_and_many_a_few_times():
-    epochs = [OptimConfig().settled(n).epochs for n in (1, 210, 1000, 10_000, 1_000_000)]
+    epochs = [OptimConfig().resolved(n).epochs for n in (1, 210, 1000, 10_000, 1_000_000)]
     assert epochs == sorted(epochs, reverse=True)
     assert epochs[-1] >= 8
     assert epochs[1] > 50
@@ -564,7 +576,7 @@ def test_as_many_as_the_message_asks_for_are_enough(run, tmp_path):
     write_table(tmp_path / "trip.csv", 10)
     code, out, err = run("train", "trip.csv")
     assert code == 0, err
-    assert any(line.startswith("Picked splits 7 train, 1 validation, 2 test: ") for line in out)
+    assert any(line.startswith("  splits: 7 train, 1 validation, 2 test (") for line in out)
     assert read_record(tmp_path / "runs" / "trip")["finished"]
 
 

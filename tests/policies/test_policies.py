@@ -138,7 +138,7 @@ def test_the_oracle_strategy_leads_any_policy_to_an_exact_match(name):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: LSTMPolicy(C, D).start(torch.rand(2, D, 3, 3)), "memory must be"),
+        (lambda: LSTMPolicy(C, D).start(torch.rand(2, D + 1, 3, 3)), "memory must be"),
         (lambda: FeedForwardPolicy(C, D).start(torch.rand(2, D + 1)), "memory must be"),
         (lambda: TransformerPolicy(C, D, places=4).start(torch.rand(2, D, 3, 3)), "memory must be a map of at most 4"),
         (lambda: TransformerPolicy(C, D, width=10, heads=4), "width must be a multiple of heads = 4"),

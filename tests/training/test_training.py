@@ -132,7 +132,8 @@ def test_the_best_epoch_is_kept(tmp_path):
     assert best not in (0, len(ems) - 1)  # or else it would be no test
     assert progress.best_em == ems[best]
     kept = Predictor.load(tmp_path / "best")
-    assert kept.record == {"epoch": best + 1, "validation_em": ems[best]}
+    f1 = progress.history[best]["validation_f1"]
+    assert kept.record == {"epoch": best + 1, "validation_em": ems[best], "validation_f1": f1}
     torch.testing.assert_close(weights(kept), after[best], rtol=0, atol=0)
     counts, target = evaluate(kept, ours.validation)
     assert float((counts == target).all(1).double().mean()) == pytest.approx(ems[best])
@@ -142,6 +143,60 @@ def test_the_best_epoch_is_kept(tmp_path):
 def test_of_equals_the_first_is_kept(tmp_path):
     fit(*with_optim(task("plain"), lr=1e-30), tmp_path, fabric=cpu())
     assert Predictor.load(tmp_path / "best").record["epoch"] == 1
+
+
+def test_the_last_epoch_is_kept_if_that_is_selected(tmp_path):
+    ours = with_optim(task("plain"), select="last")
+    progress = fit(*ours, tmp_path, fabric=cpu())
+    kept = Predictor.load(tmp_path / "best")
+    assert kept.record["epoch"] == len(progress.history)
+    torch.testing.assert_close(weights(kept), weights(ours.predictor), rtol=0, atol=0)
+
+
+def test_the_score_is_the_sum_of_exact_match_and_f1(tmp_path):
+    progress = fit(*with_optim(task("plain"), select="score"), tmp_path, fabric=cpu())
+    scores = [line["validation_em"] + line["validation_f1"] for line in progress.history]
+    assert Predictor.load(tmp_path / "best").record["epoch"] == int(np.argmax(scores)) + 1
+
+
+def test_patience_ends_a_run_that_does_not_improve(tmp_path):
+    progress = fit(*with_optim(task("plain", epochs=9), lr=1e-30, patience=3), tmp_path, fabric=cpu())
+    assert len(progress.history) == 4  # the first epoch is the best, and three more follow
+    again = fit(*with_optim(task("plain", epochs=9), lr=1e-30, patience=3), tmp_path, fabric=cpu(), resume=True)
+    assert again.history == progress.history
+
+
+def test_weight_decay_is_adamw_on_matrices_alone(tmp_path):
+    ours, batches = seen(with_optim(task("plain", epochs=2), schedule="constant", clip=0.0, weight_decay=0.5))
+    fit(*ours, tmp_path, fabric=cpu())
+    plain = task("plain").predictor.train()
+    adam = torch.optim.Adam(plain.parameters(), lr=0.01)
+    for batch in batches:
+        adam.zero_grad()
+        MultisetObjective().loss(plain, batch, torch.Generator()).backward()
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter *= 1 - 0.01 * 0.5 * (parameter.ndim > 1)
+        adam.step()
+    torch.testing.assert_close(weights(ours.predictor), weights(plain), rtol=1e-4, atol=1e-5)
+
+
+def test_the_moving_average_is_validated_and_saved(tmp_path):
+    ours = with_optim(task("plain", epochs=2), ema=0.9, select="last")
+    steps = []
+
+    def watch(progress):
+        if progress.step:
+            steps.append(weights(ours.predictor))
+
+    fit(*ours, tmp_path, fabric=cpu(), watch=watch)
+    average = {name: value.double() for name, value in steps[0].items()}
+    for number, after in enumerate(steps[1:], 1):
+        keep = min(0.9, (1 + number) / (10 + number))
+        average = {name: keep * value + (1 - keep) * after[name].double() for name, value in average.items()}
+    kept = {name: value.double() for name, value in weights(Predictor.load(tmp_path / "best")).items()}
+    torch.testing.assert_close(kept, average, rtol=1e-4, atol=1e-6)
+    assert any(not torch.equal(kept[name].float(), value) for name, value in steps[-1].items())
 
 
 def test_a_line_for_each_epoch(tmp_path):
@@ -378,6 +433,10 @@ def test_evaluation_is_on_the_device_of_the_predictor():
         ({"batch_size": -1}, "batch_size must be at least 1"),
         ({"lr": 0.0}, "lr must be above 0"),
         ({"clip": -1.0}, "clip must be at least 0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
+        ({"ema": 1.0}, "ema must be at least 0 and below 1"),
+        ({"patience": -1}, "patience must be at least 0"),
+        ({"select": "first"}, "select must be one of 'em', 'score', 'last'"),
         ({"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'constant'"),
     ],
 )

@@ -47,6 +47,12 @@ app.command(
     " the best epoch is kept and tested once at the end. All output goes to one folder, with everything needed to"
     " reproduce the run.",
 )
+app.command(
+    "torchmultiset.cli.sweep:app",
+    name="sweep",
+    help="Train every combination of settings, and rank the results.\n\nEach setting of `multiset train` takes one or"
+    " several values. Stop at any time: after Ctrl-C or a kill, the same command resumes where it left off.",
+)
 app.command("torchmultiset.cli.models:evaluate", name="evaluate", help="Test a model on a data set.")
 app.command(
     "torchmultiset.cli.models:predict",
@@ -65,29 +71,18 @@ app.command(
     " predictions match PyTorch's.",
 )
 app.command(
-    "torchmultiset.cli.experiment:app",
-    name="experiment",
-    help="Run the experiments; finished ones are skipped.\n\nEach cell of a table is a separate training run. Stop at"
-    " any time: after Ctrl-C or a kill, the same command resumes where it left off.",
-)
-app.command(
-    "torchmultiset.cli.report:app",
-    name="report",
-    help="Show the results of the experiments beside the paper's, and write them as Markdown, figures and an HTML"
-    " page.",
-)
-app.command(
     "torchmultiset.cli.demo:app",
     name="demo",
     help="Serve a local page on which you drop or draw an image and watch a model predict its labels one by one.",
 )
 
 
-def main(tokens: Sequence[str] | None = None) -> int:
+def main(tokens: Sequence[str] | None = None, *, commands: App = app) -> int:
     """Run one command.
 
     Args:
         tokens: Arguments after `multiset`; None: those of this process.
+        commands: The command line, if it is not `multiset`.
 
     Returns:
         The exit code: 0 on success, 1 for an error in the data or on disk, 2 for an invalid command line, 130 after
@@ -99,14 +94,15 @@ def main(tokens: Sequence[str] | None = None) -> int:
         0
     """
     _replace_unprintable()
+    name = commands.name[0]
     if tokens is None:  # this process runs nothing else
         keep_freed_memory()
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            return _run(sys.argv[1:] if tokens is None else list(tokens))
+            warnings.showwarning = lambda message, *_, **__: print(f"{name}: {message}", file=sys.stderr)
+            return _run(commands, sys.argv[1:] if tokens is None else list(tokens))
     except KeyboardInterrupt as stop:
-        return _fail(": ".join(["stopped", *map(str, stop.args)]), 130)
+        return _fail(name, ": ".join(["stopped", *map(str, stop.args)]), 130)
     except BrokenPipeError:
         # The reader has closed the pipe (`multiset ... | head`): discard Python's last flush, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -114,24 +110,32 @@ def main(tokens: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, ValueError) as error:
         if os.environ.get(DEBUG):
             raise
-        return _fail(_message(error), 1)
+        return _fail(name, _message(error), 1)
 
 
-def _run(tokens: list[str]) -> int:
+def _run(commands: App, tokens: list[str]) -> int:
+    name = commands.name[0]
     try:
-        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+        command, bound, _ = commands.parse_args(tokens, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        where = " ".join(["multiset", *(error.command_chain or ()), "--help"])
-        return _fail(f"{error}\nSee: {where}", 2)
+        return _misused(name, error)
     except ValueError as error:  # a config dataclass rejects incompatible values
-        return _fail(str(error), 2)
-    command(*bound.args, **bound.kwargs)
+        return _fail(name, str(error), 2)
+    try:
+        command(*bound.args, **bound.kwargs)
+    except CycloptsError as error:  # `sweep` parses the settings of each run as those of `train`
+        return _misused(name, error)
     sys.stdout.flush()  # here, where a BrokenPipeError is caught
     return 0
 
 
-def _fail(message: str, code: int) -> int:
-    print(f"multiset: {message}", file=sys.stderr)
+def _misused(name: str, error: CycloptsError) -> int:
+    where = " ".join([name, *(error.command_chain or ()), "--help"])
+    return _fail(name, f"{error}\nSee: {where}", 2)
+
+
+def _fail(name: str, message: str, code: int) -> int:
+    print(f"{name}: {message}", file=sys.stderr)
     return code
 
 
@@ -141,10 +145,6 @@ def _message(error: Exception) -> str:
         what, extra = _EXTRAS[missing]
         return f'{what}, which is not installed: pip install "torchmultiset[{extra}]"'
     return str(error)
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"multiset: {message}", file=sys.stderr)
 
 
 def _replace_unprintable() -> None:

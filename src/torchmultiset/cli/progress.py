@@ -1,19 +1,22 @@
-"""Progress of a training run: a bar on a terminal, and a line for each epoch everywhere."""
+"""Progress of training: bars on a terminal, and a line for each epoch, or for each run of a sweep, everywhere."""
 
 from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from torchmultiset.pipeline.prepare import Task
+from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.run import Watch
+from torchmultiset.pipeline.sweep import Snapshot
 from torchmultiset.training.loop import Progress
 
-__all__ = ["TrainingProgress"]
+__all__ = ["SweepProgress", "TrainingProgress", "duration"]
 
 
 class TrainingProgress:
@@ -69,3 +72,72 @@ class TrainingProgress:
             f"  F1 {line['validation_f1']:.3f}  {time.strftime('%H:%M:%S')}",
             highlight=False,
         )
+
+
+class SweepProgress:
+    """Progress display of a sweep: a bar for all runs and one for each running one, and a line for each finished one.
+
+    Args:
+        console: Console to print to.
+        folder: Folder of the run folders.
+        total: Number of runs, finished ones included.
+    """
+
+    def __init__(self, console: Console, folder: Path, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[about]}"))
+        self.bars = Bars(*columns, console=console, disable=not console.is_terminal)
+        self.console, self.folder, self.total, self.done = console, folder, total, 0
+        self.whole = self.bars.add_task("all runs", total=total, about="")
+        self.parts: dict[str, TaskID] = {}
+        self.first = True
+
+    def __enter__(self) -> SweepProgress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Update the display."""
+        if self.first:  # runs that are neither waiting nor just ended were finished before
+            self.done = self.total - snapshot.waiting - len(snapshot.ended) - snapshot.failed
+            self.first = False
+        left = f", {duration(snapshot.seconds_left)} left" if snapshot.waiting else ""
+        for name in snapshot.ended:
+            self.done += 1
+            record = read_record(self.folder / name)
+            split = "test" if "test" in record else "validation"
+            scores = record[split]["overall"]
+            self.console.print(
+                f"{name}: {split} EM {scores['exact_match']:.3f}, F1 {scores['f1']:.3f},"
+                f" {record['minutes']:.1f} min ({self.done} of {self.total} done{left})",
+                highlight=False,
+                soft_wrap=True,
+            )
+        failed = f", {snapshot.failed} failed" if snapshot.failed else ""
+        trained = sum(running.share for running in snapshot.running)
+        about = f"{self.done} of {self.total} done{failed}{left}"
+        self.bars.update(self.whole, completed=self.done + snapshot.failed + trained, about=about)
+        for gone in self.parts.keys() - {running.name for running in snapshot.running}:
+            self.bars.remove_task(self.parts.pop(gone))
+        for name, epoch, epochs, em, _, share in snapshot.running:
+            if name not in self.parts:
+                self.parts[name] = self.bars.add_task(name, total=1, about="")
+            about = f"epoch {min(epoch + 1, epochs)}/{epochs}" + ("" if em is None else f", EM {em:.3f}")
+            self.bars.update(self.parts[name], completed=share, about=about if epochs else "starting")
+
+
+def duration(seconds: int | float | None) -> str:
+    """Return a duration in words, rounded.
+
+    Example:
+        >>> duration(42), duration(600), duration(9000), duration(400_000)
+        ('42 s', '10 min', '2.5 h', '4.6 days')
+    """
+    if seconds is None:
+        return "unknown time"
+    for unit, size, until in (("s", 1, 90), ("min", 60, 5400), ("h", 3600, 172_800)):
+        if seconds < until:
+            return f"{seconds / size:.{int(unit == 'h')}f} {unit}"
+    return f"{seconds / 86_400:.1f} days"

@@ -37,8 +37,10 @@ _SOURCE = "DATA"
 
 
 def _default(value: object) -> str | None:
-    """How the help shows a default: as one writes it; nothing is not shown."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else None if value in (None, "") else str(value)
+    """Format a default for the help as it would be typed; a setting that is not set is chosen by the data."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return "auto" if value is None else None if value == "" else str(value)
 
 
 def _check(_: type, value: Any) -> None:
@@ -94,7 +96,7 @@ def _make_of(model: str, objective: str | None, policy: str | None) -> dict[str,
         kind = input_kind(predictor)
         made |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
     others = {"policy", "count_head"} if objective not in (None, made.get("objective")) else set()
-    other = None if objective is None else OBJECTIVES.get(objective)  # "auto", or a name that is refused later
+    other = None if objective is None else OBJECTIVES.get(objective)  # a wrong name is refused later
     if other is not None and not other.one_shot and not other.counts_only and predictor.steps:
         others -= {"policy"}
     if policy is not None and not predictor.steps:
@@ -105,7 +107,7 @@ def _make_of(model: str, objective: str | None, policy: str | None) -> dict[str,
 def _check_together(**given: Any) -> None:
     """Refuse what does not go together before anything is read or written."""
     objective = given.get("objective", ObjectiveConfig())
-    if "model" in given and given["model"].stop == "end" and objective.objective != "auto":
+    if "model" in given and given["model"].stop == "end" and objective.objective is not None:
         check_together(objective, "end")
 
 
@@ -200,6 +202,7 @@ def train(
         optim: How it is learned.
     """
     data = data if source is None else replace(data, data=source)
+    assert data.data is not None  # `_fill_in` refuses a command without data
     out = out or Path("runs") / (preset or _name_of(Path(data.data).resolve()))
     console = Console(stderr=True)
     whole = RunConfig(data, model, objective, optim, seed)
@@ -208,7 +211,7 @@ def train(
     may_start_others = sys.argv[1:2] == ["train"]
 
     def start(task: Task) -> Watch:
-        if recipe == "fast" and (preset or is_store(data.data)):  # of your own data the paper says nothing
+        if recipe == "fast" and (preset or is_store(task.config.data.data)):  # the paper has no recipe for other data
             _say(textwrap.fill(_unlike_the_paper(task.config, preset), 80, subsequent_indent="  "))
         return shown.start(task)
 

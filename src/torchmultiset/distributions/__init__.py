@@ -1,13 +1,26 @@
 """Probability distributions over the counts of one class, and over whole multisets."""
 
-from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial
+from torchmultiset.distributions._cells import (
+    CellJoint,
+    cell_joint_log_probability,
+    cell_size_log_probabilities,
+    joint_states,
+)
+from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial, size_log_probabilities
+from torchmultiset.distributions._mixture import MixtureBelief
 from torchmultiset.distributions._multisets import Belief, IndependentCounts, ListedMultisets, Ranked
 
 __all__ = [
     "Belief",
+    "CellJoint",
     "IndependentCounts",
     "ListedMultisets",
+    "MixtureBelief",
     "Ranked",
+    "cell_joint_log_probability",
     "cell_log_probabilities",
+    "cell_size_log_probabilities",
+    "joint_states",
     "poisson_binomial",
+    "size_log_probabilities",
 ]

@@ -16,7 +16,7 @@ from torch.nn.functional import pad, softplus
 from torchmultiset._checks import check, check_float
 from torchmultiset._precision import full_precision
 
-__all__ = ["cell_log_probabilities", "poisson_binomial"]
+__all__ = ["cell_log_probabilities", "poisson_binomial", "size_log_probabilities"]
 
 
 def cell_log_probabilities(
@@ -91,12 +91,42 @@ def poisson_binomial(
     check(log_p.shape[-2] >= 1, "log_p", "log-probabilities of at least one cell", log_p)
     check_float("log_not", log_not, "(..., N, C)", like=tuple(log_p.shape))
     check(most >= 0, "most", "at least 0", most)
-    cells, classes = log_p.shape[-2:]
-    # One polynomial per cell: (coefficients, N, all other dimensions). Impossible counts stay finite until the end,
-    # since a log-sum of infinities has no gradient; N times the floor does not overflow.
-    product = torch.stack([full_precision(each).movedim(-2, 0) for each in (log_not, log_p)][: most + 1]).flatten(2)
-    floor = torch.finfo(product.dtype).min / (4 * cells)
-    product = product.clamp(min=floor)
+    # One polynomial per cell: (coefficients, N, all other dimensions).
+    cells = torch.stack([full_precision(each).movedim(-2, 0) for each in (log_not, log_p)][: most + 1]).flatten(2)
+    product = _product(cells, most)
+    possible = product.shape[0]
+    counts = product.T.reshape(*log_p.shape[:-2], log_p.shape[-1], possible)
+    return pad(counts, (0, most + 1 - possible), value=-math.inf)
+
+
+def size_log_probabilities(log_probabilities: Float[Tensor, "b c m"]) -> Float[Tensor, "b m"]:
+    r"""Compute the log-probabilities that independent counts of C classes sum to 0, 1, ..., M.
+
+    .. math::
+        P(N_1 + \dots + N_C = k) = [z^k] \prod_{c=1}^{C} \sum_{n=0}^{M} P(N_c = n)\, z^n
+
+    Args:
+        log_probabilities: Log-probabilities (B, C, M + 1) of 0 to M labels of each class; they need not sum to 1.
+
+    Returns:
+        Log-probabilities (B, M + 1), in at least float32. Sums above M are left out.
+
+    Example:
+        >>> coins = torch.full((1, 3, 3), 0.5).log().index_fill(2, torch.tensor([2]), -math.inf)
+        >>> size_log_probabilities(coins).exp()  # 0, 1 or 2 heads of three coins; the rest has 3
+        tensor([[0.1250, 0.3750, 0.3750]])
+    """
+    check_float("log_probabilities", log_probabilities, "(B, C, M + 1)", like=(None, None, None))
+    classes = full_precision(log_probabilities).permute(2, 1, 0)
+    return _product(classes, log_probabilities.shape[2] - 1).T
+
+
+def _product(factors: Float[Tensor, "m n b"], most: int) -> Float[Tensor, "k b"]:
+    """Multiply N polynomials in pairs, with coefficients in log space, up to degree `most`."""
+    # Impossible counts stay finite until the end, since a log-sum of infinities has no gradient; N times the floor does
+    # not overflow.
+    floor = torch.finfo(factors.dtype).min / (4 * factors.shape[1])
+    product = factors.clamp(min=floor)
     left_over = None
     while product.shape[1] > 1:
         half = product.shape[1] // 2
@@ -106,10 +136,7 @@ def poisson_binomial(
         product = _multiply(product[:, :half], product[:, half : 2 * half], most)
     if left_over is not None:
         product = _multiply(product, left_over, most)
-    product = product.masked_fill(product < floor / 2, -math.inf)
-    possible = product.shape[0]
-    counts = product.squeeze(1).T.reshape(*log_p.shape[:-2], classes, possible)
-    return pad(counts, (0, most + 1 - possible), value=-math.inf)
+    return product.masked_fill(product < floor / 2, -math.inf).squeeze(1)
 
 
 def _multiply(a: Tensor, b: Tensor, most: int) -> Tensor:

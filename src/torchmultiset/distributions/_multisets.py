@@ -69,14 +69,18 @@ class Belief(Protocol):
 class IndependentCounts:
     r"""Independent counts of the classes, restricted to the sizes that can be predicted.
 
-    .. math:: p(\mathcal{Y}) \propto \prod_c p_c(\mu(c)), \qquad \text{least} \le |\mathcal{Y}| \le \text{most}
+    .. math::
+        p(\mathcal{Y}) \propto e^{s(|\mathcal{Y}|)} \prod_c p_c(\mu(c)), \qquad
+        \text{least} \le |\mathcal{Y}| \le \text{most}
 
-    The normalising sum and the most probable multiset are computed by dynamic programming over the classes.
+    The size potential s is 0 unless `size_scores` are given. The normalising sum and the most probable multiset are
+    computed by dynamic programming over the classes.
 
     Args:
         log_probabilities: Unnormalised log-probabilities (B, C, M + 1) of 0 to M = `most` labels of each class.
         least: Size of the smallest multiset.
         most: Size of the largest multiset.
+        size_scores: Size potential s (B, M + 1) or (1, M + 1), a log-weight for each size; None: 0.
 
     Example:
         >>> belief = IndependentCounts(torch.tensor([[[0.5, 0.25, 0.25], [0.2, 0.6, 0.2]]]).log(), least=0, most=2)
@@ -89,16 +93,21 @@ class IndependentCounts:
     log_probabilities: Float[Tensor, "b c m"]
     least: int
     most: int
+    size_scores: Float[Tensor, "#b m"] | None = None
 
     def __post_init__(self) -> None:
         check(0 <= self.least <= self.most, "least", f"from 0 to most = {self.most}", self.least)
         fits = self.log_probabilities.shape[-1] == self.most + 1
         check(fits, "log_probabilities", f"of shape (B, C, {self.most + 1})", self.log_probabilities)
         object.__setattr__(self, "log_probabilities", self.log_probabilities.double())
+        if self.size_scores is not None:
+            fits = self.size_scores.shape[-1] == self.most + 1
+            check(fits, "size_scores", f"of shape (B, {self.most + 1})", self.size_scores)
+            object.__setattr__(self, "size_scores", self.size_scores.double())
 
     def best(self) -> Int64[Tensor, "b c"]:
         """Return the most probable multiset of each input."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self.size_scores is not None:
             return self.ranked(1).counts[:, 0]
         counts = self.log_probabilities.argmax(-1)
         # The best count of each class is optimal, unless together they have a size that cannot be predicted.
@@ -124,6 +133,8 @@ class IndependentCounts:
             more = before.transpose(2, 3) + self.log_probabilities[:, None, c, :, None]
             score, at = more.flatten(2).topk(k, dim=-1)
             chosen.append(at)
+        if self.size_scores is not None:
+            score = score + self.size_scores[..., None]
         found, at = score[:, self.least :].flatten(1).topk(k, dim=-1)
         size, place = at // k + self.least, at % k
         columns = []
@@ -141,7 +152,11 @@ class IndependentCounts:
         size = cardinality(counts)
         each = self.log_probabilities.gather(2, counts.clamp(max=self.most)[..., None]).squeeze(-1)
         possible = (size >= self.least) & (size <= self.most)
-        return (each.sum(-1) - self._log_total).masked_fill(~possible, -torch.inf)
+        log_weight = each.sum(-1)
+        if self.size_scores is not None:
+            scores = self.size_scores.expand(len(counts), -1)
+            log_weight = log_weight + scores.gather(1, size.clamp(max=self.most)[:, None]).squeeze(1)
+        return (log_weight - self._log_total).masked_fill(~possible, -torch.inf)
 
     def count_probabilities(self) -> Float64[Tensor, "b c m"]:
         """Return the probabilities of 0, 1, 2, ... labels of each class, given that the size can be predicted."""
@@ -152,13 +167,16 @@ class IndependentCounts:
         # With n labels of the class, the size including the others must be from least to most.
         n, others = torch.arange(self.most + 1)[:, None], torch.arange(self.most + 1)
         fits = ((n + others >= self.least) & (n + others <= self.most)).to(of_others.device)
-        beside = of_others[..., None, :].masked_fill(~fits, -torch.inf).logsumexp(-1)
+        beside = of_others[..., None, :]
+        if self.size_scores is not None:
+            beside = beside + self.size_scores[:, (n + others).clamp(max=self.most)][:, None]
+        beside = beside.masked_fill(~fits, -torch.inf).logsumexp(-1)
         return (self.log_probabilities + beside).softmax(-1)
 
     def size_probabilities(self) -> Float64[Tensor, "b m"]:
         """Return the probabilities of multisets of 0, 1, 2, ... labels."""
         sizes = torch.arange(self.most + 1, device=self.log_probabilities.device)
-        return self._log_sizes()[-1].masked_fill(sizes < self.least, -torch.inf).softmax(-1)
+        return self._log_all_sizes().masked_fill(sizes < self.least, -torch.inf).softmax(-1)
 
     def given_size(self, size: int) -> IndependentCounts:
         """Return the distribution conditioned on the number of labels."""
@@ -168,8 +186,13 @@ class IndependentCounts:
     @cached_property
     def _log_total(self) -> Float64[Tensor, " b"]:
         """Log of the total unnormalised probability."""
-        total: Tensor = self._log_sizes()[-1][:, self.least :].logsumexp(-1)
+        total: Tensor = self._log_all_sizes()[:, self.least :].logsumexp(-1)
         return total
+
+    def _log_all_sizes(self) -> Float64[Tensor, "b m"]:
+        """Log of the unnormalised probability of each size."""
+        log_sizes = self._log_sizes()[-1]
+        return log_sizes if self.size_scores is None else log_sizes + self.size_scores
 
     def _log_sizes(self, *, backward: bool = False) -> list[Float64[Tensor, "b m"]]:
         """Return the log-probabilities of each size of the first 0, 1, ..., C classes, or the last if `backward`."""
@@ -253,6 +276,15 @@ class ListedMultisets:
 
     def _counts(self, index: Tensor) -> Tensor:
         return from_index(index, self.num_classes, max_size=self.most, min_size=self.least)
+
+
+def rank(counts: Int64[Tensor, "b j c"], score: Float64[Tensor, "b j"], k: int) -> Ranked:
+    """Return the k candidates with the highest scores; a score of -inf means that there is none."""
+    found, at = score.topk(min(k, score.shape[1]), dim=-1)
+    best = counts.gather(1, at[..., None].expand(-1, -1, counts.shape[2]))
+    best = best.masked_fill((found == -torch.inf)[..., None], 0)
+    missing = k - found.shape[1]
+    return Ranked(pad(best, (0, 0, 0, missing)), pad(found, (0, missing), value=-torch.inf))
 
 
 def _product(a: Float64[Tensor, "b m"], b: Float64[Tensor, "b m"]) -> Float64[Tensor, "b m"]:

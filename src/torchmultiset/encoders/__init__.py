@@ -2,7 +2,18 @@
 
 from torchmultiset.encoders.backbone import Backbone
 from torchmultiset.encoders.conv import ConvEncoder
+from torchmultiset.encoders.finetuned import FinetunedBackbone
 from torchmultiset.encoders.mlp import MLPEncoder
-from torchmultiset.encoders.pretrained import PretrainedEncoder, make_backbone
+from torchmultiset.encoders.onnx import onnx_backbone
+from torchmultiset.encoders.pretrained import PretrainedEncoder, backbone_channels, make_backbone
 
-__all__ = ["Backbone", "ConvEncoder", "MLPEncoder", "PretrainedEncoder", "make_backbone"]
+__all__ = [
+    "Backbone",
+    "ConvEncoder",
+    "FinetunedBackbone",
+    "MLPEncoder",
+    "PretrainedEncoder",
+    "backbone_channels",
+    "make_backbone",
+    "onnx_backbone",
+]

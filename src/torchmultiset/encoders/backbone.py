@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from torchmultiset._checks import can_look, check
 from torchmultiset._files import file_sha256
 
-__all__ = ["Backbone", "load_weights"]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Backbone", "check_images", "load_weights", "normalised"]
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet's red, green and blue values, by which most networks normalise images."""
 
 
 @final
@@ -31,6 +34,7 @@ class Backbone(nn.Module):
         channels: Number of channels of the feature maps.
         mean: Mean subtracted from red, green and blue values in [0, 1].
         std: Standard deviation by which they are then divided.
+        fingerprint: Identifies the backbone. None: computed from its weights, see `fingerprint`.
 
     Example:
         >>> backbone = Backbone(nn.MaxPool2d(4), name="pool", channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -42,12 +46,22 @@ class Backbone(nn.Module):
     std: Tensor
 
     def __init__(
-        self, trunk: nn.Module, *, name: str, channels: int, mean: Sequence[float], std: Sequence[float]
+        self,
+        trunk: nn.Module,
+        *,
+        name: str,
+        channels: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        fingerprint: str | None = None,
     ) -> None:
         super().__init__()
         self.name = name
         self.channels = channels
+        self._fingerprint = fingerprint
         self.trunk = trunk.requires_grad_(False)
+        self.strides: tuple[int, ...] | None = getattr(trunk, "strides", None)
+        """Strides of the joined map; None for a trunk that declares none."""
         # Not persistent: the normalisation belongs to the code, and no checkpoint may change it.
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
@@ -59,14 +73,10 @@ class Backbone(nn.Module):
         Args:
             images: Images (B, 3, H, W), or (B, 1, H, W) if grey: uint8, or floating-point in [0, 1].
         """
-        _check_images(images)
+        check_images(images)
         # no_grad instead of inference_mode: a layer trained on the features must be able to save them.
         with torch.no_grad():
-            x = images.to(self.mean.device).to(self.mean.dtype)
-            if images.dtype == torch.uint8:
-                x = x / 255
-            x = (x.expand(-1, 3, -1, -1) - self.mean) / self.std
-            features: Tensor = self.trunk(x)
+            features: Tensor = self.trunk(normalised(images, self.mean, self.std))
         return features
 
     def train(self, mode: bool = True) -> Backbone:  # noqa: ARG002
@@ -74,7 +84,7 @@ class Backbone(nn.Module):
         return super().train(False)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of all that the features depend on: name, normalisation and weights.
+        """Return the SHA-256 of all that the features depend on: name, normalisation, strides and weights.
 
         Example:
             >>> a = Backbone(nn.Identity(), name="a", channels=3, mean=[0.0] * 3, std=[1.0] * 3)
@@ -82,7 +92,11 @@ class Backbone(nn.Module):
             >>> a.fingerprint() == b.fingerprint()
             False
         """
+        if self._fingerprint is not None:
+            return self._fingerprint
         digest = hashlib.sha256(self.name.encode())
+        if self.strides not in (None, (32,)):
+            digest.update(f" strides {self.strides}".encode())
         weights = {"mean": self.mean, "std": self.std, **self.trunk.state_dict(prefix="trunk.")}
         for name, value in sorted(weights.items()):
             # The number of training batches does not affect the features, and old checkpoints lack it.
@@ -131,7 +145,18 @@ def load_weights(trunk: nn.Module, path: str | Path, *, ignore: str) -> None:
     trunk.load_state_dict(weights, strict=False)
 
 
-def _check_images(images: Tensor) -> None:
+def normalised(
+    images: Shaped[Tensor, "b c h w"], mean: Float[Tensor, "3 1 1"], std: Float[Tensor, "3 1 1"]
+) -> Float[Tensor, "b 3 h w"]:
+    """Convert images, uint8 or floating-point in [0, 1], to normalised RGB on the device of `mean`."""
+    x = images.to(mean.device).to(mean.dtype)
+    if images.dtype == torch.uint8:
+        x = x / 255
+    return (x.expand(-1, 3, -1, -1) - mean) / std
+
+
+def check_images(images: Tensor) -> None:
+    """Raise a ValueError unless `images` is a batch of images (B, 3, H, W) or (B, 1, H, W)."""
     ok = images.ndim == 4 and images.shape[1] in (1, 3)
     ok = ok and (images.dtype == torch.uint8 or images.is_floating_point())
     check(ok, "images", "a uint8 or floating-point tensor of shape (B, 3, H, W) or (B, 1, H, W)", images)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Shaped
@@ -14,32 +15,75 @@ from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._registry import Registry
 from torchmultiset.encoders.backbone import Backbone
+from torchmultiset.encoders.efficientnet import EfficientNetLite
+from torchmultiset.encoders.onnx import is_onnx, onnx_backbone
+from torchmultiset.encoders.resnet import ResNet34
+from torchmultiset.encoders.trunk import Trunk
 
-__all__ = ["BACKBONES", "BackboneName", "PretrainedEncoder", "make_backbone"]
+__all__ = ["BACKBONES", "BackboneName", "PretrainedEncoder", "backbone_channels", "make_backbone", "make_trunk"]
 
-BackboneName: TypeAlias = Literal["resnet34", "efficientnet-lite0"]
+BackboneName: TypeAlias = Literal["resnet34", "efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
 
 BACKBONES = Registry(
     "backbone",
     {
         "resnet34": "torchmultiset.encoders.resnet:resnet34",
         "efficientnet-lite0": "torchmultiset.encoders.efficientnet:efficientnet_lite0",
+        "efficientnet-lite1": "torchmultiset.encoders.efficientnet:efficientnet_lite1",
+        "efficientnet-lite2": "torchmultiset.encoders.efficientnet:efficientnet_lite2",
     },
 )
 """Functions that return a frozen backbone with its ImageNet weights."""
-CHANNELS: Mapping[str, int] = {"resnet34": 512, "efficientnet-lite0": 1280}
-"""Number of feature channels of each backbone."""
+_TRUNKS: Mapping[str, Callable[[Sequence[int]], Trunk]] = {
+    "resnet34": ResNet34,
+    "efficientnet-lite0": partial(EfficientNetLite, 0),
+    "efficientnet-lite1": partial(EfficientNetLite, 1),
+    "efficientnet-lite2": partial(EfficientNetLite, 2),
+}
 
 
-def make_backbone(name: BackboneName, *, progress: bool = False) -> Backbone:
-    """Return a frozen backbone with its ImageNet weights.
+def make_backbone(
+    name: BackboneName | str,
+    *,
+    strides: Sequence[int] = (32,),
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    progress: bool = False,
+) -> Backbone:
+    """Return a frozen backbone with its pretrained weights.
 
     Args:
-        name: Name of the backbone.
+        name: Name of the backbone, or the path of an ``.onnx`` file.
+        strides: Strides of its map: 8, 16, 32, or several of them in increasing order, which are joined. An ONNX file
+            has one map: leave the default.
+        mean: Mean of the input normalisation of an ONNX file, if it is not the one that `onnx_backbone` assumes.
+        std: Standard deviation, likewise.
         progress: Show a progress bar if its weights have to be downloaded.
     """
-    made: Backbone = BACKBONES[name](progress=progress)
+    if is_onnx(name):
+        check(tuple(strides) == (32,), "strides", "left out with an ONNX file, which has one map", tuple(strides))
+        return onnx_backbone(name, mean=mean, std=std)
+    for what, given in (("mean", mean), ("std", std)):
+        check(given is None, what, f"left out with {name}, which declares its own", given)
+    made: Backbone = BACKBONES[name](strides=tuple(strides), progress=progress)
     return made
+
+
+def make_trunk(name: BackboneName | str, *, strides: Sequence[int] = (32,)) -> Trunk:
+    """Return the network of a backbone without pretrained weights."""
+    check_one_of("backbone", name, BACKBONES)
+    return _TRUNKS[name](tuple(strides))
+
+
+def backbone_channels(name: BackboneName | str, strides: Sequence[int] = (32,)) -> int:
+    """Return the number of channels of a backbone's map, without loading its weights.
+
+    Example:
+        >>> [backbone_channels("efficientnet-lite0", strides) for strides in [(8,), (16,), (32,), (16, 32)]]
+        [40, 112, 1280, 432]
+    """
+    with torch.device("meta"):  # allocates no memory and draws no random numbers
+        return make_trunk(name, strides=strides).channels
 
 
 @recorded
@@ -47,30 +91,50 @@ class PretrainedEncoder(nn.Module):
     """Features of a frozen backbone, projected to fewer channels by a trainable 1x1 convolution.
 
     Args:
-        backbone: Name of the backbone. It is loaded with the first image: cached features do not need it.
+        backbone: Name of the backbone, or the path of an ``.onnx`` file. It is loaded with the first image: cached
+            features do not need it.
         width: Number of channels of the memory.
-        fingerprint: `Backbone.fingerprint` of the backbone used in training; a backbone with other weights is
-            rejected. None: that of the first backbone loaded.
+        fingerprint: `fingerprint` of the backbone used in training; a backbone with other weights is rejected. None:
+            that of the first backbone loaded.
+        strides: Strides of the backbone's map. An ONNX file has one map: leave the default.
+        channels: Number of channels of the backbone's map. None looks it up, for which an ONNX file is opened.
+        mean: Mean of the input normalisation of an ONNX file, if it is not the one that `onnx_backbone` assumes.
+        std: Standard deviation, likewise.
 
     The backbone is not part of the state dict: its weights never change and belong to its own package or file.
 
     Example:
-        >>> encoder = PretrainedEncoder("efficientnet-lite0", width=32)
-        >>> encoder(torch.rand(2, 1280, 8, 8, dtype=torch.float16)).shape  # from a feature cache
-        torch.Size([2, 32, 8, 8])
+        >>> encoder = PretrainedEncoder("efficientnet-lite0", width=32, strides=(16, 32))
+        >>> encoder(torch.rand(2, 432, 16, 16, dtype=torch.float16)).shape  # from a feature cache
+        torch.Size([2, 32, 16, 16])
     """
 
     arguments: dict[str, Any]
     """Constructor arguments, set by `recorded`."""
 
-    def __init__(self, backbone: BackboneName, *, width: int = 128, fingerprint: str | None = None) -> None:
+    def __init__(
+        self,
+        backbone: BackboneName | str,
+        *,
+        width: int = 128,
+        fingerprint: str | None = None,
+        strides: Sequence[int] = (32,),
+        channels: int | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
         super().__init__()
-        check_one_of("backbone", backbone, get_args(BackboneName))
+        if not is_onnx(backbone):
+            check_one_of("backbone", backbone, BACKBONES)
         self.name = backbone
-        self.channels = CHANNELS[backbone]
+        self.strides = tuple(strides)
+        self._options: dict[str, Any] = {"strides": self.strides, "mean": mean, "std": std}
         self.fingerprint = fingerprint
-        self.project = nn.Conv2d(self.channels, width, 1)
         self._backbone: list[Backbone] = []  # in a list, so that it is not a submodule
+        if channels is None:
+            channels = self.backbone().channels if is_onnx(backbone) else backbone_channels(backbone, self.strides)
+        self.channels = channels
+        self.project = nn.Conv2d(channels, width, 1)
 
     def backbone(self) -> Backbone:
         """Return the backbone, loading it on the first call.
@@ -79,8 +143,9 @@ class PretrainedEncoder(nn.Module):
             ValueError: If its weights are not those used in training.
         """
         if not self._backbone:
+            options = {key: value for key, value in self._options.items() if value not in (None, (32,))}
             with torch.random.fork_rng(devices=[]):  # random weights are drawn before the pretrained ones are loaded
-                made = make_backbone(self.name)
+                made = make_backbone(self.name, **options)
             found = made.fingerprint()
             if self.fingerprint not in (None, found):
                 raise ValueError(
@@ -88,8 +153,10 @@ class PretrainedEncoder(nn.Module):
                     f" {str(self.fingerprint)[:12]}... and is now {found[:12]}.... Install the original weights, or"
                     " train the model again"
                 )
-            self.fingerprint = self.arguments["fingerprint"] = found
+            self.fingerprint = found
             self._backbone.append(made)
+        if hasattr(self, "arguments"):
+            self.arguments["fingerprint"] = self.fingerprint
         return self._backbone[0]
 
     def forward(self, x: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:

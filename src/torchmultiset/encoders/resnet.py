@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.error import URLError
 
@@ -9,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchmultiset.encoders.backbone import Backbone, load_weights
+from torchmultiset.encoders.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone, load_weights
+from torchmultiset.encoders.trunk import Trunk, conv_norm
 
 __all__ = ["ResNet34", "resnet34"]
 
@@ -20,13 +22,16 @@ STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
 """Number of blocks and channels of each stage (He et al. 2016, table 1, "34-layer")."""
 
 
-def resnet34(weights: str | Path | None = "imagenet", *, progress: bool = False) -> Backbone:
+def resnet34(
+    weights: str | Path | None = "imagenet", *, strides: Sequence[int] = (32,), progress: bool = False
+) -> Backbone:
     """Return the paper's frozen backbone: images (B, 3, H, W) -> features (B, 512, H / 32, W / 32), rounded up.
 
     Args:
         weights: ``"imagenet"`` downloads the standard checkpoint once, into the folder that torch.hub and torchvision
             use. A path loads such a checkpoint, ``.pth`` or ``.safetensors``. None leaves the weights random, for
             tests and benchmarks.
+        strides: Strides of the map: 8, 16 or 32, with 128, 256 and 512 channels, or several of them.
         progress: Whether to show a progress bar for the download.
 
     Example:
@@ -34,17 +39,28 @@ def resnet34(weights: str | Path | None = "imagenet", *, progress: bool = False)
         >>> backbone(torch.zeros(1, 3, 64, 64)).shape
         torch.Size([1, 512, 2, 2])
     """
-    trunk = ResNet34()
+    trunk = ResNet34(strides)
     if weights is not None:
         load_weights(trunk, _download(progress) if weights == "imagenet" else weights, ignore="fc.")
-    return Backbone(trunk, name="resnet34", channels=512, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    return Backbone(trunk, name="resnet34", channels=trunk.channels, mean=trunk.mean, std=trunk.std)
 
 
-class ResNet34(nn.Module):
-    """The convolutional part of ResNet-34 (He et al. 2016), without average pooling and classifier."""
+class ResNet34(Trunk):
+    """The convolutional part of ResNet-34 (He et al. 2016), without average pooling and classifier.
 
-    def __init__(self) -> None:
-        super().__init__()
+    Batch norms always use their fixed statistics and are computed as part of the convolutions.
+
+    Args:
+        strides: Strides of the map that it computes.
+    """
+
+    mean, std = IMAGENET_MEAN, IMAGENET_STD
+    stages_below = {8: 2, 16: 3, 32: 4}  # noqa: RUF012
+    taps = {8: (3, 128), 16: (4, 256), 32: (5, 512)}  # noqa: RUF012
+
+    def __init__(self, strides: Sequence[int] = (32,)) -> None:
+        super().__init__(strides)
+        self.used()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         channels = 64
@@ -54,13 +70,20 @@ class ResNet34(nn.Module):
             self.add_module(f"layer{stage}", nn.Sequential(first, *rest))
             channels = width
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 512 i j"]:
-        """Compute feature maps of normalised images."""
-        x = self.bn1(self.conv1(x)).relu()
-        x = nn.functional.max_pool2d(x, 3, stride=2, padding=1)
-        for stage in range(1, len(STAGES) + 1):
-            x = self.get_submodule(f"layer{stage}")(x)
-        return x
+    def stages(self) -> Sequence[nn.Module]:
+        """Return the stem and the four stages of blocks."""
+        return [_Stem(self.conv1, self.bn1), *(self.get_submodule(f"layer{i + 1}") for i in range(len(STAGES)))]
+
+
+class _Stem(nn.Module):
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.conv, self.norm = conv, norm
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 64 i j"]:
+        return nn.functional.max_pool2d(
+            conv_norm(x, self.conv, self.norm, padding=(3, 3)).relu(), 3, stride=2, padding=1
+        )
 
 
 class _Block(nn.Module):
@@ -70,16 +93,21 @@ class _Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.downsample: nn.Module | None = None
+        self.downsample: nn.Sequential | None = None
         if stride != 1 or channels != width:
             self.downsample = nn.Sequential(
                 nn.Conv2d(channels, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.bn1(self.conv1(x)).relu()
-        x = self.bn2(self.conv2(x)) + shortcut
+        shortcut = x
+        if self.downsample is not None:
+            conv, norm = self.downsample
+            assert isinstance(conv, nn.Conv2d)
+            assert isinstance(norm, nn.BatchNorm2d)
+            shortcut = conv_norm(x, conv, norm, padding=(0, 0))
+        x = conv_norm(x, self.conv1, self.bn1, padding=(1, 1)).relu()
+        x = conv_norm(x, self.conv2, self.bn2, padding=(1, 1)) + shortcut
         return x.relu()
 
 

@@ -6,6 +6,8 @@
 | `CountTable`      | probabilities of 0, 1, 2, ... of each class      | ``counts`` (vectors)   |
 | `PoissonCounts`   | expected count of each class                     | ``counts``, by name    |
 | `RegressedCounts` | count of each class as a real number             | ``counts``, by name    |
+| `CountMixture`    | a mixture of tables of counts                    | ``counts``, by name    |
+| `RidgeCounts`     | the same as `RegressedCounts`, in closed form    | none: `fit`            |
 | `Slots`           | a class or "nothing" in each slot                | ``hungarian``          |
 | `PowerMultiset`   | probability of each multiset                     | ``power``              |
 | `OneStep`         | frequency of each class, and the size            | ``one-step``           |
@@ -13,22 +15,32 @@
 
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads._scalar import SizeHead, StopHead, ValueHead
+from torchmultiset.heads.baselines import Baseline, fit_baselines
 from torchmultiset.heads.counts import CellCounts, CountTable, PoissonCounts, RegressedCounts
-from torchmultiset.heads.one_step import OneStep, round_counts
+from torchmultiset.heads.mixture import CountMixture
+from torchmultiset.heads.one_step import OneStep, nearest_counts, round_counts
 from torchmultiset.heads.power import PowerMultiset
+from torchmultiset.heads.ridge import Ridge, RidgeCounts, fit_ridge
 from torchmultiset.heads.slots import Slots
 
 __all__ = [
+    "Baseline",
     "CellCounts",
+    "CountMixture",
     "CountTable",
     "OneShotHead",
     "OneStep",
     "PoissonCounts",
     "PowerMultiset",
     "RegressedCounts",
+    "Ridge",
+    "RidgeCounts",
     "SizeHead",
     "Slots",
     "StopHead",
     "ValueHead",
+    "fit_baselines",
+    "fit_ridge",
+    "nearest_counts",
     "round_counts",
 ]

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from torchmultiset._memory import Memory
 from torchmultiset.distributions import Belief
 
 __all__ = ["OneShotHead"]
@@ -26,8 +27,8 @@ class OneShotHead(nn.Module, ABC):
     """Whether the head gives probabilities of multisets."""
 
     @abstractmethod
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b n k"]:
-        """Compute scores from a memory, a vector (B, D) or a map (B, D, h, w)."""
+    def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:
+        """Compute scores from a memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D)."""
 
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Belief:
         """Return the distribution over the multisets of `least` to `most` labels."""

@@ -2,10 +2,10 @@
 
 | head              | memory              | count of a class                                     |
 | ----------------- | ------------------- | ---------------------------------------------------- |
-| `CellCounts`      | maps (B, D, h, w)   | Poisson binomial: number of positions predicting it  |
-| `CountTable`      | vectors, maps       | any distribution over 0 to M                         |
-| `PoissonCounts`   | vectors, maps       | Poisson                                              |
-| `RegressedCounts` | vectors, maps       | real number, to be rounded (section 3.2)             |
+| `CellCounts`      | maps, tokens        | Poisson binomial: number of positions predicting it  |
+| `CountTable`      | any                 | any distribution over 0 to M                         |
+| `PoissonCounts`   | any                 | Poisson                                              |
+| `RegressedCounts` | any                 | real number, to be rounded (section 3.2)             |
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.functional import dropout2d
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._memory import places
-from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
+from torchmultiset._memory import Memory, Tokens, drop_channels, places
+from torchmultiset._pooling import PooledFeatures, PoolKind
+from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
-from torchmultiset.heads.one_step import round_counts
+from torchmultiset.heads._sizes import as_row, check_built_for, size_scores_for
+from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
 
 __all__ = ["CellCounts", "CountTable", "PoissonCounts", "RegressedCounts"]
@@ -40,16 +43,24 @@ class CellCounts(OneShotHead):
         N_c = \sum_{n} \mathbb{1}[\text{position } n \text{ predicts } c], \qquad
         p(\mathcal{Y} \mid x) \propto \prod_c P(N_c = \mu(c))
 
-    :math:`N_c` is Poisson binomial, and its distribution is computed exactly. A few convolutions come first, so that
+    :math:`N_c` is Poisson binomial, and its distribution is computed exactly. With a size potential s,
+    :math:`e^{s(|\mathcal{Y}|)}` is one more factor. A few convolutions come first, so that
     neighbouring positions can agree on which one predicts a shared object. For `losses.cell_count_loss`.
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a map (B, D, h, w).
+        memory: Number of features D of the memory, a map (B, D, h, w); or `Tokens` (B, N, D), with ``kernel=1``.
         hidden: Channels of each convolution.
         layers: Number of convolutions before the scores.
         kernel: Kernel size of the convolutions.
         norm: ``"batch"`` applies batch normalisation after each convolution; None does not.
+        dropout: Probability with which channels of the memory are dropped in training.
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
+            likelihood over these sizes, as predictions always do; None: it does not.
+        size_potential: Learn a log-weight for each size; requires `sizes`.
+        joint_states: If above 0, the classes compete for the positions: the likelihood in training
+            (`losses.cell_joint_loss`) and predictions (`distributions.CellJoint`) are those of whole multisets, for
+            multisets of up to so many sub-multisets. 0: counts of different classes are taken as independent.
 
     Example:
         >>> head = CellCounts(num_classes=10, memory=32)
@@ -67,85 +78,145 @@ class CellCounts(OneShotHead):
         layers: int = 2,
         kernel: int = 3,
         norm: Literal["batch"] | None = None,
+        dropout: float = 0.0,
+        sizes: tuple[int, int] | None = None,
+        size_potential: bool = False,
+        joint_states: int = 0,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 0, "layers", "at least 0", layers)
         check(kernel % 2 == 1, "kernel", "an odd number", kernel)
         check_one_of("norm", norm, (None, "batch"))
+        check(joint_states >= 0, "joint_states", "at least 0", joint_states)
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         self.num_classes = num_classes
         self.memory = memory
+        self.kernel = kernel
+        self.norm = norm
+        self.dropout = dropout
+        self.joint_states = joint_states
         widths = [memory, *[hidden] * layers]
         self.convs = nn.Sequential(
             *(part for a, b in pairwise(widths) for part in _convolution(a, b, kernel, norm)),
             nn.Conv2d(widths[-1], num_classes + 1, 1),
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
         # Most positions of most images are "nothing"; learning that first would take hundreds of steps.
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
         assert last.bias is not None
         nn.init.constant_(last.bias[-1:], math.log(_NOTHING * num_classes))
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b n k"]:
-        """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing"."""
+    def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:
+        """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing", which padding predicts."""
+        if isinstance(memory, Tokens):
+            return self._of_tokens(memory)
         check(memory.ndim == 4, "memory", f"a map of shape (B, {self.memory}, h, w), not a vector", memory)
-        scores: Tensor = self.convs(memory)
+        scores: Tensor = self.convs(dropout2d(memory, self.dropout, self.training))
         return scores.flatten(2).transpose(1, 2)
 
-    def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts:
+    def _of_tokens(self, memory: Tokens) -> Float[Tensor, "b n k"]:
+        each = "1 for tokens, whose order is not a neighbourhood (and norm None, which would see padding)"
+        check(self.kernel == 1 and self.norm is None, "kernel", each, self.kernel)
+        tokens = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
+        scores: Tensor = self.convs(tokens.values.transpose(1, 2)[..., None]).squeeze(-1).transpose(1, 2)
+        if tokens.mask is None:
+            return scores
+        nothing = torch.full_like(scores[:1, :1], torch.finfo(scores.dtype).min)
+        nothing[..., -1] = 0
+        return torch.where(tokens.mask[..., None], scores, nothing)
+
+    def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts | CellJoint:
         """Return the distribution of the number of positions that predict each class."""
-        return IndependentCounts(poisson_binomial(*cell_log_probabilities(scores), most), least, most)
+        check_built_for(self.sizes, least, most)
+        if self.joint_states:
+            return CellJoint(scores, least, most, self.joint_states, as_row(self.size_scores))
+        counts = poisson_binomial(*cell_log_probabilities(scores), most)
+        return IndependentCounts(counts, least, most, as_row(self.size_scores))
 
 
 @recorded
 class CountTable(OneShotHead):
-    """A softmax over the counts 0 to M of each class, from the mean of the memory over its positions.
+    r"""A softmax over the counts 0 to M of each class, from the pooled memory.
 
-    For `losses.count_table_loss`.
+    .. math:: p(\mathcal{Y} \mid x) \propto e^{s(|\mathcal{Y}|)} \prod_c \operatorname{softmax}(x_c)_{\mu(c)}
+
+    The size potential s is 0 unless it is learned. For `losses.count_table_loss`.
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         most: Largest count, M.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
+            likelihood over these sizes, as predictions always do; None: it does not.
+        size_potential: Learn a log-weight for each size; requires `sizes`.
 
     Example:
         >>> CountTable(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
         torch.Size([2, 10, 5])
     """
 
-    def __init__(self, num_classes: int, memory: int, *, most: int) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        most: int,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        sizes: tuple[int, int] | None = None,
+        size_potential: bool = False,
+    ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(most >= 1, "most", "at least 1", most)
+        check(sizes is None or sizes[1] == most, "sizes", f"None or up to most = {most}", sizes)
         self.num_classes = num_classes
         self.memory = memory
         self.most = most
-        self.classifier = nn.Linear(memory, num_classes * (most + 1))
+        self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
+        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+        self.classifier = nn.Linear(self.pooled.width, num_classes * (most + 1))
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c m"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
         """Compute scores (B, C, M + 1) of each count of each class."""
-        scores: Tensor = self.classifier(places(memory, self.memory).mean(1))
+        scores: Tensor = self.classifier(self.pooled(memory))
         return scores.view(-1, self.num_classes, self.most + 1)
 
     def believe(self, scores: Float[Tensor, "b c m"], least: int, most: int) -> IndependentCounts:
         """Return the softmax distribution of each class."""
         check(most == self.most, "most", f"{self.most}, the value the head was built with", most)
-        return IndependentCounts(scores.double().log_softmax(-1), least, most)
+        check_built_for(self.sizes, least, most)
+        return IndependentCounts(scores.double().log_softmax(-1), least, most, as_row(self.size_scores))
 
 
 class _NumberForEach(OneShotHead):
-    """One number for each class, from the mean of the memory over its positions."""
+    """One number for each class, from the pooled memory."""
 
-    def __init__(self, num_classes: int, memory: int) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         self.num_classes = num_classes
         self.memory = memory
-        self.classifier = nn.Linear(memory, num_classes)
+        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b c 1"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b c 1"]:
         """Compute numbers (B, C, 1), one for each class."""
-        rates: Tensor = self.classifier(places(memory, self.memory).mean(1))
+        rates: Tensor = self.classifier(self.pooled(memory))
         return rates[..., None]
 
 
@@ -153,11 +224,14 @@ class _NumberForEach(OneShotHead):
 class PoissonCounts(_NumberForEach):
     """A Poisson distribution for each class; the scores are logarithms of the expected counts.
 
-    They are computed from the mean of the memory over its positions. For `losses.poisson_count_loss`.
+    They are computed from the pooled memory. For `losses.poisson_count_loss`.
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
 
     Example:
         >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -188,7 +262,10 @@ class RegressedCounts(_NumberForEach):
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
 
     Example:
         >>> RegressedCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -197,9 +274,9 @@ class RegressedCounts(_NumberForEach):
 
     probabilistic = False
 
-    def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:  # noqa: ARG002
-        """Return the nearest counts."""
-        return round_counts(scores.squeeze(-1))
+    def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:
+        """Return the nearest counts of `least` to `most` labels in total."""
+        return nearest_counts(scores.squeeze(-1), least, most)
 
     def probabilities(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Float[Tensor, "b 1 c"]:  # noqa: ARG002
         """Return the frequency of each class among the labels, in place of probabilities."""

@@ -8,24 +8,31 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
-from torchmultiset._memory import places
+from torchmultiset._memory import Memory
+from torchmultiset._pooling import PooledFeatures, PoolKind
+from torchmultiset.distributions import IndependentCounts
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads._scalar import SizeHead
+from torchmultiset.multiset import cardinality
 
-__all__ = ["OneStep", "round_counts"]
+__all__ = ["OneStep", "nearest_counts", "round_counts"]
 
 
 @recorded
 class OneStep(OneShotHead):
-    r"""The frequency of each class and the size, from the mean of the memory over its positions.
+    r"""The frequency of each class and the size, from the pooled memory.
 
     Scores (B, 1, C + 1) are those of the classes and the size :math:`\hat l_\theta`. The prediction is
-    :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, separately for each class as in the paper, so it may have more
-    labels than any multiset in the training data. It gives no probabilities of multisets. For `losses.one_step_loss`.
+    :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, separately for each class as in the paper, or the nearest
+    multiset of a size that can be predicted if that has another. It gives no probabilities of multisets. For
+    `losses.one_step_loss`.
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
 
     Example:
         >>> model = OneStep(num_classes=10, memory=32)
@@ -36,17 +43,26 @@ class OneStep(OneShotHead):
 
     probabilistic = False
 
-    def __init__(self, num_classes: int, memory: int) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         self.num_classes = num_classes
         self.memory = memory
-        self.classifier = nn.Linear(memory, num_classes)
-        self.size = SizeHead(memory)
+        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
+        self.size = SizeHead(self.pooled.width)
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b 1 k"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b 1 k"]:
         """Compute the scores of the classes and the size."""
-        features = places(memory, self.memory).mean(1)
+        features = self.pooled(memory)
         return torch.cat([self.classifier(features), self.size(features)[:, None]], -1)[:, None]
 
     @staticmethod
@@ -54,10 +70,10 @@ class OneStep(OneShotHead):
         """Split scores into those of the classes (B, C) and sizes (B,)."""
         return scores[:, 0, :-1], scores[:, 0, -1]
 
-    def counts(self, scores: Float[Tensor, "b 1 k"], least: int, most: int) -> Int64[Tensor, "b c"]:  # noqa: ARG002
-        """Return the class frequencies times the size, rounded."""
+    def counts(self, scores: Float[Tensor, "b 1 k"], least: int, most: int) -> Int64[Tensor, "b c"]:
+        """Return the class frequencies times the size, rounded to `least` to `most` labels in total."""
         shares, size = self.split(scores)
-        return round_counts(shares.softmax(-1) * size[:, None])
+        return nearest_counts(shares.softmax(-1) * size[:, None], least, most)
 
     def probabilities(self, scores: Float[Tensor, "b 1 k"], least: int, most: int) -> Float[Tensor, "b 1 c"]:  # noqa: ARG002
         """Return the class frequencies."""
@@ -76,3 +92,29 @@ def round_counts(rates: Float[Tensor, "b c"]) -> Int64[Tensor, "b c"]:
     """
     check_float("rates", rates, "(B, C)", like=(None, None))
     return rates.round().clamp(min=0).to(torch.int64)
+
+
+def nearest_counts(rates: Float[Tensor, "b c"], least: int, most: int) -> Int64[Tensor, "b c"]:
+    r"""Round real numbers to the nearest multiset of `least` to `most` labels.
+
+    .. math::
+        \arg\min_{\mu} \sum_c (\mu(c) - r_c)^2, \qquad \text{least} \le \sum_c \mu(c) \le \text{most}
+
+    Args:
+        rates: Predicted counts r (B, C) as real numbers.
+        least: Size of the smallest multiset.
+        most: Size of the largest multiset.
+
+    Example:
+        >>> nearest_counts(torch.tensor([[0.4, 0.3, 0.0], [1.6, 0.7, 1.2]]), least=1, most=3)
+        tensor([[1, 0, 0],
+                [1, 1, 1]])
+    """
+    counts = round_counts(rates)
+    size = cardinality(counts)
+    fits = (size >= least) & (size <= most)
+    if not torch.compiler.is_compiling() and bool(fits.all()):
+        return counts
+    n = torch.arange(most + 1, dtype=torch.float64, device=rates.device)
+    allowed = IndependentCounts(-((n - rates.double()[..., None]) ** 2), least, most)
+    return torch.where(fits[:, None], counts, allowed.best())

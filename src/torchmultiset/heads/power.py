@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import places
+from torchmultiset._memory import Memory, places
+from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.distributions import ListedMultisets
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.multiset import how_many
@@ -20,17 +21,19 @@ MOST_MULTISETS = 20_000
 
 @recorded
 class PowerMultiset(OneShotHead):
-    """One class per multiset (section 3.2, the power multiset), from features averaged over positions.
+    """One class per multiset (section 3.2, the power multiset), from pooled features.
 
     It does not generalise between multisets, so it suits a few hundred of them: four of ten digits make 715.
     For `losses.power_loss`.
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         max_size: Size of the largest multiset.
         min_size: Size of the smallest multiset.
-        hidden: Units of the hidden layer.
+        hidden: Units of the hidden layer, which is computed at each position, before pooling.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        dropout: Probability with which pooled features are dropped in training.
 
     Raises:
         ValueError: If there are more than 20,000 such multisets.
@@ -41,7 +44,17 @@ class PowerMultiset(OneShotHead):
         torch.Size([2, 1, 715])
     """
 
-    def __init__(self, num_classes: int, memory: int, *, max_size: int, min_size: int = 0, hidden: int = 128) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        max_size: int,
+        min_size: int = 0,
+        hidden: int = 128,
+        pool: PoolKind = "mean",
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         number = how_many(num_classes, max_size, min_size=min_size)
         if number > MOST_MULTISETS:
@@ -50,17 +63,21 @@ class PowerMultiset(OneShotHead):
                 f" classifier over all of them (at most {MOST_MULTISETS:,}): choose another objective"
             )
         check(hidden >= 1, "hidden", "at least 1", hidden)
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         self.num_classes = num_classes
         self.memory = memory
         self.max_size = max_size
         self.min_size = min_size
         self.from_memory = nn.Linear(memory, hidden)
-        self.classifier = nn.Linear(hidden, number)
+        self.pool = Pool(hidden, pool)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(self.pool.width, number)
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b 1 p"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b 1 p"]:
         """Compute scores (B, 1, P) of all multisets, in the order of `multiset.index_of`."""
-        features = self.from_memory(places(memory, self.memory)).relu().mean(1)
-        scores: Tensor = self.classifier(features)
+        tokens = places(memory, self.memory)
+        hidden = self.from_memory(tokens.values).relu()
+        scores: Tensor = self.classifier(self.dropout(self.pool(tokens._replace(values=hidden))))
         return scores[:, None]
 
     def believe(self, scores: Float[Tensor, "b 1 p"], least: int, most: int) -> ListedMultisets:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import places
+from torchmultiset._memory import Memory, drop_channels, places
 from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.multiset import from_labels
@@ -26,12 +26,14 @@ class Slots(OneShotHead):
 
     Args:
         num_classes: Number of classes, C.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         slots: Number of slots S, the maximum number of labels.
-        places: Maximum number of positions h w, each with a learned embedding; 1 for vectors.
+        places: Maximum number of positions, each with a learned embedding: h w for maps, 1 for vectors. 0: none has
+            an embedding, so that their number is unlimited and their order does not matter, as for sets.
         width: Width of a slot; a multiple of `heads`.
         heads: Number of attention heads.
         layers: Number of layers.
+        dropout: Probability with which channels of the memory are dropped in training.
 
     Example:
         >>> model = Slots(num_classes=10, memory=32, slots=4, places=81)
@@ -49,29 +51,39 @@ class Slots(OneShotHead):
         width: int = 64,
         heads: int = 4,
         layers: int = 2,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(slots >= 1, "slots", "at least 1", slots)
         check(layers >= 1, "layers", "at least 1", layers)
         check(heads >= 1 and width % heads == 0, "width", f"a multiple of heads = {heads}", width)
+        check(places >= 0, "places", "at least 0", places)
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         self.num_classes = num_classes
         self.memory = memory
         self.places = places
+        self.dropout = dropout
         self.from_memory = nn.Linear(memory, width)
-        self.position = nn.Parameter(0.02 * torch.randn(places, width))
+        self.position = nn.Parameter(0.02 * torch.randn(places, width)) if places else None
         self.queries = nn.Parameter(torch.randn(slots, width))
         layer = nn.TransformerDecoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.decoder = nn.TransformerDecoder(layer, layers, nn.LayerNorm(width))
         self.classifier = nn.Linear(width, num_classes + 1)
 
-    def forward(self, memory: Float[Tensor, "b d *hw"]) -> Float[Tensor, "b s k"]:
+    def forward(self, memory: Memory) -> Float[Tensor, "b s k"]:
         """Compute scores (B, S, C + 1) of each slot; the last class is "nothing"."""
-        tokens = places(memory, self.memory)
-        n = tokens.shape[1]
-        check(n <= self.places, "memory", f"a map of at most {self.places} positions (the model's `places`)", memory)
-        tokens = self.from_memory(tokens) + self.position[:n]
-        scores: Tensor = self.classifier(self.decoder(self.queries.expand(tokens.shape[0], -1, -1), tokens))
+        values, mask = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
+        n = values.shape[1]
+        seen = self.from_memory(values)
+        if self.position is not None:
+            check(
+                n <= self.places, "memory", f"a map of at most {self.places} positions (the model's `places`)", memory
+            )
+            seen = seen + self.position[:n]
+        padding = None if mask is None else ~mask
+        queries = self.queries.expand(len(seen), -1, -1)
+        scores: Tensor = self.classifier(self.decoder(queries, seen, memory_key_padding_mask=padding))
         return scores
 
     def believe(self, scores: Float[Tensor, "b s k"], least: int, most: int) -> IndependentCounts:

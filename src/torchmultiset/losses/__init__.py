@@ -5,10 +5,17 @@ loss takes ``reduction="mean" | "sum" | "none"`` over the batch; ``"none"`` retu
 computed and returned in float32. In losses over steps, empty targets and finished steps contribute exactly 0.
 """
 
-from torchmultiset.losses._counts import cell_count_loss, count_table_loss, poisson_count_loss
+from torchmultiset.losses._counts import (
+    cell_count_loss,
+    cell_joint_loss,
+    count_mixture_loss,
+    count_table_loss,
+    poisson_count_loss,
+    sized_count_loss,
+)
 from torchmultiset.losses._hungarian import hungarian_loss
 from torchmultiset.losses._imitation import multiset_loss, multiset_loss_as_defined, sequence_loss
-from torchmultiset.losses._marginal import marginal_loss, parts_of
+from torchmultiset.losses._marginal import marginal_estimate_loss, marginal_loss, parts_of
 from torchmultiset.losses._matching import (
     count_regression_loss,
     distribution_matching_loss,
@@ -20,10 +27,13 @@ from torchmultiset.losses._stop import stop_loss
 
 __all__ = [
     "cell_count_loss",
+    "cell_joint_loss",
+    "count_mixture_loss",
     "count_regression_loss",
     "count_table_loss",
     "distribution_matching_loss",
     "hungarian_loss",
+    "marginal_estimate_loss",
     "marginal_loss",
     "multiset_loss",
     "multiset_loss_as_defined",
@@ -33,5 +43,6 @@ __all__ = [
     "power_loss",
     "reinforce_loss",
     "sequence_loss",
+    "sized_count_loss",
     "stop_loss",
 ]

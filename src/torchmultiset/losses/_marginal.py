@@ -1,7 +1,8 @@
-"""Exact likelihood of a multiset under a policy, summed over all orders of its labels."""
+"""Likelihood of a multiset under a policy, summed over all orders of its labels: exact, and by importance sampling."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from torchmultiset._precision import full_precision
 from torchmultiset.losses._common import Reduction, log_policy, reduce
 from torchmultiset.multiset import cardinality, to_labels
 
-__all__ = ["marginal_loss", "parts_of"]
+__all__ = ["marginal_estimate_loss", "marginal_loss", "parts_of"]
 
 
 def parts_of(target: Int64[Tensor, "b c"]) -> Int64[Tensor, "b s c"]:
@@ -106,6 +107,88 @@ def marginal_loss(
     repeats = torch.lgamma(target.to(naming.dtype) + 1).sum(-1)
     per_example = repeats - reached.gather(1, whole).squeeze(1) - log_end.gather(1, whole).squeeze(1)
     return reduce(per_example, reduction)
+
+
+def marginal_estimate_loss(
+    logits: Float[Tensor, "b n t k"],
+    labels: Int64[Tensor, "b n t"],
+    target: Int64[Tensor, "b c"],
+    stop_logits: Float[Tensor, "b n t"] | None = None,
+    *,
+    end: bool = False,
+    max_size: int | None = None,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "*r"]:
+    r"""Estimate the negative log-likelihood of the multiset from n orders of its labels, by importance sampling.
+
+    .. math::
+        -\log \frac{1}{n} \sum_{i=1}^{n} \frac{p_\theta(y^{(i)}, \text{stop})}{q(y^{(i)})}, \qquad
+        q(y) = \prod_t \frac{\pi_\theta(y_t \mid y_{<t})}{\sum_{c \in \mathcal{Y}_t} \pi_\theta(c \mid y_{<t})}
+
+    The orders are drawn from q, the policy restricted to the labels that are left (`rollout.sample_order`), so that a
+    weight p / q is the probability of staying within the multiset at every step. The mean of the weights is an unbiased
+    estimate of the likelihood of `marginal_loss`, for any policy and any number of labels. Its negative logarithm is at
+    least :math:`-\log p(\mathcal{Y})` on average (Jensen's inequality); the bias is about
+    :math:`\operatorname{Var}(w) / (2 n\, p(\mathcal{Y})^2)`, and none if the policy gives the labels that are left the
+    same total probability in every order. The gradient is that of the orders' log-likelihoods, weighted by their shares
+    of the sum of weights; q is a constant.
+
+    Args:
+        logits: Scores (B, n, T, C), or (B, n, T, C + 1) with END, of n rollouts; T is at least the size of the largest
+            target, and one more with END or `stop_logits`, unless it has `max_size` labels.
+        labels: Labels (B, n, T) that were emitted: the target's labels in some order, then anything.
+        target: Counts (B, C).
+        stop_logits: Scores (B, n, T) of stopping before each label, from a stop head if there is one.
+        end: Whether the last class is END, which follows the last label.
+        max_size: Size of the largest multiset that can be predicted, after which stopping is certain; None if
+            unbounded.
+        reduction: Reduction over the batch.
+
+    Returns:
+        Scalar, or (B,) for ``reduction="none"``.
+
+    Example:
+        >>> labels = torch.tensor([[[0, 1]]])  # one order of {0, 1}; the other one is as probable
+        >>> marginal_estimate_loss(torch.zeros(1, 1, 2, 3), labels, torch.tensor([[1, 1, 0]]))  # -ln(2/3 * 1/3)
+        tensor(1.5041)
+
+    Reference:
+        Kloek and van Dijk, "Bayesian Estimates of Equation System Parameters", Econometrica 1978 (importance sampling);
+        Burda, Grosse and Salakhutdinov, "Importance Weighted Autoencoders", ICLR 2016 (the logarithm of the mean).
+    """
+    check_counts("target", target)
+    batch, classes = target.shape
+    size = cardinality(target)
+    most = int(size.max()) if batch else 0
+    n, steps = logits.shape[1:3]
+    check_float("logits", logits, "(B, n, T, C)", like=(batch, None, None, classes + end))
+    check(n >= 1, "logits", "scores of at least one order", logits)
+    check(labels.shape == (batch, n, steps), "labels", f"of shape {(batch, n, steps)}, one for each score", labels)
+    check(not end or stop_logits is None, "stop_logits", "None with END, which decides when to stop", stop_logits)
+    decides = end or stop_logits is not None
+    needed = most + (decides and most != max_size)
+    check(steps >= needed, "logits", f"scores of at least {needed} steps, for {most} labels", logits)
+    inside = torch.arange(steps, device=target.device) < size[:, None]  # (B, T)
+    emitted = one_hot(labels.clamp(min=0, max=classes - 1), classes) * inside[:, None, :, None]
+    check(bool((emitted.sum(2) == target[:, None]).all()), "labels", "the target's labels in some order", labels)
+    log_pi = log_policy(logits)
+    log_end = log_pi[..., -1] if end else torch.zeros_like(log_pi[..., 0])
+    log_label = log_pi.gather(3, labels.clamp(min=0, max=classes - 1)[..., None]).squeeze(3)
+    # The proposal: the same scores, normalised over the labels that are left.
+    left = (target[:, None, None] - emitted.cumsum(2) + emitted) > 0
+    within = log_pi[..., :classes].detach().masked_fill(~left, -torch.inf).logsumexp(-1)
+    log_proposal = log_label.detach() - within
+    if stop_logits is not None:
+        check_float("stop_logits", stop_logits, "(B, n, T)", like=(batch, n, steps))
+        score = full_precision(stop_logits)
+        log_label, log_end = log_label + logsigmoid(-score), logsigmoid(score)
+    log_weight = (log_label - log_proposal).masked_fill(~inside[:, None], 0).sum(-1)
+    if decides:
+        last = size.clamp(max=steps - 1)[:, None, None].expand(-1, n, -1)
+        stopping = log_end.gather(2, last).squeeze(2)
+        certain = torch.zeros_like(size, dtype=torch.bool) if max_size is None else size == max_size
+        log_weight = log_weight + stopping.masked_fill(certain[:, None], 0)
+    return reduce(math.log(n) - log_weight.logsumexp(-1), reduction)
 
 
 def _reached(naming: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s"]:

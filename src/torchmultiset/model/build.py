@@ -1,4 +1,4 @@
-"""From settings to modules: what `multiset train` builds."""
+"""Builds predictors and objectives from settings."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.encoders import ConvEncoder, MLPEncoder, PretrainedEncoder
-from torchmultiset.encoders.pretrained import BackboneName
+from torchmultiset.encoders import ConvEncoder, FinetunedBackbone, MLPEncoder, PretrainedEncoder
+from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
-from torchmultiset.model.config import EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
+from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, Stop
-from torchmultiset.model.registry import COUNT_HEADS, OBJECTIVES
+from torchmultiset.model.registry import COUNT_HEADS
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 
 __all__ = [
     "build_objective",
     "build_predictor",
     "check_together",
-    "settle_kinds",
-    "settle_stop",
+    "resolve_kinds",
+    "resolve_stop",
     "take_weights",
 ]
 
@@ -36,20 +37,27 @@ def build_predictor(
     classes: Sequence[str],
     max_size: int,
     stop: Stop,
-    backbone: BackboneName | None = None,
+    min_size: int | None = None,
+    backbone: str | None = None,
     fingerprint: str | None = None,
+    strides: Sequence[int] = (32,),
+    finetune: Trainable = "none",
 ) -> Predictor:
     """A new predictor.
 
     Args:
-        model: The network. What something else takes the place of must be "auto".
-        objective: What it will be trained with: REINFORCE needs a baseline, others a model without a rollout.
+        model: Settings of the network. A policy must not be set for an objective that trains a one-shot head, nor an
+            encoder with a backbone.
+        objective: Training objective: REINFORCE needs a baseline, some need a one-shot head.
         shape: Of one input: (channels, H, W) or (features,); with a backbone, of its features.
         classes: Names of the classes.
         max_size: Size of the largest multiset.
         stop: How a multiset ends.
-        backbone: Whose features the inputs are, if any.
-        fingerprint: Of that backbone, if it is known.
+        min_size: Size of the smallest multiset; None: 0, or `max_size` if the size is fixed.
+        backbone: Backbone whose features are the inputs, if any.
+        fingerprint: Fingerprint of that backbone, if it is known.
+        strides: Strides of the backbone's map.
+        finetune: Stages of the backbone that are trained; the inputs are then images, not features.
 
     Example:
         >>> predictor = build_predictor(ModelConfig(), ObjectiveConfig("multi"), shape=(1, 100, 100),
@@ -58,20 +66,25 @@ def build_predictor(
         ('ConvLSTMPolicy', 5)
     """
     check_together(objective, stop)
-    model, objective = settle_kinds(model, objective, shape, backbone=backbone is not None)
+    model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
     num_classes = len(classes) + (stop == "end")
-    encoder, memory = _encoder(model, shape, backbone, fingerprint)
-    kind = OBJECTIVES[objective.objective]
+    if backbone is not None and finetune != "none":
+        encoder, memory = _finetuned(model, shape, backbone, strides, finetune)
+    else:
+        encoder, memory = _encoder(model, shape, backbone, fingerprint, strides)
+    if min_size is None:
+        min_size = max_size if stop == "fixed" else 0
+    kind = objective.kind
     if kind.one_shot:
-        what = f"'auto' with objective {objective.objective!r}, which trains a one-shot head"
-        check(model.policy == "auto", "policy", what, model.policy)
-        module = _head(model, objective, num_classes, memory, max_size, stop)
+        what = f"left out with objective {objective.objective!r}, which trains a one-shot head"
+        check(model.policy is None, "policy", what, model.policy)
+        module = _head(model, objective, num_classes, memory, (min_size, max_size))
     else:
         if kind.counts_only:
             one = f"'feed-forward' or 'transformer' with objective {objective.objective!r}, which needs a policy that"
             check(model.policy in ("feed-forward", "transformer"), "policy", f"{one} sees only counts", model.policy)
         module = _policy(model, num_classes, memory)
-    return Predictor(encoder, module, classes, max_size=max_size, stop=stop, baseline=kind.baseline)
+    return Predictor(encoder, module, classes, max_size=max_size, min_size=min_size, stop=stop, baseline=kind.baseline)
 
 
 def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
@@ -108,41 +121,43 @@ def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
     return tuple(name for name in own if name not in fitting)
 
 
-def settle_kinds(
+def resolve_kinds(
     model: ModelConfig, objective: ObjectiveConfig, shape: tuple[int, ...], *, backbone: bool = False
 ) -> tuple[ModelConfig, ObjectiveConfig]:
-    """Encoder, policy and count head in place of "auto", where there is to be one: with or without space.
+    """Choose encoder, policy and count head for the shape of the inputs, where they are needed and not set.
 
     Args:
-        model: The network.
-        objective: What it will be trained with.
-        shape: Of one input; with a backbone, of its features.
-        backbone: Whether the inputs are features, which have their encoder.
+        model: Settings of the network.
+        objective: Training objective.
+        shape: Shape of one input; with a backbone, of its features.
+        backbone: Whether the inputs are features of a backbone, which need no other encoder.
     """
     spatial = len(shape) == 3
-    if model.encoder == "auto" and not backbone:
+    if model.encoder is None and not backbone:
         model = replace(model, encoder="conv" if spatial else "mlp")
-    kind = OBJECTIVES[objective.objective]
-    if model.policy == "auto" and not kind.one_shot:
+    if model.channels is None:
+        model = replace(model, channels=CHANNELS)
+    kind = objective.kind
+    if model.policy is None and not kind.one_shot:
         recurrent: PolicyName = "conv-lstm" if spatial else "lstm"
         model = replace(model, policy="transformer" if kind.counts_only else recurrent)
-    if objective.count_head == "auto":
+    if objective.count_head is None:
         objective = replace(objective, count_head="cells" if spatial else "table")  # type: ignore[call-arg]
     return model, objective
 
 
-def settle_stop(stop: Stop | Literal["auto"], least: int, max_size: int) -> Stop:
-    """The way to stop: "auto" is "fixed" if all multisets have as many labels as one can have, else "policy".
+def resolve_stop(stop: Stop | None, least: int, max_size: int) -> Stop:
+    """Choose how a multiset ends, if it is not set: "fixed" if all multisets have `max_size` labels, else "policy".
 
     Args:
-        stop: What is wanted.
+        stop: The setting.
         least: Size of the smallest multiset.
         max_size: Size of the largest that can be predicted.
 
     Raises:
         ValueError: It is "fixed", but sizes differ.
     """
-    if stop == "auto":
+    if stop is None:
         return "fixed" if least == max_size else "policy"
     if stop == "fixed" and least < max_size:
         raise ValueError(
@@ -163,14 +178,14 @@ def build_objective(
         height: Of the pictures in pixels, for the spatial rank function; needed if the inputs are their features.
     """
     check_together(objective, predictor.stop)
-    made: Objective = OBJECTIVES[objective.objective].from_settings(vars(objective), seed=seed, height=height)
+    made: Objective = objective.kind.from_settings(vars(objective), seed=seed, height=height)
     made.check_size(predictor.max_size)
     return made
 
 
 def check_together(objective: ObjectiveConfig, stop: str) -> None:
     """Raise a ValueError if this objective does not go with this way to stop."""
-    kind = OBJECTIVES[objective.objective]
+    kind = objective.kind
     if stop != "end":
         return
     if kind.one_shot:
@@ -184,18 +199,31 @@ def check_together(objective: ObjectiveConfig, stop: str) -> None:
         )
 
 
+def _finetuned(
+    model: ModelConfig, shape: tuple[int, ...], backbone: str, strides: Sequence[int], finetune: Trainable
+) -> tuple[nn.Module, tuple[int, ...]]:
+    check(len(shape) == 3, "finetune", "'none' for inputs that are not images", finetune)
+    encoder = FinetunedBackbone.pretrained(backbone, width=model.units[-1], strides=strides, trainable=finetune)
+    with torch.no_grad():
+        memory = encoder(torch.zeros(1, *shape, dtype=torch.uint8))
+    return encoder, tuple(memory.shape[1:])
+
+
 def _encoder(
     model: ModelConfig,
     shape: tuple[int, ...],
-    backbone: BackboneName | None,
+    backbone: str | None,
     fingerprint: str | None,
+    strides: Sequence[int],
 ) -> tuple[nn.Module, tuple[int, ...]]:
-    """The encoder, and the shape of its memory."""
-    check_one_of("encoder", model.encoder, get_args(EncoderName))
+    """Return the encoder, and the shape of its memory."""
+    check_one_of("encoder", model.encoder, (None, *get_args(EncoderName)))
     check_one_of("norm", model.norm, get_args(Norm))
     if backbone is not None:
-        check(model.encoder == "auto", "encoder", "'auto' with a backbone, which takes its place", model.encoder)
-        encoder = PretrainedEncoder(backbone, width=model.units[-1], fingerprint=fingerprint)
+        check(model.encoder is None, "encoder", "left out with a backbone, which takes its place", model.encoder)
+        encoder = PretrainedEncoder(
+            backbone, width=model.units[-1], fingerprint=fingerprint, strides=tuple(strides), channels=shape[0]
+        )
         fits = len(shape) == 3 and shape[0] == encoder.channels
         check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
         return encoder, (model.units[-1], *shape[1:])
@@ -203,7 +231,7 @@ def _encoder(
         check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", model.encoder)
         return MLPEncoder(shape[0], model.units), (model.units[-1],)
     check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", model.encoder)
-    tower = ConvEncoder(shape[0], model.channels, norm=None if model.norm == "none" else "batch")
+    tower = ConvEncoder(shape[0], model.channels or CHANNELS, norm=None if model.norm == "none" else "batch")
     memory = tower.memory_shape(shape[1], shape[2])
     one = f"'none' where images of {shape[1]}x{shape[2]} pixels leave a map of one place, or channels fewer"
     check(model.norm == "none" or memory[1] * memory[2] > 1, "norm", one, model.norm)
@@ -213,19 +241,22 @@ def _encoder(
 def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn.Module:
     check_one_of("policy", model.policy, get_args(PolicyName))
     spatial, kind = len(memory) == 3, model.policy
+    pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
     if kind == "conv-lstm":
         check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for inputs without space", kind)
         channels, height, width = memory
         norm: Literal["layer"] | None = None if model.policy_norm == "none" else "layer"
         shape = (channels, height, width)
-        return ConvLSTMPolicy(num_classes, shape, hidden=model.hidden, layers=model.layers, norm=norm)
+        return ConvLSTMPolicy(num_classes, shape, hidden=model.hidden, layers=model.layers, norm=norm, **pooled)
     if kind == "lstm":
         check(not spatial, "policy", "'conv-lstm', 'feed-forward' or 'transformer' for images", kind)
-        return LSTMPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)
+        return LSTMPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers, **pooled)
     if kind == "feed-forward":
-        return FeedForwardPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers)
+        return FeedForwardPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers, **pooled)
     places = memory[1] * memory[2] if spatial else 1
-    return TransformerPolicy(num_classes, memory[0], places=places, width=model.hidden, layers=model.layers)
+    return TransformerPolicy(
+        num_classes, memory[0], places=places, width=model.hidden, layers=model.layers, dropout=model.dropout
+    )
 
 
 def _head(
@@ -233,20 +264,23 @@ def _head(
     objective: ObjectiveConfig,
     num_classes: int,
     memory: tuple[int, ...],
-    max_size: int,
-    stop: Stop,
+    sizes: tuple[int, int],
 ) -> nn.Module:
     name, features, spatial = objective.objective, memory[0], len(memory) == 3
+    max_size = sizes[1]
+    pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
     if name == "one-step":
-        return OneStep(num_classes, features)
+        return OneStep(num_classes, features, **pooled)
     # Twice the channels and a layer more, for the four gates that a ConvLSTM has in their place.
     width, layers = 2 * model.hidden, model.layers + 1
     if name == "hungarian":
         places = memory[1] * memory[2] if spatial else 1
-        return Slots(num_classes, features, slots=max_size, places=places, width=width, layers=layers)
+        return Slots(
+            num_classes, features, slots=max_size, places=places, width=width, layers=layers, dropout=model.dropout
+        )
     if name == "power":
-        min_size = max_size if stop == "fixed" else 0
-        return PowerMultiset(num_classes, features, max_size=max_size, min_size=min_size, hidden=2 * width)
+        least, most = sizes
+        return PowerMultiset(num_classes, features, max_size=most, min_size=least, hidden=2 * width, **pooled)
     head = objective.count_head
     kind: Any = COUNT_HEADS[head]
     if kind is CellCounts:
@@ -256,7 +290,17 @@ def _head(
         few = f"{others} for multisets of up to {max_size} labels: a map of {number} cells cannot count as many"
         check(number >= max_size, "count_head", few, head)
         return CellCounts(
-            num_classes, features, hidden=width, layers=layers, norm=None if model.norm == "none" else "batch"
+            num_classes,
+            features,
+            hidden=width,
+            layers=layers,
+            norm=None if model.norm == "none" else "batch",
+            dropout=model.dropout,
+            sizes=sizes,
+            size_potential=model.size_potential,
+            joint_states=model.joint_states,
         )
-    made: nn.Module = kind(num_classes, features, most=max_size) if kind is CountTable else kind(num_classes, features)
+    if kind is CountTable:
+        pooled |= {"most": max_size, "sizes": sizes, "size_potential": model.size_potential}
+    made: nn.Module = kind(num_classes, features, **pooled)
     return made

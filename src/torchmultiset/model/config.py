@@ -12,19 +12,30 @@ import textwrap
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 
-from torchmultiset.model.objectives import CONTEXT
+from torchmultiset._checks import check
+from torchmultiset._pooling import PoolKind
+from torchmultiset.model.objectives import CONTEXT, Objective
 from torchmultiset.model.predictor import Stop
 from torchmultiset.model.registry import ENCODERS, OBJECTIVES, POLICIES
 
-__all__ = ["EncoderName", "ModelConfig", "Norm", "ObjectiveConfig", "ObjectiveName", "PolicyName", "PolicyNorm"]
+__all__ = [
+    "CHANNELS",
+    "EncoderName",
+    "ModelConfig",
+    "Norm",
+    "ObjectiveConfig",
+    "ObjectiveName",
+    "PolicyName",
+    "PolicyNorm",
+]
 
 if TYPE_CHECKING:
     EncoderName: TypeAlias = str
     PolicyName: TypeAlias = str
     ObjectiveName: TypeAlias = str
 else:
-    EncoderName = Literal[("auto", *(name for name in ENCODERS if name != "pretrained"))]
-    PolicyName = Literal[("auto", *POLICIES)]
+    EncoderName = Literal[tuple(name for name in ENCODERS if name != "pretrained")]
+    PolicyName = Literal[tuple(POLICIES)]
     ObjectiveName = Literal[tuple(OBJECTIVES)]
 Norm: TypeAlias = Literal["none", "batch"]
 PolicyNorm: TypeAlias = Literal["none", "layer"]
@@ -34,15 +45,15 @@ PolicyNorm: TypeAlias = Literal["none", "layer"]
 class ModelConfig:
     """The network."""
 
-    encoder: EncoderName = "auto"
-    """What reads the input: the paper's tower for images, linear layers for vectors; auto picks by the input."""
-    channels: tuple[int, ...] = (10, 10, 32)
-    """Features of each convolution of the tower."""
+    encoder: EncoderName | None = None
+    """Encoder of the inputs. auto: the paper's convolutional tower for images, linear layers for vectors."""
+    channels: tuple[int, ...] | None = None
+    """Output channels of each convolution of the tower. auto: 10 10 32, the paper's, or a finer map for many labels."""
     norm: Norm = "batch"
     """Normalisation in the tower; the paper has none."""
     units: tuple[int, ...] = (128, 128)
-    """Units of the linear layers for vectors; the last also of the projection of a backbone's features."""
-    policy: PolicyName = "auto"
+    """Widths of the linear layers for vectors; the last is also that of the projection of a backbone's features."""
+    policy: PolicyName | None = None
     """Policy that emits the labels. auto: a ConvLSTM for images, an LSTM for vectors."""
     hidden: int = 32
     """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many,
@@ -51,14 +62,30 @@ class ModelConfig:
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = "layer"
     """Normalisation of a ConvLSTM's pooled features, before classifier, stop and value head; the paper has none."""
-    stop: Literal["auto", Stop] = "auto"
-    """How a multiset ends: at a fixed size, where a stop head says so, or with an END class. auto: fixed if all
+    pool: PoolKind = "mean"
+    """How the positions of a map are pooled by heads and policies that read one vector: their mean (the paper's), their
+    maximum, both, or a learned weighted mean."""
+    dropout: float = 0.0
+    """Probability with which features are dropped in training, before the classifier."""
+    size_potential: bool = False
+    """Whether count heads learn a weight for each size of a multiset."""
+    joint_states: int = 0
+    """For count heads on maps: classes compete for the cells, for multisets of up to so many sub-multisets. 0: counts
+    of different classes are independent."""
+    stop: Stop | None = None
+    """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
-    max_size: int = 0
-    """The most labels of a multiset; 0: as many as the largest of the training data has."""
-    start_from: str = ""
-    """A model whose weights to begin with, in place of random ones: its folder, that of its run, or the name of one
-    that comes with the package. If the classes are others, only what reads the input begins with them."""
+    min_size: int | None = None
+    """Smallest number of labels of a predicted multiset. auto: that of the training data."""
+    max_size: int | None = None
+    """Largest number of labels of a predicted multiset. auto: that of the training data."""
+    start_from: str | None = None
+    """Model whose weights replace the random initial ones: its folder, its run folder, or the name of one that comes
+    with the package. If the classes differ, only the encoder's weights are used."""
+
+
+CHANNELS = (10, 10, 32)
+"""Output channels of the convolutions of the paper's tower."""
 
 
 def attribute_docs(cls: type) -> dict[str, str]:
@@ -83,15 +110,27 @@ if TYPE_CHECKING:
 
     @dataclass(frozen=True)
     class ObjectiveConfig:
-        """What a model is trained with: the name of an objective, and the settings of all objectives."""
+        """Name of the training objective, and the settings of all objectives."""
 
-        objective: str = "auto"
+        objective: str | None = None
 
-        def __init__(self, objective: str = "auto", **settings: Any) -> None: ...
+        def __init__(self, objective: str | None = None, **settings: Any) -> None: ...
+
+        @property
+        def name(self) -> str:
+            """Name of the objective, which must be set."""
+
+        @property
+        def kind(self) -> type[Objective]:
+            """Class of the objective, which must be set."""
 
         def __getattr__(self, name: str) -> Any: ...
 
 else:
+
+    def _name(config: Any) -> str:
+        check(config.objective is not None, "objective", "set", None)
+        return config.objective
 
     def _objective_config() -> type:
         settings: dict[str, tuple[Any, Any]] = {}
@@ -105,16 +144,20 @@ else:
                     users.setdefault(setting.name, []).append(name)
                     docs[setting.name] = own[setting.name]
         lines = [f"    {name}: For {', '.join(users[name])}: {docs[name][0].lower()}{docs[name][1:]}" for name in docs]
-        about = "    objective: What the model is trained with: the paper's six losses, and others. auto: by the data."
+        about = "    objective: Training objective: one of the paper's six losses, or a later one. auto: by the data."
         doc = "\n".join(["Objective, and the settings of all objectives.", "", "Attributes:", about, *lines])
         made = make_dataclass(
             "ObjectiveConfig",
             [
-                ("objective", Literal["auto", ObjectiveName], field(default="auto")),
+                ("objective", ObjectiveName | None, field(default=None)),
                 *((name, kind, field(default=default)) for name, (kind, default) in settings.items()),
             ],
             frozen=True,
-            namespace={"__doc__": doc},
+            namespace={
+                "__doc__": doc,
+                "name": property(_name),
+                "kind": property(lambda config: OBJECTIVES[_name(config)]),
+            },
         )
         made.__module__ = __name__
         return made

@@ -37,6 +37,9 @@ class OneShotPredictor(Predictor):
         check(self.stop != "end", "stop", "'fixed' or 'policy' for a one-shot head, which emits no END", self.stop)
         check(not baseline, "baseline", "False for a one-shot head, which REINFORCE cannot train", baseline)
         assert isinstance(module, OneShotHead)
+        for_sizes = getattr(module, "sizes", None)
+        what = f"built for sizes {self.sizes}, those of the predictor"
+        check(for_sizes is None or tuple(for_sizes) == self.sizes, "head", what, for_sizes)
         self.head = module
         self.probabilistic = module.probabilistic
 
@@ -63,7 +66,7 @@ class OneShotPredictor(Predictor):
         return self._explained(self.forward(x))
 
     def _explained(self, scores: Tensor) -> Prediction:
-        counts = self.head.counts(scores, *self.sizes)
+        counts = self._counts(scores)
         probabilities = self.head.probabilities(scores, *self.sizes)
         if not self.probabilistic:
             return Prediction(counts, probabilities, "shares", torch.special.entr(probabilities).sum(-1))
@@ -121,9 +124,15 @@ class OneShotPredictor(Predictor):
         """Counts and probabilities."""
         scores = self.forward(x)
         return {
-            "counts": self.head.counts(scores, *self.sizes),
+            "counts": self._counts(scores),
             "probabilities": self.head.probabilities(scores, *self.sizes),
         }
+
+    def _counts(self, scores: Tensor) -> Int64[Tensor, "b c"]:
+        """Return the most probable multisets if it searches, else what the head predicts by its own rule."""
+        if self.decoding == "search":
+            return self.head.believe(scores, *self.sizes).best()
+        return self.head.counts(scores, *self.sizes)
 
     def _description(self) -> dict[str, Any]:
         return {"head": describe(self.head, HEADS.classes)}

@@ -29,8 +29,10 @@ from torchmultiset.model.shipped import locate
 from torchmultiset.multiset import to_labels
 from torchmultiset.rollout import Choose
 
-__all__ = ["BEAM", "Predictor", "Stop", "read_description"]
+__all__ = ["BEAM", "Decoding", "Predictor", "Stop", "read_description"]
 
+Decoding: TypeAlias = Literal["greedy", "search"]
+"""How a multiset is predicted: step by step (a head: by its own rule), or as the most probable one that is found."""
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
 """How a multiset ends: at a fixed size, where a stop head decides, or with an END class."""
 
@@ -49,11 +51,16 @@ class Predictor(nn.Module):
         module: A policy or a `OneShotHead` for that memory. With ``stop="end"`` a policy has one class more than
             `classes`.
         classes: Names of the classes, C of them.
-        max_size: Size of the largest multiset. No prediction is larger, except those of `OneStep` and
-            `RegressedCounts`, which round each class by itself, as in the paper.
+        max_size: Size of the largest multiset. No prediction is larger.
         stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head decides when to stop.
             ``"end"``: the policy emits END. A head has neither: ``"policy"`` leaves the size to it.
         baseline: Whether there is a value head, for REINFORCE.
+        min_size: Size of the smallest multiset. No prediction is smaller: a policy cannot stop before so many labels,
+            in training or prediction, and a head gives smaller multisets no probability. None: 0, or `max_size` with
+            ``stop="fixed"``.
+        decoding: ``"greedy"``: a policy emits the most probable label at each step, a head predicts by its own rule,
+            such as the class of each slot. ``"search"``: the most probable multiset, exactly for a head, by a beam
+            search for a policy. It can be changed later, and is saved.
 
     Example:
         >>> from torchmultiset.encoders import MLPEncoder
@@ -85,6 +92,8 @@ class Predictor(nn.Module):
         max_size: int,
         stop: Stop = "policy",
         baseline: bool = False,
+        min_size: int | None = None,
+        decoding: Decoding = "greedy",
     ) -> None:
         super().__init__()
         check_one_of("stop", stop, get_args(Stop))
@@ -97,9 +106,27 @@ class Predictor(nn.Module):
         self.classes = tuple(classes)
         self.max_size = operator.index(max_size)
         self.stop = stop
+        default = self.max_size if stop == "fixed" else 0
+        self.min_size = default if min_size is None else operator.index(min_size)
+        check(0 <= self.min_size <= max_size, "min_size", f"from 0 to max_size = {max_size}", min_size)
+        one = f"max_size = {max_size} or None with stop 'fixed'"
+        check(stop != "fixed" or self.min_size == max_size, "min_size", one, min_size)
         self.record: dict[str, Any] = {}
         """What was saved with it."""
         self._add(module, baseline)
+        self.decoding = decoding
+
+    @property
+    def decoding(self) -> Decoding:
+        """How a multiset is predicted: ``"greedy"`` or ``"search"``."""
+        return self._decoding
+
+    @decoding.setter
+    def decoding(self, value: Decoding) -> None:
+        check_one_of("decoding", value, get_args(Decoding))
+        able = self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
+        check(value == "greedy" or able, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
+        self._decoding: Decoding = value
 
     def _add(self, module: nn.Module, baseline: bool) -> None:
         """Take the policy or the head, and make what goes with it."""
@@ -128,9 +155,9 @@ class Predictor(nn.Module):
     @property
     def sizes(self) -> tuple[int, int]:
         """Sizes of the smallest and of the largest multiset that can be predicted."""
-        return self.max_size if self.stop == "fixed" else 0, self.max_size
+        return self.min_size, self.max_size
 
-    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose) -> SequentialOutput:  # noqa: ARG002
+    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:  # noqa: ARG002
         """Execute the policy, for training; see `SequentialPredictor.forward`.
 
         Raises:
@@ -229,7 +256,7 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
-        """Predicted counts (B, C), decoded greedily."""
+        """Predicted counts (B, C), decoded as `decoding` says."""
         with self.evaluating():
             return self.decode(x).counts
 
@@ -245,15 +272,16 @@ class Predictor(nn.Module):
 
         Args:
             x: Inputs.
-            best: Search for so many most probable multisets, and predict the first of them; 0: decode greedily.
+            best: Search for so many most probable multisets, and predict the first of them; 0: as `decoding` says.
             beam: As for `search`, which also gives the confidence. Wider is more exact and takes longer.
         """
         with self.evaluating():
-            prediction, ranked = self._decode_and_rank(x, best, beam)
+            prediction, ranked = self._decode_and_rank(x, max(best, int(self.decoding == "search")), beam)
         if ranked is None:
             return prediction
         confidence = ranked.log_probability[:, 0].exp()
-        return prediction._replace(counts=ranked.counts[:, 0], confidence=confidence, best=ranked)
+        shown = ranked if best else None
+        return prediction._replace(counts=ranked.counts[:, 0], confidence=confidence, best=shown)
 
     def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
         """Write the predictor to a folder: weights as safetensors, and ``predictor.json`` with all the rest.
@@ -270,7 +298,9 @@ class Predictor(nn.Module):
             "torchmultiset": __version__,
             "classes": self.classes,
             "max_size": self.max_size,
+            "min_size": self.min_size,
             "stop": self.stop,
+            "decoding": self.decoding,
             "encoder": describe(self.encoder, ENCODERS.classes),
             **self._description(),
         }
@@ -320,6 +350,8 @@ class Predictor(nn.Module):
                     max_size=description["max_size"],
                     stop=description["stop"],
                     baseline="head" not in description and description["baseline"],
+                    min_size=description.get("min_size"),
+                    decoding=description.get("decoding", "greedy"),
                 )
             predictor.record = description["record"]
             if description["format"] == 1 and isinstance(module, OneShotHead):

@@ -44,6 +44,8 @@ HEADS = Registry(
     "head",
     {
         **COUNT_HEADS.places,
+        "mixture": "torchmultiset.heads:CountMixture",
+        "ridge": "torchmultiset.heads:RidgeCounts",
         "slots": "torchmultiset.heads:Slots",
         "power": "torchmultiset.heads:PowerMultiset",
         "one-step": "torchmultiset.heads:OneStep",

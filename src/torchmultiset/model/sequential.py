@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import torch
@@ -11,11 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from torchmultiset._checks import check
+from torchmultiset._memory import Memory, batch_size, repeat_memory
 from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
 from torchmultiset.model.outputs import Prediction, SequentialOutput
-from torchmultiset.model.predictor import Predictor, declared
+from torchmultiset.model.predictor import BEAM, Predictor, declared
 from torchmultiset.model.registry import POLICIES
 from torchmultiset.model.serialization import describe
 from torchmultiset.multiset import from_labels
@@ -56,14 +59,24 @@ class SequentialPredictor(Predictor):
         """
         return self._roll_out(self.encoder(x), choose, early=early)
 
-    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose) -> SequentialOutput:
-        """Execute the policy, for training."""
-        return self.forward(x, choose)
+    def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:
+        """Execute the policy, for training.
 
-    def _roll_out(self, memory: Tensor, choose: Choose, *, early: bool) -> SequentialOutput:
-        until = self._finished if early and self.stop != "fixed" else None
+        Args:
+            x: Inputs.
+            choose: How to choose a label from the scores.
+            repeats: Number of rollouts of each input, one after another; it is encoded once.
+        """
+        memory = self.encoder(x)
+        return self._roll_out(memory if repeats == 1 else repeat_memory(memory, repeats), choose, early=False)
+
+    def _roll_out(self, memory: Memory, choose: Choose, *, early: bool) -> SequentialOutput:
+        until = self._until_stopped() if early and self.stop != "fixed" else None
+        if self.end and self.min_size > 0:
+            choose = _not_before(self.min_size, choose)
         logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
-        return self._with_heads(logits, features, labels)
+        slots = torch.arange(logits.shape[1], device=logits.device)
+        return self._with_heads(logits, features, labels, too_small=(slots < self.min_size)[None])
 
     def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:
         """Scores of a policy that sees only counts, where these labels have been emitted; there is no rollout.
@@ -83,11 +96,18 @@ class SequentialPredictor(Predictor):
         state = self.policy.select(state, rows)._replace(named=emitted.flatten(0, 1))  # type: ignore[operator]
         step, _ = self.policy.step(state, None)  # type: ignore[operator]
         logits, features = (part.unflatten(0, emitted.shape[:2]) for part in step)
-        return self._with_heads(logits, features, torch.zeros(len(emitted), 0, dtype=torch.int64, device=logits.device))
+        labels = torch.zeros(len(emitted), 0, dtype=torch.int64, device=logits.device)
+        return self._with_heads(logits, features, labels, too_small=emitted.sum(-1) < self.min_size)
 
-    def _with_heads(self, logits: Tensor, features: Tensor, labels: Tensor) -> SequentialOutput:
+    def _with_heads(self, logits: Tensor, features: Tensor, labels: Tensor, *, too_small: Tensor) -> SequentialOutput:
+        """Apply the heads; where too few labels were emitted, stopping and END are ruled out."""
         stop = None if self.stop_head is None else self.stop_head(features)
         value = None if self.value_head is None else self.value_head(features)
+        if self.min_size > 0 and self.stop != "fixed":
+            stop = None if stop is None else stop.masked_fill(too_small, -torch.inf)
+            if self.end:
+                last = torch.arange(logits.shape[-1], device=logits.device) == len(self.classes)
+                logits = logits.masked_fill(too_small[..., None] & last, -torch.inf)
         return SequentialOutput(logits, features, labels, stop, value)
 
     def counts(self, output: SequentialOutput) -> Int64[Tensor, "b c"]:
@@ -95,8 +115,13 @@ class SequentialPredictor(Predictor):
         return from_labels(output.labels, len(self.classes), where=self._kept(output))
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
-        """Decode greedily, with the distribution at each step, but no confidence."""
-        return self._explained(self.forward(x, early=True))
+        """Decode as `decoding` says, with the distribution at each step of greedy decoding, but no confidence."""
+        memory = self.encoder(x)
+        prediction = self._explained(self._roll_out(memory, greedy, early=True))
+        if self.decoding == "greedy":
+            return prediction
+        ranked = self._search(BEAM).ranked(memory, 1, among=prediction.counts)
+        return prediction._replace(counts=ranked.counts[:, 0])
 
     def _explained(self, output: SequentialOutput) -> Prediction:
         return Prediction(
@@ -116,7 +141,7 @@ class SequentialPredictor(Predictor):
         if callable(getattr(self.policy, "select", None)):
             confidence = self._search(beam).log_probability(memory, prediction.counts).exp()
         else:
-            confidence = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=memory.device)
+            confidence = prediction.counts.new_full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64)
         return prediction._replace(confidence=confidence), None
 
     @torch.no_grad()
@@ -147,8 +172,8 @@ class SequentialPredictor(Predictor):
         labels, stops = torch.rand(2, samples, self.steps, generator=generator, dtype=torch.float64)
         with self.evaluating():
             memory = self.encoder(x)
-            n = len(memory)
-            output = self._roll_out(memory.repeat_interleave(samples, 0), _by(labels.repeat(n, 1)), early=False)
+            n = batch_size(memory)
+            output = self._roll_out(repeat_memory(memory, samples), _by(labels.repeat(n, 1)), early=False)
             if output.stop is not None:  # a stop that was sampled is as sure as can be
                 drawn = stops.repeat(n, 1).to(output.stop.device) < output.stop.double().sigmoid()
                 output = output._replace(stop=torch.where(drawn, 1.0, -1.0))
@@ -156,7 +181,13 @@ class SequentialPredictor(Predictor):
         return one_hot(counts, self.max_size + 1).double().mean(1)
 
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
-        """Counts, the sequence of labels, and probabilities."""
+        """Counts, the sequence of labels, and probabilities.
+
+        Raises:
+            ValueError: The predictor searches, which a graph cannot.
+        """
+        what = "'greedy' for a graph, which cannot search: set predictor.decoding = 'greedy'"
+        check(self.decoding == "greedy", "decoding", what, self.decoding)
         output = self.forward(x)
         counts = self.counts(output)
         # The labels of a prediction are the first ones, as many as its counts come to.
@@ -181,13 +212,32 @@ class SequentialPredictor(Predictor):
         return until_size(size, output.labels.shape[1])
 
     def _search(self, beam: int) -> Search:
-        return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, self.end)  # type: ignore[arg-type]
+        return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, self.end, self.min_size)  # type: ignore[arg-type]
 
-    def _finished(self, step: Step, labels: Tensor) -> Tensor:
-        if self.stop_head is None:
-            return labels == len(self.classes)
-        done: Tensor = self.stop_head(step.features) > 0
-        return done
+    def _until_stopped(self) -> Callable[[Step, Tensor], Tensor]:
+        """Return a function that says which examples stop at a step of one rollout."""
+        slots = count()
+
+        def stopped(step: Step, labels: Tensor) -> Tensor:
+            if next(slots) < self.min_size:
+                return torch.zeros_like(labels, dtype=torch.bool)
+            if self.stop_head is None:
+                return labels == len(self.classes)
+            done: Tensor = self.stop_head(step.features) > 0
+            return done
+
+        return stopped
+
+
+def _not_before(size: int, choose: Choose) -> Choose:
+    """Rule out END, the last class, before there are `size` labels."""
+
+    def limited(t: int, logits: Tensor, named: Tensor) -> Tensor:
+        if t < size:
+            logits = torch.cat([logits[:, :-1], torch.full_like(logits[:, -1:], -torch.inf)], 1)
+        return choose(t, logits, named)
+
+    return limited
 
 
 def _by(draws: Float64[Tensor, "n t"]) -> Choose:

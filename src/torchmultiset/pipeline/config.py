@@ -1,35 +1,49 @@
-"""Settings of a whole training run, as frozen dataclasses; the command line is generated from them."""
+"""Settings of a training run, as frozen dataclasses; the command line is generated from them.
+
+A setting that is None is not set: `pipeline.resolve` chooses its value by the data, with a reason. The result is a
+`ResolvedConfig`, in which everything that the run needs is set.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
-from torchmultiset.encoders.pretrained import BackboneName
+from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
-from torchmultiset.training.config import OptimConfig
+from torchmultiset.model.predictor import Stop
+from torchmultiset.training.config import OptimConfig, ResolvedOptim
 
-__all__ = ["DataConfig", "RunConfig", "to_dict"]
+__all__ = ["DataConfig", "ResolvedConfig", "ResolvedData", "ResolvedModel", "RunConfig", "to_dict"]
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the examples come from."""
+    """Where the examples come from, and how images are read."""
 
-    data: str = ""
-    """A data set: a folder made by `multiset data build`, a manifest (JSONL or CSV), or a folder of images."""
+    data: str | None = None
+    """Data set: a folder made by `multiset data build`, a manifest (JSONL or CSV), or a folder of images."""
     mnist_multi: Literal["none", "4", "1-4", "10", "demo"] = "none"
     """If the data folder is not there yet, build this variant of MNIST Multi in it first."""
     mnist: str = ""
     """Where the digits come from: a folder with MNIST's four files, `bundled` or `download`. Empty: as for `multiset
     data build`."""
-    backbone: Literal["auto", "none", BackboneName] = "auto"
-    """A frozen pretrained network whose features take the place of the images; computed once and cached. auto: one for
-    photographs of your own, if it is installed."""
-    image_size: int = 0
-    """Pixels that the larger side of an image of your own is resized to; 0: by the sizes of the images."""
+    backbone: str | None = None
+    """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the path
+    of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if it is installed."""
+    strides: tuple[int, ...] = (32,)
+    """Strides of the backbone's map: 8, 16 or 32, or several of them, which are joined; finer maps for small objects."""
+    finetune: Trainable = "none"
+    """Stages of the backbone that are trained with the model, from the last one down; none: features are frozen."""
+    views: int = 0
+    """Number of augmented views of each training image in the feature cache of a frozen backbone; see augment."""
+    image_size: int | None = None
+    """Side in pixels to which images of your own are resized. auto: by the sizes of the images."""
     grey: bool = False
     """Read images of your own without colour: one channel in place of three."""
+    holdout: str = "validation"
+    """Examples that choose the epoch: the validation split; "2/3" for part 2 of 3 of the training and validation data
+    (cross-validation); or "none", which trains on both and keeps the last epoch."""
     fresh: bool = False
     """For MNIST Multi: new training images in each epoch after the first, made of the same digits."""
     distort: bool = False
@@ -40,18 +54,46 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole run."""
+    """Settings of a run, as the user gives them."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     seed: int = 0
-    """Of the weights, of the order of the examples and of all sampling."""
+    """Random seed of the weights, of the order of the examples and of all sampling."""
+
+
+@dataclass(frozen=True)
+class ResolvedData(DataConfig):
+    """Data settings of a run, in which everything is set."""
+
+    data: str = ""
+    backbone: str = "none"
+    image_size: int = 224
+
+
+@dataclass(frozen=True)
+class ResolvedModel(ModelConfig):
+    """Network settings of a run. `policy` is None for a one-shot head, and `encoder` with a backbone."""
+
+    channels: tuple[int, ...] = ()
+    stop: Stop = "policy"
+    min_size: int = 0
+    max_size: int = 1
+
+
+@dataclass(frozen=True)
+class ResolvedConfig(RunConfig):
+    """Settings of a run, in which everything is set."""
+
+    data: ResolvedData = field(default_factory=ResolvedData)
+    model: ResolvedModel = field(default_factory=ResolvedModel)
+    optim: ResolvedOptim = field(default_factory=ResolvedOptim)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Nested dataclasses as one flat dictionary: every name occurs once."""
+    """Return nested settings as one flat dictionary: every name occurs once."""
     flat: dict[str, Any] = {}
     for part in fields(config):
         value = getattr(config, part.name)

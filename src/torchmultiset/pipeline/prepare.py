@@ -1,11 +1,11 @@
-"""From a config to a task: data that is open, and a config that leaves nothing open."""
+"""Opens the data of a run and resolves its settings: from a `RunConfig` to a `Task`."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,52 +19,61 @@ from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import glance, read_manifest
+from torchmultiset.data.photos import PHOTO_FAMILIES
+from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
 from torchmultiset.pipeline.presets import MNIST_MULTI
 from torchmultiset.pipeline.record import data_record
-from torchmultiset.pipeline.resolve import Pick, column_picks, settle, settle_images, split_pick
+from torchmultiset.pipeline.resolve import Choice, column_choices, resolve, resolve_images, split_choice
 
 __all__ = ["Task", "as_trained", "check_config", "features_of", "prepare"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Data that was opened, and a config in which nothing is "auto" any more."""
+    """Opened data and resolved settings of a run."""
 
-    config: RunConfig
+    config: ResolvedConfig
     splits: dict[str, Examples]
-    """What the network reads: features where there is a backbone."""
+    """Inputs of the network: features, if there is a backbone."""
     pictures: dict[str, Examples]
-    """What a person looks at."""
+    """The same examples as images or other original inputs, for display."""
     shape: tuple[int, ...]
-    """Of one input of the network."""
+    """Shape of one input of the network."""
     picture: tuple[int, ...]
-    """Shape of what a person looks at: the same, unless there is a backbone."""
-    picks: tuple[Pick, ...]
+    """Shape of one original input: the same, unless there is a backbone."""
+    choices: tuple[Choice, ...]
+    """Settings that were chosen by the data."""
     data: dict[str, str]
-    """Name and checksum."""
+    """Name and checksum of the data set."""
     fingerprint: str | None
-    """Of the backbone, if there is one."""
+    """SHA-256 of the backbone's weights, if there is one."""
     fresh: Callable[[int], Examples] | None = None
-    """The training examples of each epoch, from 0 on, if not all have the same."""
+    """Function from an epoch, starting at 0, to its training examples, if they change."""
 
 
 _IN_MEMORY = 2**30
-"""Bytes of images that are read once and kept."""
+"""Bytes of images up to which all of them are read once and kept in memory."""
 _FEWEST = 10
-"""Examples that a table needs if it names no splits: with fewer, next to nothing is left to choose or test by."""
+"""Number of examples that a file without splits needs: with fewer, hardly any are left for validation and test."""
 
-# What numbers must at least be.
+# Lower bounds of numbers.
 _LEAST = {
-    "image_size": 0,
+    "image_size": 1,
     "hidden": 1,
     "layers": 1,
-    "max_size": 0,
-    "epochs": 0,
-    "batch_size": 0,
+    "min_size": 0,
+    "max_size": 1,
+    "dropout": 0,
+    "joint_states": 0,
+    "epochs": 1,
+    "batch_size": 1,
     "clip": 0,
+    "weight_decay": 0,
+    "ema": 0,
+    "patience": 0,
     "entropy_weight": 0,
     "value_weight": 0,
     "size_weight": 0,
@@ -76,7 +85,7 @@ _LEAST = {
 
 
 def check_config(config: Any) -> None:
-    """Raise a ValueError that names the first number of a config, or of a part of one, that cannot be.
+    """Raise a ValueError that names the first number of the settings, or of a part of them, that is out of range.
 
     Example:
         >>> check_config(RunConfig(seed=-1))
@@ -85,84 +94,133 @@ def check_config(config: Any) -> None:
         ValueError: seed must be at least 0, but is -1
     """
     for name, value in to_dict(config).items():
+        if value is None:
+            continue
         if name in _LEAST:
             check(_LEAST[name] <= value < float("inf"), name, f"at least {_LEAST[name]}", value)
         if name == "lr":
             check(0 < value < float("inf"), name, "more than 0", value)
-        if name in ("channels", "units"):
+        if name in ("channels", "units", "strides"):
             check(len(value) >= 1 and min(value) >= 1, name, "at least one number, each at least 1", value)
 
 
 def prepare(config: RunConfig, *, progress: bool = False) -> Task:
-    """Open the data, or make it first, and settle what the config leaves open.
+    """Open the data, or build it first, and resolve the settings.
 
     Args:
-        config: What is to be run.
-        progress: Show progress bars while data is made or read.
+        config: Settings of the run.
+        progress: Show progress bars while data is built or read.
 
     Raises:
         FileNotFoundError: There is no data.
-        ValueError: It has too few examples, none with a label to learn from, or none to choose the best epoch by.
+        ValueError: The data has too few examples, no labels, or no validation examples; or a setting does not fit it.
     """
     check_config(config)
-    if not config.data.data:
+    path = config.data.data
+    if not path:
         raise ValueError(
-            "no data is given: name a data set (--data), or a preset that makes one (--preset mnist-multi-4)"
+            "no data is given: name a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
         )
-    _build_if_missing(config, progress)
-    _refuse_too_few(config.data.data)
-    data, pictures, picks = _open(config, progress)
-    config = replace(config, data=data)
+    _build_if_missing(config.data, Path(path), progress)
+    _refuse_too_few(path)
+    data, pictures, choices = _open(config, path, progress)
     for split, purpose in (("train", "learn from"), ("validation", "choose the best epoch by")):
         if not len(pictures.get(split, ())):
-            raise ValueError(
-                f"{config.data.data} has no {split} examples to {purpose}: name the split of each line, or of none"
-            )
+            raise ValueError(f"{path} has no {split} examples to {purpose}: give every line a split, or none")
     if not (pictures["train"].labels >= 0).any():
         raise ValueError(
-            f"{config.data.data} has {_examples(len(pictures['train']), 'training')} and no label in"
+            f"{path} has {_examples(len(pictures['train']), 'training')} and no label in"
             f" {'it' if len(pictures['train']) == 1 else 'them'}: add training examples with labels"
         )
-    _refuse_changes(config, pictures["train"])
+    _refuse_changes(data, config.optim.augment, pictures["train"])
+    if data.holdout != "validation":
+        pictures = _held_out(pictures, data.holdout)
     fresh = None
     if data.fresh:
         fresh = fresh_epochs(
             data.data, seed=config.seed, mnist=data.mnist or None, distorted=data.distort, elastic=data.elastic
         )
     splits, fingerprint = pictures, None
-    if data.backbone != "auto" and data.backbone != "none":
-        backbone, size = make_backbone(data.backbone, progress=progress), data.image_size
+    if data.backbone != "none" and data.finetune == "none":
+        backbone, size = make_backbone(data.backbone, strides=data.strides, progress=progress), data.image_size
         fingerprint = backbone.fingerprint()
         splits = {
-            name: features_of(examples, name, config.data.data, backbone, size, progress=progress)
+            name: features_of(examples, name, path, backbone, size, progress=progress)
             for name, examples in pictures.items()
         }
+        if data.views:
+            splits["train"], fresh = _views(config, pictures["train"], path, backbone, size, progress)
     shape, picture = (examples["train"].inputs[np.array([0])].shape[1:] for examples in (splits, pictures))
-    resolved, more = settle(config, splits["train"], shape)
-    record = data_record(data.data)
-    return Task(resolved, splits, pictures, shape, picture, (*picks, *more), record, fingerprint, fresh)
+    resolved, more = resolve(config, data, splits["train"], shape)
+    return Task(resolved, splits, pictures, shape, picture, (*choices, *more), data_record(path), fingerprint, fresh)
 
 
 def features_of(
     examples: Examples, split: str, data: str | Path, backbone: Backbone, image_size: int, *, progress: bool = False
 ) -> Examples:
-    """The same examples with the features of a backbone for inputs, computed once and kept beside the data.
+    """Return the same examples with features of a backbone as inputs, computed once and cached beside the data.
 
     Args:
-        examples: One split.
-        split: Its name.
-        data: Where the data set is.
-        backbone: Whose.
-        image_size: Of the images, in pixels.
+        examples: Examples of one split.
+        split: Name of the split.
+        data: Path of the data set.
+        backbone: Backbone that computes the features.
+        image_size: Side of the images in pixels.
         progress: Show a progress bar while features are computed.
     """
     if not len(examples):
         return examples
-    path = Path(data)
-    folder = path.with_name(f"{path.stem}-{backbone.name}-{image_size}")
+    folder = _feature_folder(data, backbone, image_size)
     keys = examples.ids or [f"{split} {i}" for i in range(len(examples))]
     cache = cache_features(backbone, examples.inputs, folder, keys=keys, progress=progress)
     return replace(examples, inputs=cache)
+
+
+def _views(
+    config: RunConfig, images: Examples, path: str, backbone: Backbone, size: int, progress: bool
+) -> tuple[Examples, Callable[[int], Examples]]:
+    """Return training examples with cached features, and a function that draws a view of each for an epoch."""
+    families = PHOTO_FAMILIES.get(config.optim.augment)
+    check(families is not None, "augment", f"one of {', '.join(PHOTO_FAMILIES)} with views", config.optim.augment)
+    assert families is not None
+    keys = images.ids or [f"train {i}" for i in range(len(images))]
+    cache = cache_views(
+        backbone,
+        images.inputs,
+        _feature_folder(path, backbone, size),
+        keys=keys,
+        families=families,
+        views=config.data.views,
+        progress=progress,
+    )
+    return replace(images, inputs=cache), lambda epoch: replace(images, inputs=cache.epoch(epoch, seed=config.seed))
+
+
+def _held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples]:
+    """Divide training and validation examples anew: see `DataConfig.holdout`."""
+    together = concatenate(splits["train"], splits["validation"])
+    if holdout == "none":
+        return {**splits, "train": together}
+    part, parts = _fold(holdout)
+    order = np.random.default_rng(0).permutation(len(together))
+    check(len(together) >= parts, "holdout", f"of at most {len(together)} parts, one example each", holdout)
+    chosen = order[part - 1 :: parts]
+    rest = np.setdiff1d(order, chosen)
+    return {**splits, "train": together.subset(rest), "validation": together.subset(np.sort(chosen))}
+
+
+def _fold(holdout: str) -> tuple[int, int]:
+    """Parse "2/3"."""
+    part, _, parts = holdout.partition("/")
+    ok = part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts) and int(parts) >= 2
+    check(ok, "holdout", 'validation, none, or a part such as "2/3"', holdout)
+    return int(part), int(parts)
+
+
+def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Path:
+    path, strides = Path(data), backbone.strides or (32,)
+    fine = "" if tuple(strides) == (32,) else "-" + "-".join(map(str, strides))
+    return path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
 
 
 def _refuse_too_few(data: str) -> None:
@@ -170,7 +228,7 @@ def _refuse_too_few(data: str) -> None:
     try:
         own = None if is_store(data) else glance(data)
     except FileNotFoundError:
-        return  # told when it is opened
+        return  # reported when it is opened
     if own is None or own.split or own.examples >= _FEWEST:
         return
     examples = read_manifest(data, fractions=(1, 0, 0), check_inputs=False)["train"]  # problems of its lines come first
@@ -186,31 +244,35 @@ def _examples(number: int, kind: str = "") -> str:
     return f"{number:,} {kind}{' ' * bool(kind)}example{'s' * (number != 1)}"
 
 
-def _refuse_changes(config: RunConfig, train: Examples) -> None:
-    """Raise if images are to change from epoch to epoch, but images are not what is learned from."""
-    fresh, augment, backbone = config.data.fresh, config.optim.augment, config.data.backbone
-    if config.data.distort and not fresh:
-        raise ValueError("distort changes the digits of fresh images: say fresh, too, or leave it out")
-    if config.data.elastic and not config.data.distort:
-        raise ValueError("elastic is a way to distort digits: say distort, too, or leave it out")
-    if (fresh or augment != "none") and backbone != "none":
-        name = "fresh" if fresh else "augment"
+def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
+    """Raise if images are to change from epoch to epoch, but the network does not read images."""
+    backbone = data.backbone
+    if data.distort and not data.fresh:
+        raise ValueError("distort changes the digits of fresh images: add fresh, or leave it out")
+    if data.elastic and not data.distort:
+        raise ValueError("elastic is a way to distort digits: add distort, or leave it out")
+    if data.finetune != "none" and backbone == "none":
+        raise ValueError("finetune trains a backbone, and there is none: choose one (--backbone efficientnet-lite0)")
+    if data.views and (backbone == "none" or data.finetune != "none"):
+        raise ValueError("views are cached features of a frozen backbone: leave out views, or use a backbone as it is")
+    if (data.fresh or (augment != "none" and not data.views)) and backbone != "none" and data.finetune == "none":
+        name = "fresh" if data.fresh else "augment"
         raise ValueError(
             f"{name} changes images, but the features of {backbone} are computed once: leave out {name}, or use"
-            " backbone none"
+            " backbone none, views, or finetune"
         )
     if augment != "none" and train.inputs[np.array([0])].ndim != 4:
-        raise ValueError(f"augment is for images, and {config.data.data} has none: leave it out")
+        raise ValueError(f"augment is for images, and {data.data} has none: leave it out")
 
 
 def as_trained(predictor: Predictor, examples: Examples, split: str, data: str | Path) -> Examples:
-    """With the features of a model's backbone, if it has one: computed once, as in training.
+    """Return examples with the features of a model's backbone, if it has one: computed once, as in training.
 
     Args:
         predictor: The model.
-        examples: One split.
-        split: Its name.
-        data: Where the data set is.
+        examples: Examples of one split.
+        split: Name of the split.
+        data: Path of the data set.
     """
     config: Mapping[str, Any] = predictor.record.get("config", {})
     if not isinstance(predictor.encoder, PretrainedEncoder) or "image_size" not in config:
@@ -219,41 +281,42 @@ def as_trained(predictor: Predictor, examples: Examples, split: str, data: str |
     return features_of(examples, split, data, backbone, size, progress=sys.stderr.isatty())
 
 
-def _build_if_missing(config: RunConfig, progress: bool) -> None:
-    path, name = Path(config.data.data), config.data.mnist_multi
+def _build_if_missing(data: DataConfig, path: Path, progress: bool) -> None:
+    name = data.mnist_multi
     if name == "none" or (path / store.MANIFEST).exists():
         return
     if path.suffix or path.is_file():
         raise ValueError(f"mnist_multi builds a data set in a folder, but data is the file {path}")
     from filelock import FileLock
 
-    pools = load_digits(config.data.mnist or None, progress=progress)
+    pools = load_digits(data.mnist or None, progress=progress)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f"{path.name}.lock")):  # several processes may come here at once
+    with FileLock(path.with_name(f"{path.name}.lock")):  # several processes may build it at once
         mnist_multi.build(path, MNIST_MULTI[name], pools, workers=os.cpu_count() or 1, progress=progress)
 
 
-def _open(config: RunConfig, progress: bool) -> tuple[DataConfig, dict[str, Examples], list[Pick]]:
-    """The data; how images are read, if that is open, follows from what they are like."""
+def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice]]:
+    """Open the data, and choose how images are read by what they are like."""
     data = config.data
-    pictures = load_data(data.data, image_size=data.image_size or 224, progress=progress)
-    own = None if is_store(data.data) else glance(data.data)
+    size = ResolvedData.image_size if data.image_size is None else data.image_size
+    pictures = load_data(path, image_size=size, progress=progress)
+    own = None if is_store(path) else glance(path)
+    split = [] if own is None or own.split else [split_choice(pictures)]
     if own is None or not own.images:
-        backbone = "none" if data.backbone == "auto" else data.backbone
-        settled = replace(data, backbone=backbone, image_size=data.image_size or 224)
-        return settled, pictures, [*split_pick(own, pictures), *column_picks(pictures["train"].columns)]
-    settled, picks = settle_images(config, own.images)
-    if settled.image_size != (data.image_size or 224):
-        pictures = load_data(data.data, image_size=settled.image_size, progress=progress)
-    if settled.grey:
+        resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
+        return resolved, pictures, [*split, *column_choices(pictures["train"].columns)]
+    resolved, choices = resolve_images(data, own.images, encoder=config.model.encoder)
+    if resolved.image_size != size:
+        pictures = load_data(path, image_size=resolved.image_size, progress=progress)
+    if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
-    if settled.backbone == "none":
-        pictures = _in_memory(pictures, settled)
-    return settled, pictures, [*split_pick(own, pictures), *picks]
+    if resolved.backbone == "none" or resolved.finetune != "none":
+        pictures = _in_memory(pictures, resolved)
+    return resolved, pictures, [*split, *choices]
 
 
-def _in_memory(splits: dict[str, Examples], data: DataConfig) -> dict[str, Examples]:
-    """With images that were read once, unless they are too many; a damaged one is told now, not hours later."""
+def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:
+    """Read all images once, unless they are too many; a damaged one is reported now, not hours later."""
     if sum(map(len, splits.values())) * 3 * data.image_size**2 > _IN_MEMORY:
         return splits
     try:

@@ -35,6 +35,7 @@ __all__ = [
     "portable_command",
     "read_config",
     "read_record",
+    "translated",
     "write_config",
     "write_record",
 ]
@@ -45,18 +46,17 @@ _PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "safetensors
 _PLACES = ("data", "mnist", "start_from")
 FORMER = {"policy_norm": "none", "precision": "32-true"}
 """What settings were before there was a choice: configs of older runs do not name them."""
+_UNSET = {"epochs": 0, "batch_size": 0, "image_size": 0, "max_size": 0, "start_from": "", "data": ""}
 # Settings that were dropped, and what they were by default: configs of older runs name them.
 _RETIRED = {"coaching": 0.0}
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The values of a config file, as they stand there.
-
-    A setting that was dropped is left out if it has its former default, as in the configs of older runs.
+    """Read the settings of a config file, also of an older run.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not TOML, or a setting that was dropped has another value.
+        ValueError: The file is not TOML, or has a setting that no longer exists with another value than its default.
     """
     path = Path(path)
     if not path.is_file():
@@ -70,12 +70,29 @@ def read_config(path: str | Path) -> dict[str, Any]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     for name, default in _RETIRED.items():
-        value = values.pop(name, default)
-        if value != default:
+        if values.get(name, default) != default:
             raise ValueError(
-                f"{path} has {name} = {value}, which was dropped: only {default}, its default, still works"
+                f"{path} has {name} = {values[name]}, a setting that no longer exists: only its default, {default}, is"
+                " still read"
             )
-    return values
+    return translated(values)
+
+
+def translated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an older run as they are written today.
+
+    Settings that no longer exist are left out, and so are those that are not set: older runs wrote them as "auto", 0 or
+    an empty text.
+
+    Example:
+        >>> translated({"epochs": 0, "policy": "auto", "lr": 0.003, "coaching": 0.0})
+        {'lr': 0.003}
+    """
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _RETIRED and value is not None and value not in ("auto", _UNSET.get(name))
+    }
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
@@ -86,7 +103,8 @@ def write_config(folder: Path, config: RunConfig) -> None:
         if not is_dataclass(value):
             lines += ["", _toml(part.name, value)]
             continue
-        lines += ["", f"# {part.name}", *(_toml(field.name, getattr(value, field.name)) for field in fields(value))]
+        values = {field.name: getattr(value, field.name) for field in fields(value)}
+        lines += ["", f"# {part.name}", *(_toml(name, value) for name, value in values.items() if value is not None)]
     write_whole(folder / CONFIG, "\n".join(lines) + "\n")
 
 

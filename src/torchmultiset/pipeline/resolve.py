@@ -1,13 +1,13 @@
-"""What is picked where a config says "auto", and why."""
+"""Chooses every setting that is not set by the data, with a reason: from a `RunConfig` to a `ResolvedConfig`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,46 +15,147 @@ from jaxtyping import Int64
 
 from torchmultiset.data import Examples
 from torchmultiset.data.images import UnreadableImageError, image_sizes
-from torchmultiset.data.manifest import Column, Glance
+from torchmultiset.data.manifest import Column
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.heads.power import MOST_MULTISETS
-from torchmultiset.model.build import settle_kinds, settle_stop
-from torchmultiset.model.config import ModelConfig, ObjectiveConfig, ObjectiveName
-from torchmultiset.model.registry import OBJECTIVES
+from torchmultiset.model.build import resolve_kinds, resolve_stop
+from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ObjectiveName
 from torchmultiset.multiset import how_many
-from torchmultiset.pipeline.config import DataConfig, RunConfig
-from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, Precision
+from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
+from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, OptimConfig, Precision, ResolvedOptim
 
-__all__ = ["Pick", "column_picks", "pick_objective", "settle", "settle_images", "split_pick"]
+__all__ = ["Choice", "column_choices", "resolve", "resolve_images", "resolve_objective", "split_choice"]
 
 _FEW = 4
-"""Labels up to which a policy was ahead of a count head on photographs; see docs/which-loss.md."""
-_AGAIN = 0.75
-"""Share of the training examples whose multiset occurs again, from which on a class for each multiset is an idea."""
+"""Size of the largest multiset up to which a policy beat a count head on photographs; see docs/which-loss.md."""
+_SHARED = 0.75
+"""Fraction of training examples that share their multiset with another, from which on `power` is chosen."""
 _SMALL = 128
-"""Pixels of the larger side up to which images are learned from as they are."""
+"""Larger side in pixels up to which images are used at their own size."""
 _LEAST_SIZE = 64
-"""Smaller ones are enlarged: the tower would leave no map of them, or next to none."""
+"""Smaller images are enlarged: the tower would leave them no map, or hardly any."""
 _BACKBONE_SIZE = 256
-_PLACES = 32
-"""Of a map for each object: with fewer, small objects share one, or are not seen."""
+_CELLS = 32
+"""Cells of a map per object; with fewer, small objects share a cell."""
 _FINE = (16, 32)
-"""Features of a tower with two poolings instead of three."""
-_LOOKED_AT = 200
-"""Images whose size is looked at."""
-_TOLD = 4
-"""Columns of one kind that are told one by one."""
+"""Channels of a tower with two poolings instead of three."""
+_SAMPLED = 200
+"""Number of images whose size is read."""
+_LISTED = 4
+"""Number of columns of one kind that are listed one by one."""
 
 
-class Pick(NamedTuple):
-    """What "auto" became."""
+class Choice(NamedTuple):
+    """A setting that was not set, and its value."""
 
     what: str
     value: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.what}: {self.value} ({self.reason})"
 
-def pick_objective(
+
+def resolve(
+    config: RunConfig, data: ResolvedData, train: Examples, shape: tuple[int, ...]
+) -> tuple[ResolvedConfig, tuple[Choice, ...]]:
+    """Choose the settings of network, objective and optimiser that are not set.
+
+    Args:
+        config: Settings as given.
+        data: Settings of the data, resolved.
+        train: Training examples.
+        shape: Shape of one input of the network.
+
+    Returns:
+        The resolved settings, and the choices that were made.
+
+    Raises:
+        ValueError: A setting does not fit the data.
+    """
+    choices: list[Choice] = []
+    model, objective = config.model, config.objective
+    sizes = (train.labels >= 0).sum(1)
+    least, most = int(sizes.min()), int(sizes.max())
+    max_size = most if model.max_size is None else model.max_size
+    if max_size < most:
+        raise ValueError(
+            f"max_size must be at least {most}, the size of the largest training example, but is {max_size}"
+        )
+    min_size = min(least, max_size) if model.min_size is None else model.min_size
+    if min_size > least:
+        raise ValueError(
+            f"min_size must be at most {least}, the size of the smallest training example, but is {min_size}"
+        )
+    backbone = data.backbone != "none"
+    if objective.objective is None:
+        objective, model, why = resolve_objective(
+            objective, model, shape, max_size, backbone=backbone, counts=train.counts
+        )
+        choices += why
+    kinds, objective = resolve_kinds(model, objective, shape, backbone=backbone)
+    by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
+    if kinds.encoder != model.encoder:
+        choices.append(Choice("encoder", str(kinds.encoder), by_shape))
+    if kinds.policy != model.policy:
+        marginal = "marginal needs a policy that sees only counts"
+        reason = marginal if objective.objective == "marginal" else by_shape
+        choices.append(Choice("policy", str(kinds.policy), reason))
+    if model.min_size is None and least:
+        choices.append(Choice("min_size", str(least), "the size of the smallest training multiset"))
+    if model.max_size is None:
+        choices.append(Choice("max_size", str(most), "the size of the largest training multiset"))
+    stop = resolve_stop(model.stop, least, max_size)
+    if model.stop is None and _stops(objective, stop):
+        sized = f"training multisets have {most if least == most else f'{least} to {most}'} labels"
+        one = f"all {sized}" if stop == "fixed" else f"{sized}, and max_size is {max_size}"
+        choices.append(Choice("stop", stop, sized if least < most else one))
+    values = asdict(kinds) | {
+        "channels": kinds.channels or CHANNELS,
+        "stop": stop,
+        "min_size": min_size,
+        "max_size": max_size,
+    }
+    optim, more = _resolve_optim(config.optim, len(train), shape)
+    return ResolvedConfig(data, ResolvedModel(**values), objective, optim, config.seed), (*choices, *more)
+
+
+def _stops(objective: ObjectiveConfig, stop: str) -> bool:
+    """Return whether the model depends on how multisets end: a one-shot head only if their size is fixed."""
+    rounds = objective.objective == "one-step" or objective.count_head == "regression"
+    return not objective.kind.one_shot or (stop == "fixed" and not rounds)
+
+
+def _resolve_optim(
+    optim: OptimConfig, examples: int, shape: tuple[int, ...]
+) -> tuple[ResolvedOptim, tuple[Choice, ...]]:
+    choices = []
+    resolved = optim.resolved(examples, precision=_fitting_precision(shape))
+    if optim.precision is None and resolved.precision != "32-true":
+        choices.append(Choice("precision", resolved.precision, "it is faster on this processor"))
+    if optim.batch_size is None:
+        choices.append(Choice("batch_size", str(resolved.batch_size), f"there are {examples:,} training examples"))
+    if optim.epochs is None:
+        choices.append(Choice("epochs", str(resolved.epochs), _why_so_many(resolved.epochs, examples)))
+    return resolved, tuple(choices)
+
+
+def _fitting_precision(shape: tuple[int, ...]) -> Precision:
+    """Return bfloat16 for maps on processors with instructions for it; on others it is slower than float32."""
+    # PyTorch has no public name for it.
+    supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+    return "bf16-mixed" if not torch.cuda.is_available() and len(shape) == 3 and supported else "32-true"
+
+
+def _why_so_many(epochs: int, examples: int) -> str:
+    if epochs <= FEWEST_EPOCHS:
+        return "each example should be seen a few times"
+    if epochs >= MOST_EPOCHS:
+        return f"more would overfit {examples:,} examples"
+    return f"about {STEPS:,} steps are usually enough for a first model"
+
+
+def resolve_objective(
     objective: ObjectiveConfig,
     model: ModelConfig,
     shape: tuple[int, ...],
@@ -62,116 +163,121 @@ def pick_objective(
     *,
     backbone: bool = False,
     counts: Int64[np.ndarray, "n c"] | None = None,
-) -> tuple[ObjectiveConfig, ModelConfig, tuple[Pick, ...]]:
-    """The objective to begin with, and a policy or a map that suits it; see docs/which-loss.md.
+) -> tuple[ObjectiveConfig, ModelConfig, tuple[Choice, ...]]:
+    """Choose the objective, with a policy or a map that suits it; docs/which-loss.md has the evidence.
 
     Args:
-        objective: Its "auto" is settled.
-        model: The network, which may be given another policy or another map.
-        shape: Of one input; with a backbone, of its features.
+        objective: Settings in which the objective is not set.
+        model: Settings of the network; policy and channels may be chosen, too.
+        shape: Shape of one input; with a backbone, of its features.
         max_size: Size of the largest multiset.
-        backbone: Whether the inputs are features.
-        counts: The multisets of the training data, if they are known.
+        backbone: Whether the inputs are features of a backbone.
+        counts: Multisets of the training data, if available.
 
     Returns:
-        Both, settled, and what was picked and why.
+        Both settings, and the choices that were made.
     """
 
-    def settled(name: ObjectiveName, reason: str, *more: Pick) -> tuple[ObjectiveConfig, ModelConfig, tuple[Pick, ...]]:
-        return replace(objective, objective=name), model, (Pick("objective", name, reason), *more)
+    def chosen(
+        name: ObjectiveName, reason: str, *more: Choice
+    ) -> tuple[ObjectiveConfig, ModelConfig, tuple[Choice, ...]]:
+        return replace(objective, objective=name), model, (Choice("objective", name, reason), *more)
 
-    # END is named by a policy, as the ones are that somebody asks for.
-    if model.policy != "auto" or model.stop == "end":
-        return settled("multi", "it teaches a policy no order")
-    if backbone and max_size <= _FEW and objective.count_head == "auto":
-        number, again = (0, 0.0) if counts is None else (_possible(counts, max_size, model.stop), _repeated(counts))
-        if number <= MOST_MULTISETS and again >= _AGAIN:
-            each = f"on photographs a class for each multiset ({number:,}) learned most"
-            return settled("power", f"{each}, and {again:.0%} of your examples share theirs with another")
+    # Only a policy emits END.
+    if model.policy is not None or model.stop == "end":
+        return chosen("multi", "it trains a policy without imposing an order")
+    if backbone and max_size <= _FEW and objective.count_head is None:
+        number, shared = (0, 0.0) if counts is None else (_possible(counts, max_size), _shared(counts))
+        if number <= MOST_MULTISETS and shared >= _SHARED:
+            each = f"a class for each of {number:,} multisets scored highest on photographs"
+            return chosen("power", f"{each}, and {shared:.0%} of the examples share theirs with another")
         model = replace(model, policy="transformer")
-        few = f"on photographs with up to {_FEW} objects it learns more than a count head"
-        return settled(
-            "multi", few, Pick("policy", "transformer", "it learns no less than a ConvLSTM there, and faster")
+        few = f"on photographs with up to {_FEW} objects it scored higher than a count head"
+        return chosen(
+            "multi", few, Choice("policy", "transformer", "it scored no lower than a ConvLSTM there, and is faster")
         )
-    why = "it learns fast and tells how probable a multiset is"
-    if len(shape) == 1 or objective.count_head not in ("auto", "cells"):
-        return settled("counts", why)
-    usual, finer = model.channels, list[Pick]()
-    if not backbone and usual == ModelConfig().channels and _places(usual, shape) < _PLACES * max_size:
-        reason = f"up to {max_size} objects need a finer map"
+    why = "it trains fast and gives the probability of each multiset"
+    if len(shape) == 1 or objective.count_head not in (None, "cells"):
+        return chosen("counts", why)
+    usual, finer = model.channels or CHANNELS, list[Choice]()
+    if not backbone and model.channels is None and _cells(usual, shape) < _CELLS * max_size:
         model = replace(model, channels=_FINE)
-        finer.append(Pick("channels", str(_FINE), reason))
-    places = shape[1] * shape[2] if backbone else _places(model.channels, shape)
-    if places < max_size:
-        if backbone or _places(usual, shape) > 1:
+        finer.append(Choice("channels", str(_FINE), f"up to {max_size} objects need a finer map"))
+    cells = shape[1] * shape[2] if backbone else _cells(model.channels or usual, shape)
+    if cells < max_size:
+        if backbone or _cells(usual, shape) > 1:
             model, finer = replace(model, channels=usual), []
-        return settled("multi", f"a map of {places} places is too coarse to count {max_size} labels on", *finer)
-    return settled("counts", why, *finer)
+        return chosen("multi", f"a map of {cells} cells is too coarse to count {max_size} labels", *finer)
+    return chosen("counts", why, *finer)
 
 
-def _possible(counts: Int64[np.ndarray, "n c"], max_size: int, stop: str) -> int:
-    """How many multisets a model of such data can predict."""
-    fixed = stop in ("auto", "fixed") and bool((counts.sum(1) == max_size).all())
-    return how_many(counts.shape[1], max_size, min_size=max_size if fixed else 0)
+def _possible(counts: Int64[np.ndarray, "n c"], max_size: int) -> int:
+    """Return how many multisets a model of such data can predict."""
+    return how_many(counts.shape[1], max_size, min_size=int(counts.sum(1).min()))
 
 
-def _repeated(counts: Int64[np.ndarray, "n c"]) -> float:
-    """The share of the examples whose multiset another one has, too."""
+def _shared(counts: Int64[np.ndarray, "n c"]) -> float:
+    """Return the fraction of examples whose multiset another example has, too."""
     _, times = np.unique(counts, axis=0, return_counts=True)
     return float(times[times > 1].sum() / max(len(counts), 1))
 
 
-def split_pick(own: Glance | None, splits: Mapping[str, Examples]) -> list[Pick]:
-    """How the lines of someone's own data were split, if they do not say so themselves."""
-    if own is None or own.split:
-        return []
+def split_choice(splits: Mapping[str, Examples]) -> Choice:
+    """Return how the examples of a file without splits were divided."""
     numbers = ", ".join(f"{len(examples):,} {name}" for name, examples in splits.items())
-    return [Pick("splits", numbers, "the lines name none")]
+    return Choice("splits", numbers, "the file has none")
 
 
-def column_picks(columns: Sequence[Column]) -> list[Pick]:
-    """How texts and empty cells are read: the first few columns one by one, the others in one line."""
+def column_choices(columns: Sequence[Column]) -> list[Choice]:
+    """Return how text and empty cells are read: the first few columns one by one, the others in one line."""
     texts = [column for column in columns if column.categories]
     gaps = [column for column in columns if column.empty and not column.categories]
-    picks = []
-    for column in texts[:_TOLD]:
+    choices = []
+    for column in texts[:_LISTED]:
         some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
-        picks.append(Pick("categories", some, f"{_short(repr(column.name), 20)} holds text"))
-    if len(texts) > _TOLD:
-        picks.append(Pick("categories", f"of {len(texts) - _TOLD:,} more columns", "they hold text"))
-    for column in gaps[:_TOLD]:
+        choices.append(Choice("categories", some, f"{_short(repr(column.name), 20)} holds text"))
+    if len(texts) > _LISTED:
+        choices.append(Choice("categories", f"of {len(texts) - _LISTED:,} more columns", "they hold text"))
+    for column in gaps[:_LISTED]:
         mean = f"{column.mean:.4g} of {_short(repr(column.name), 20)}"
-        picks.append(Pick("mean", mean, f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"))
-    if len(gaps) > _TOLD:
-        picks.append(Pick("mean", f"of {len(gaps) - _TOLD:,} more columns", "for their empty cells"))
-    return picks
+        choices.append(Choice("mean", mean, f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"))
+    if len(gaps) > _LISTED:
+        choices.append(Choice("mean", f"of {len(gaps) - _LISTED:,} more columns", "for their empty cells"))
+    return choices
 
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def settle_images(config: RunConfig, images: Sequence[Path]) -> tuple[DataConfig, list[Pick]]:
-    """What reads images of someone's own, and at which size."""
-    data, picks = config.data, list[Pick]()
+def resolve_images(
+    data: DataConfig, images: Sequence[Path], *, encoder: str | None
+) -> tuple[ResolvedData, list[Choice]]:
+    """Choose backbone and image size for images of the user's own.
+
+    Args:
+        data: Settings as given.
+        images: Image files.
+        encoder: Encoder, if it is set: then no backbone is chosen.
+    """
+    choices = list[Choice]()
     sides = []
-    for image in images[:: -(-len(images) // _LOOKED_AT)]:
-        with suppress(UnreadableImageError):  # told when it is read
+    for image in images[:: -(-len(images) // _SAMPLED)]:
+        with suppress(UnreadableImageError):  # reported when it is read
             sides.append(int(image_sizes([image]).max()))
     side = int(np.median(sides or [_SMALL]))
-    if data.backbone == "auto" and (config.model.encoder != "auto" or data.grey):
-        data = replace(data, backbone="none")
-    if data.grey and data.backbone != "none":
-        raise ValueError(f"the backbone {data.backbone} reads colours: leave out grey, or use backbone none")
-    if data.backbone == "auto":
+    backbone, size = data.backbone, data.image_size
+    if backbone is None and (encoder is not None or data.grey):
+        backbone = "none"
+    if data.grey and backbone != "none":
+        raise ValueError(f"the backbone {backbone} reads colours: leave out grey, or use backbone none")
+    if backbone is None:
         backbone, reason = _fitting_backbone(side)
-        data = replace(data, backbone=backbone)
-        picks.append(Pick("backbone", backbone, reason))
-    if data.image_size == 0:
-        size, reason = _fitting_size(data.backbone, side, max(sides, default=_SMALL))
-        data = replace(data, image_size=size)
-        picks.append(Pick("image_size", str(size), reason))
-    return data, picks
+        choices.append(Choice("backbone", backbone, reason))
+    if size is None:
+        size, reason = _fitting_size(backbone, side, max(sides, default=_SMALL))
+        choices.append(Choice("image_size", str(size), reason))
+    return ResolvedData(**asdict(data) | {"backbone": backbone, "image_size": size}), choices
 
 
 def _fitting_backbone(side: int) -> tuple[Literal["none", "efficientnet-lite0"], str]:
@@ -187,84 +293,14 @@ def _fitting_size(backbone: str, side: int, largest: int) -> tuple[int, str]:
     if backbone != "none":
         return _BACKBONE_SIZE, f"large enough for {backbone}"
     if side > _SMALL:
-        return _SMALL, "more take long to learn from scratch"
+        return _SMALL, "training from scratch on larger images takes long"
     if largest < _LEAST_SIZE:
-        return _LEAST_SIZE, "the encoder needs as many"
-    return min(largest, _SMALL), "as the largest images have"
+        return _LEAST_SIZE, "the encoder needs at least as many pixels"
+    return min(largest, _SMALL), "the size of the largest images"
 
 
-def settle(config: RunConfig, train: Examples, shape: tuple[int, ...]) -> tuple[RunConfig, tuple[Pick, ...]]:
-    """Replace what is "auto", and say why."""
-    picks: list[Pick] = []
-    model, optim = config.model, config.optim.settled(len(train))
-    sizes = (train.labels >= 0).sum(1)
-    least, most = int(sizes.min()), int(sizes.max())
-
-    def pick(what: str, value: Any, reason: str) -> None:
-        nonlocal model
-        picks.append(Pick(what, str(value), reason))
-        model = replace(model, **{what: value})
-
-    objective, backbone = config.objective, config.data.backbone != "none"
-    if objective.objective == "auto":
-        objective, model, why = pick_objective(
-            objective, model, shape, model.max_size or most, backbone=backbone, counts=train.counts
-        )
-        picks += why
-    fitting, objective = settle_kinds(model, objective, shape, backbone=backbone)
-    by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
-    if fitting.encoder != model.encoder:
-        pick("encoder", fitting.encoder, by_shape)
-    if fitting.policy != model.policy:
-        marginal = "marginal needs a policy that sees only counts"
-        pick("policy", fitting.policy, marginal if objective.objective == "marginal" else by_shape)
-    if model.max_size == 0:
-        pick("max_size", most, "the largest training multiset has as many labels")
-    elif model.max_size < most:
-        raise ValueError(
-            f"max_size must be at least {most}, the size of the largest training example, but is {model.max_size}"
-        )
-    have = f"training multisets have {most if least == most else f'{least} to {most}'} labels"
-    stop = settle_stop(model.stop, least, model.max_size)
-    if model.stop == "auto":
-        one = f"all {have}" if stop == "fixed" else f"{have}, and max_size is {model.max_size}"
-        at_once = OBJECTIVES[objective.objective].one_shot
-        rounded = objective.objective == "one-step" or objective.count_head == "regression"
-        if not at_once or (stop == "fixed" and not rounded):
-            picks.append(Pick("stop", stop, have if least < most else one))
-        model = replace(model, stop=stop)  # without a policy, "policy" only leaves the size open
-    if optim.precision == "auto":
-        precision, reason = _fitting_precision(shape)
-        optim = replace(optim, precision=precision)
-        if precision != "32-true":
-            picks.append(Pick("precision", precision, reason))
-    if config.optim.batch_size == 0:
-        picks.append(Pick("batch_size", str(optim.batch_size), f"there are {len(train):,} training examples"))
-    if config.optim.epochs == 0:
-        picks.append(Pick("epochs", str(optim.epochs), _why_so_many(optim.epochs)))
-    return replace(config, model=model, objective=objective, optim=optim), tuple(picks)
-
-
-def _fitting_precision(shape: tuple[int, ...]) -> tuple[Precision, str]:
-    """bfloat16 makes convolutions faster on processors with instructions for it; on others it makes them slower."""
-    on_cpu = not torch.cuda.is_available()
-    # PyTorch has no public name for it.
-    supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
-    if on_cpu and len(shape) == 3 and supported:
-        return "bf16-mixed", "it is faster on this processor"
-    return "32-true", ""
-
-
-def _why_so_many(epochs: int) -> str:
-    if epochs <= FEWEST_EPOCHS:
-        return "each example should be seen a few times"
-    if epochs >= MOST_EPOCHS:
-        return "with more, so few examples are learned by heart"
-    return f"as a rule, about {STEPS:,} steps are enough for a first model"
-
-
-def _places(channels: Sequence[int], shape: tuple[int, ...]) -> int:
-    """Of the map that a tower leaves of a picture; 0 if it leaves none."""
+def _cells(channels: Sequence[int], shape: tuple[int, ...]) -> int:
+    """Return the number of cells of the map that a tower computes from an image; 0 if there is none."""
     try:
         _, height, width = ConvEncoder(shape[0], channels).memory_shape(shape[1], shape[2])
     except ValueError:

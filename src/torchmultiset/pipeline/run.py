@@ -4,8 +4,9 @@
 
     folder/
       config.toml      every value of the config; `multiset train --config folder/config.toml` does it again
-      run.json         command, commit, versions, machine, data, what "auto" became, minutes, results
+      run.json         command, commit, versions, machine, data, settings that were chosen by the data, minutes, results
       epochs.jsonl     a line for each epoch
+      predictions.npz  predicted and true counts of the validation and test examples
       checkpoint.pt    all that `resume` needs
       best/            the weights of the best epoch
       model/           the same with all that is known about them: what `multiset evaluate` and `predict` read
@@ -34,6 +35,7 @@ from torchmultiset.model.build import build_objective, build_predictor, take_wei
 from torchmultiset.model.predictor import Predictor, read_description
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.inputs import MODEL, InputKind, model_folder
+from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
@@ -44,6 +46,7 @@ from torchmultiset.pipeline.record import (
     portable_command,
     read_config,
     read_record,
+    translated,
     write_config,
     write_record,
 )
@@ -164,18 +167,19 @@ def fitting_devices(batch_size: int, folder: str | Path) -> int:
 
 
 def _build(task: Task) -> Predictor:
-    config, stop, backbone = task.config, task.config.model.stop, task.config.data.backbone
-    assert stop != "auto"
-    assert backbone != "auto"
+    config, backbone = task.config, task.config.data.backbone
     predictor = build_predictor(
         config.model,
         config.objective,
         shape=task.shape,
         classes=task.splits["train"].classes,
         max_size=config.model.max_size,
-        stop=stop,
+        min_size=config.model.min_size,
+        stop=config.model.stop,
         backbone=None if backbone == "none" else backbone,
         fingerprint=task.fingerprint,
+        strides=config.data.strides,
+        finetune=config.data.finetune,
     )
     if isinstance(predictor.encoder, MLPEncoder):
         predictor.encoder.standardise(task.splits["train"].batch(np.arange(len(task.splits["train"]))).x)
@@ -227,20 +231,20 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     state = "is finished" if record.get("finished") else "has begun"
     if not resume:
         raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
-    before, now = read_config(folder / CONFIG), to_dict(task.config)
+    before, now = read_config(folder / CONFIG), translated(to_dict(task.config))
     if "precision" in record:
         before.setdefault("precision", record["precision"])  # which older configs do not name
     # What it did not know yet was as it is by default, or settled by what it did know.
     before |= {
-        name: now[name] if value == "auto" else value
+        name: now[name] if value is None else value
         for name, value in (to_dict(RunConfig()) | FORMER).items()
-        if name not in before
+        if name not in before and name in now
     }
     differ = differences(before, now)
     differ += differences({name: record.get(name) for name in launched}, launched)
-    began, begins = record.get("start", {}).get("model", ""), portable(task.config.model.start_from)
+    began, begins = record.get("start", {}).get("model", ""), portable(task.config.model.start_from or "")
     if began != begins:
-        differ.append(f"start_from was {began or 'empty'} and is now {begins or 'empty'}")
+        differ.append(f"start_from was {began or 'not set'} and is now {begins or 'not set'}")
     if record["data"]["sha256"] != task.data["sha256"]:
         differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
     if differ:
@@ -290,7 +294,7 @@ def _begin(
         **environment(),
         "data": task.data,
         "examples": {name: len(examples) for name, examples in task.splits.items()},
-        "picked": [pick._asdict() for pick in task.picks],
+        "picked": [choice._asdict() for choice in task.choices],
         "parameters": sum(p.numel() for p in predictor.parameters()),
         "minutes": before.get("minutes", 0.0),
     }
@@ -299,14 +303,14 @@ def _begin(
 def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
     numbers = ", ".join(f"{count:,} {name}" for name, count in record["examples"].items())
     say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
-    for pick in task.picks:
-        say(f"Picked {pick.what} {pick.value}: {pick.reason}.")
+    if task.choices:
+        say("Chosen by the data (each can be set by a flag of the same name):")
+        for choice in task.choices:
+            say(f"  {choice}")
     if "start" in record:
         anew = len(record["start"]["anew"])
         parts = (
-            "all of them"
-            if not anew
-            else f"all but {anew}, which begin anew, as they do not fit or are of other classes"
+            f"all but {anew}, which begin anew, as they do not fit or are of other classes" if anew else "all of them"
         )
         say(f"Begins with the weights of {record['start']['model']}: {parts}.")
     objective, optim = task.config.objective, task.config.optim
@@ -344,13 +348,14 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
     best = Predictor.load(folder / BEST).to(fabric.device)
     # Someone's own data may have no test examples: then the validation data has to do, and the report says so.
     split = "test" if len(task.splits.get("test", ())) else "validation"
-    evaluation = evaluate(best, task.splits[split])
+    # "seen": images of training digits, as the paper's test images are.
+    tested = [name for name in ("validation", "test", "seen") if len(task.splits.get(name, ()))]
+    evaluations = {name: evaluate(best, task.splits[name]) for name in tested}
+    write_counts(folder, evaluations, best.classes)
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
-    told = report(*evaluation, best.classes, split=split, constant=constant)
-    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], split: told.to_json()}
-    if len(task.splits.get("seen", ())):  # images of training digits, as the paper's test images are
-        seen = evaluate(best, task.splits["seen"])
-        results["seen"] = report(*seen, best.classes, split="seen", constant=constant).to_json()
+    reports = {name: report(*one, best.classes, split=name, constant=constant) for name, one in evaluations.items()}
+    told = {name: one.to_json() for name, one in reports.items()}
+    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], **told}
     dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
     about = {
         "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
@@ -358,19 +363,19 @@ def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: F
         "constant": constant.tolist(),
         "data": task.data,
         "config": to_dict(task.config)
-        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from)},
+        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from or "") or None},
         "git": diary.record["git"],
         "minutes": diary.record["minutes"],
         "metrics": results,
     }
     best.record = about
     best.cpu().save(folder / MODEL)
-    _draw(folder, task, fitted, best, evaluation, split)
+    _draw(folder, task, fitted, best, evaluations[split], split)
     diary.record |= {"finished": True, **results}
     name = task.data["name"]
-    write_whole(folder / MODEL / CARD, model_card(name, diary.record, best, objective=task.config.objective.objective))
+    write_whole(folder / MODEL / CARD, model_card(name, diary.record, best, objective=task.config.objective.name))
     write_record(folder, diary.record)
-    return Result(diary.record, told)
+    return Result(diary.record, reports[split])
 
 
 def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:

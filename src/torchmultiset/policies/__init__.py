@@ -3,9 +3,11 @@
 | policy              | memory              | state                 |
 | ------------------- | ------------------- | --------------------- |
 | `ConvLSTMPolicy`    | map (B, D, h, w)    | recurrent, maps       |
-| `LSTMPolicy`        | vector (B, D)       | recurrent, vectors    |
-| `FeedForwardPolicy` | either              | counts only           |
-| `TransformerPolicy` | either              | counts only           |
+| `LSTMPolicy`        | any, pooled         | recurrent, vectors    |
+| `FeedForwardPolicy` | any                 | counts only           |
+| `TransformerPolicy` | any                 | counts only           |
+
+A memory is a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D) with a mask.
 
 If `counts_only` is True, all orders of the same labels lead to the same state. `select(state, index)` selects and
 repeats the examples of a state, as `torchmultiset.search` requires.

@@ -7,10 +7,12 @@ from typing import Literal, NamedTuple
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, embedding
+from torch.nn.functional import conv2d, dropout2d, embedding
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float, check_one_of
+from torchmultiset._memory import places
+from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
 
@@ -49,6 +51,8 @@ class ConvLSTMPolicy(nn.Module):
         classifier_sees_previous: Concatenate the embedding of the previous label to the pooled features.
         norm: ``"layer"`` applies layer normalisation to the pooled features; None, as in the paper, does not. Without
             it training starts slowly, since means over h x w values in (-1, 1) are tiny.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        dropout: Probability with which channels of the memory are dropped in training, once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -69,19 +73,24 @@ class ConvLSTMPolicy(nn.Module):
         kernel: int = 3,
         classifier_sees_previous: bool = False,
         norm: Literal["layer"] | None = None,
+        pool: PoolKind = "mean",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_one_of("norm", norm, (None, "layer"))
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 1, "layers", "at least 1", layers)
         check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         channels, height, width = memory
         self.num_classes = num_classes
         self.memory = memory
         self.hidden = hidden
         self.kernel = kernel
         self.classifier_sees_previous = classifier_sees_previous
-        self.features = hidden + height * width if classifier_sees_previous else hidden
+        self.dropout = dropout
+        self.pool = Pool(hidden, pool)
+        self.features = self.pool.width + (height * width if classifier_sees_previous else 0)
         # The last row embeds the start of the sequence, before the first label.
         self.embedding = nn.Embedding(num_classes + 1, height * width)
         # Each layer convolves its concatenated input and hidden state with one weight tensor.
@@ -89,7 +98,7 @@ class ConvLSTMPolicy(nn.Module):
         self.layers = nn.ModuleList(
             nn.Conv2d(size + hidden, 4 * hidden, kernel, padding=kernel // 2) for size in inputs
         )
-        self.norm = nn.LayerNorm(hidden) if norm else nn.Identity()
+        self.norm = nn.LayerNorm(self.pool.width) if norm else nn.Identity()
         self.classifier = nn.Linear(self.features, num_classes)
 
     def start(self, memory: Float[Tensor, "b d h w"]) -> ConvLSTMState:
@@ -97,6 +106,7 @@ class ConvLSTMPolicy(nn.Module):
         check_float("memory", memory, "(B, channels, height, width)", like=(None, *self.memory))
         first = self._layer(0)
         of_memory, of_label, of_hidden = torch.split(first.weight, [self.memory[0], 1, self.hidden], dim=1)
+        memory = dropout2d(memory, self.dropout, self.training)
         memory_gates = conv2d(memory, of_memory, first.bias, padding=first.padding)
         label_gates = None
         # An exported graph must not depend on the batch size.
@@ -121,7 +131,7 @@ class ConvLSTMPolicy(nn.Module):
             maps, new_cell = lstm_cell(sum(shares[1:], shares[0]), state.cell[i] if state.cell else None)
             hidden.append(maps)
             cell.append(new_cell)
-        features = self.norm(maps.mean((2, 3)))
+        features = self.norm(self.pool(places(maps, self.hidden)))
         if self.classifier_sees_previous:
             features = torch.cat([features, self.embedding(previous)], 1)
         new = state._replace(hidden=tuple(hidden), cell=tuple(cell))

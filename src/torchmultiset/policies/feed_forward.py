@@ -6,12 +6,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import places
+from torchmultiset._memory import Memory, Tokens, drop_channels, places
+from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.rollout import Step
 
 __all__ = ["CountState", "FeedForwardPolicy"]
@@ -24,19 +25,23 @@ class CountState(NamedTuple):
     """Features of the memory, computed once; the same at every step."""
     named: Int64[Tensor, "b c"]
     """Counts (B, C) of the labels emitted so far."""
+    mask: Bool[Tensor, "b n"] | None = None
+    """False at the padding of the memory, if there is any."""
 
 
 @recorded
 class FeedForwardPolicy(nn.Module):
-    """A small network of the memory and the counts so far at each position, averaged over positions.
+    """A small network of the memory and the counts so far at each position, pooled over positions.
 
     The first layer is linear in memory and counts, so the memory's contribution is computed once per rollout.
 
     Args:
         num_classes: Number of classes, C, including END if there is one.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         hidden: Units of each layer.
         layers: Number of hidden layers.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        dropout: Probability with which channels of the memory are dropped in training, once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -47,30 +52,44 @@ class FeedForwardPolicy(nn.Module):
 
     counts_only = True
 
-    def __init__(self, num_classes: int, memory: int, *, hidden: int = 128, layers: int = 2) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        hidden: int = 128,
+        layers: int = 2,
+        pool: PoolKind = "mean",
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 1, "layers", "at least 1", layers)
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         self.num_classes = num_classes
         self.memory = memory
-        self.features = hidden
+        self.dropout = dropout
+        self.pool = Pool(hidden, pool)
+        self.features = self.pool.width
         self.from_memory = nn.Linear(memory, hidden)
         self.from_counts = nn.Linear(num_classes, hidden, bias=False)
         self.deeper = nn.Sequential(
             *[part for a, b in pairwise([hidden] * layers) for part in (nn.ReLU(), nn.Linear(a, b))], nn.ReLU()
         )
-        self.classifier = nn.Linear(hidden, num_classes)
+        self.classifier = nn.Linear(self.features, num_classes)
 
-    def start(self, memory: Float[Tensor, "b d *hw"]) -> CountState:
+    def start(self, memory: Memory) -> CountState:
         """Compute the contribution of the memory, which is the same at every step."""
-        seen = self.from_memory(places(memory, self.memory))
-        return CountState((seen,), seen.new_zeros(seen.shape[0], self.num_classes, dtype=torch.int64))
+        values, mask = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
+        seen = self.from_memory(values)
+        return CountState((seen,), seen.new_zeros(seen.shape[0], self.num_classes, dtype=torch.int64), mask)
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
         """Count the previous label and score the next one."""
         state = count(state, previous)
         (seen,) = state.memory
-        features = self.deeper(seen + self.from_counts(state.named.to(seen.dtype))[:, None]).mean(1)
+        each = self.deeper(seen + self.from_counts(state.named.to(seen.dtype))[:, None])
+        features = self.pool(Tokens(each, state.mask))
         return Step(self.classifier(features), features), state
 
     def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
@@ -87,4 +106,5 @@ def count(state: CountState, previous: Int64[Tensor, " b"] | None) -> CountState
 
 def select(state: CountState, index: Int64[Tensor, " n"]) -> CountState:
     """Return the state of the examples at these indices."""
-    return CountState(tuple(part[index] for part in state.memory), state.named[index])
+    mask = None if state.mask is None else state.mask[index]
+    return CountState(tuple(part[index] for part in state.memory), state.named[index], mask)

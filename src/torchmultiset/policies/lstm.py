@@ -1,4 +1,4 @@
-"""An LSTM policy for vector memories: the paper's recurrent model without space."""
+"""An LSTM policy for vectors and pooled memories: the paper's recurrent model without space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check, check_float
+from torchmultiset._checks import check
+from torchmultiset._memory import Memory
+from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
 
@@ -31,10 +33,12 @@ class LSTMPolicy(nn.Module):
 
     Args:
         num_classes: Number of classes, C, including END if there is one.
-        memory: Number of features of the memory, D.
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         hidden: Units of each layer, q.
         layers: Number of layers.
         embedding: Dimension of the label embeddings.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        dropout: Probability with which pooled features are dropped in training, once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -46,7 +50,15 @@ class LSTMPolicy(nn.Module):
     counts_only = False
 
     def __init__(
-        self, num_classes: int, memory: int, *, hidden: int = 128, layers: int = 1, embedding: int = 32
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        hidden: int = 128,
+        layers: int = 1,
+        embedding: int = 32,
+        pool: PoolKind = "mean",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
@@ -56,17 +68,18 @@ class LSTMPolicy(nn.Module):
         self.features = hidden
         # The last row embeds the start of the sequence, before the first label.
         self.embedding = nn.Embedding(num_classes + 1, embedding)
-        self.from_memory = nn.Linear(memory, 4 * hidden)
+        self.pooled = PooledFeatures(memory, pool, dropout=dropout)
+        self.from_memory = nn.Linear(self.pooled.width, 4 * hidden)
         inputs = [embedding] + [hidden] * (layers - 1)
         self.layers = nn.ModuleList(nn.Linear(size + hidden, 4 * hidden, bias=i > 0) for i, size in enumerate(inputs))
         self.classifier = nn.Linear(hidden, num_classes)
 
-    def start(self, memory: Float[Tensor, "b d"]) -> LSTMState:
+    def start(self, memory: Memory) -> LSTMState:
         """Compute the contribution of the memory, which is the same at every step."""
-        check_float("memory", memory, "(B, D)", like=(None, self.memory))
-        zero = memory.new_zeros(memory.shape[0], self.features)
+        gates = self.from_memory(self.pooled(memory))
+        zero = gates.new_zeros(len(gates), self.features)
         zeros = (zero,) * len(self.layers)
-        return LSTMState(self.from_memory(memory), zeros, zeros)
+        return LSTMState(gates, zeros, zeros)
 
     def step(self, state: LSTMState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, LSTMState]:
         """Read the previous label and score the next one."""

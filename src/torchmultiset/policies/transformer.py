@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import places
+from torchmultiset._memory import Memory, drop_channels, places
 from torchmultiset.policies.feed_forward import CountState, count, select
 from torchmultiset.rollout import Step
 
@@ -30,12 +30,15 @@ class _Layer(nn.Module):
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
-    def forward(self, x: Float[Tensor, "b e"], memory: Float[Tensor, "b n 2*e"]) -> Float[Tensor, "b e"]:
+    def forward(
+        self, x: Float[Tensor, "b e"], memory: Float[Tensor, "b n 2*e"], mask: Bool[Tensor, "b n"] | None
+    ) -> Float[Tensor, "b e"]:
         b, n, _ = memory.shape
         each = x.shape[1] // self.heads
         query = self.query(self.before_attention(x)).view(b, self.heads, 1, each)
         keys, values = memory.view(b, n, 2, self.heads, each).permute(2, 0, 3, 1, 4)
-        seen = scaled_dot_product_attention(query, keys, values)
+        there = None if mask is None else mask[:, None, None]
+        seen = scaled_dot_product_attention(query, keys, values, attn_mask=there)
         x = x + self.attended(seen.reshape(x.shape))
         out: Tensor = x + self.network(x)
         return out
@@ -50,11 +53,13 @@ class TransformerPolicy(nn.Module):
 
     Args:
         num_classes: Number of classes, C, including END if there is one.
-        memory: Number of features D of the memory, a vector (B, D) or a map (B, D, h, w).
-        places: Maximum number of positions h w, each with a learned embedding; 1 for vectors.
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        places: Maximum number of positions, each with a learned embedding: h w for maps, 1 for vectors. 0: none has
+            an embedding, so that their number is unlimited and their order does not matter, as for sets.
         width: Width of the query; a multiple of `heads`.
         heads: Number of attention heads.
         layers: Number of layers.
+        dropout: Probability with which channels of the memory are dropped in training, once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -66,39 +71,54 @@ class TransformerPolicy(nn.Module):
     counts_only = True
 
     def __init__(
-        self, num_classes: int, memory: int, *, places: int = 1, width: int = 64, heads: int = 4, layers: int = 2
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        places: int = 1,
+        width: int = 64,
+        heads: int = 4,
+        layers: int = 2,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 1, "layers", "at least 1", layers)
         check(heads >= 1 and width % heads == 0, "width", f"a multiple of heads = {heads}", width)
+        check(places >= 0, "places", "at least 0", places)
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
         self.num_classes = num_classes
         self.memory = memory
         self.places = places
+        self.dropout = dropout
         self.features = width
         self.from_memory = nn.Linear(memory, width)
-        self.position = nn.Parameter(0.02 * torch.randn(places, width))
+        self.position = nn.Parameter(0.02 * torch.randn(places, width)) if places else None
         self.normalised = nn.LayerNorm(width)
         self.from_counts = nn.Linear(num_classes, width)
         self.layers = nn.ModuleList(_Layer(width, heads) for _ in range(layers))
         self.last = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, num_classes)
 
-    def start(self, memory: Float[Tensor, "b d *hw"]) -> CountState:
+    def start(self, memory: Memory) -> CountState:
         """Compute the keys and values of each layer, which are the same at every step."""
-        tokens = places(memory, self.memory)
-        n = tokens.shape[1]
-        check(n <= self.places, "memory", f"a map of at most {self.places} positions (the policy's `places`)", memory)
-        tokens = self.normalised(self.from_memory(tokens) + self.position[:n])
-        named = torch.zeros(tokens.shape[0], self.num_classes, dtype=torch.int64, device=tokens.device)
-        return CountState(tuple(layer.keys_and_values(tokens) for layer in self._layers()), named)
+        values, mask = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
+        n = values.shape[1]
+        seen = self.from_memory(values)
+        if self.position is not None:
+            of = f"a map of at most {self.places} positions (the policy's `places`)"
+            check(n <= self.places, "memory", of, memory)
+            seen = seen + self.position[:n]
+        seen = self.normalised(seen)
+        named = torch.zeros(len(seen), self.num_classes, dtype=torch.int64, device=seen.device)
+        return CountState(tuple(layer.keys_and_values(seen) for layer in self._layers()), named, mask)
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
         """Count the previous label and score the next one."""
         state = count(state, previous)
         x = self.from_counts(state.named.to(state.memory[0].dtype))
         for layer, memory in zip(self._layers(), state.memory, strict=True):
-            x = layer(x, memory)
+            x = layer(x, memory, state.mask)
         features = self.last(x)
         return Step(self.classifier(features), features), state
 

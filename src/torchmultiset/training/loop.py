@@ -20,21 +20,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
+from torch.optim.swa_utils import AveragedModel
 
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._files import write_whole
 from torchmultiset.data import Batch, Examples
 from torchmultiset.data.augment import AUGMENTATIONS
+from torchmultiset.data.photos import PHOTO_FAMILIES, PhotoAugmentation
+from torchmultiset.encoders import FinetunedBackbone
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.training.config import OptimConfig
+from torchmultiset.training.config import Augmentation, OptimConfig, ResolvedOptim, Selection
 from torchmultiset.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -64,9 +67,11 @@ class Progress:
     seconds: float = 0.0
     """That this epoch's steps took."""
     best_em: float = -1.0
-    """Best exact match on the validation data so far."""
+    """Exact match on the validation data of the epoch that is kept."""
     best_f1: float = -1.0
-    """F1 of the same weights."""
+    """F1 of the same epoch."""
+    since_best: int = 0
+    """Epochs since the one that is kept."""
     history: list[dict[str, int | float]] = field(default_factory=list)
     """A line for each epoch that is done."""
 
@@ -127,23 +132,24 @@ def fit(
         NotFiniteError: The loss or its gradient became infinite or NaN. The batch is in the folder.
     """
     examples = _examples(train, 0, predictor)
-    optim = optim.settled(len(examples))
+    optim = optim.resolved(len(examples))
     _check_arguments(predictor, validation, optim, seed, save_every)
-    augment = AUGMENTATIONS[optim.augment]
+    augment = _augmentation(optim, predictor.max_size)
     fabric = fabric or local_fabric()
     fused = not _has_scaler(fabric)
-    adam = torch.optim.Adam(predictor.parameters(), lr=optim.lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
+    adam = torch.optim.AdamW(_groups(predictor, optim.lr, optim.weight_decay), lr=optim.lr, fused=fused)
     model, optimiser = fabric.setup(_Training(predictor, objective), adam)
     steps = math.ceil(len(examples) / optim.batch_size)
     schedule = _schedule(adam, optim, optim.epochs * steps)
     settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
     del settings["precision"]  # the fabric's
-    checkpoint = _Checkpoint(Path(folder), fabric, predictor, adam, schedule, settings)
+    average = _Average(predictor, optim.ema) if optim.ema else None
+    checkpoint = _Checkpoint(Path(folder), fabric, predictor, average, adam, schedule, settings)
     progress = checkpoint.load(resume=resume)
     watch(progress)
 
     with _patience() as interruption:
-        while progress.epoch < optim.epochs:
+        while progress.epoch < optim.epochs and not (optim.patience and progress.since_best >= optim.patience):
             model.train()
             began = time.perf_counter() - progress.seconds
             examples = _examples(train, progress.epoch, predictor)
@@ -159,6 +165,8 @@ def fit(
                     raise _not_finite(checkpoint, batch, progress)
                 optimiser.step()
                 schedule.step()
+                if average is not None:
+                    average.update_parameters(predictor)
                 progress.step += 1
                 progress.loss_sum += progress.loss
                 progress.seconds = time.perf_counter() - began
@@ -167,7 +175,7 @@ def fit(
                     checkpoint.save(progress)
                 if stopped:
                     raise _stop(fabric)
-            _end_epoch(checkpoint, validation, progress, len(examples))
+            _end_epoch(checkpoint, validation, progress, len(examples), optim.select)
             checkpoint.save(progress)
             watch(progress)
             if _over_processes(fabric, torch.tensor(float(interruption.waits)), "sum"):
@@ -206,15 +214,22 @@ def _check_examples(name: str, examples: Examples, predictor: Predictor) -> None
 
 
 def _check_arguments(
-    predictor: Predictor, validation: Examples, optim: OptimConfig, seed: int, save_every: int
+    predictor: Predictor, validation: Examples, optim: ResolvedOptim, seed: int, save_every: int
 ) -> None:
     _check_examples("validation", validation, predictor)
     for name, value in {"epochs": optim.epochs, "batch_size": optim.batch_size, "save_every": save_every}.items():
         check(value >= 1, name, "at least 1", value)
     check(optim.lr > 0, "lr", "above 0", optim.lr)
     check(optim.clip >= 0, "clip", "at least 0", optim.clip)
+    check(optim.weight_decay >= 0, "weight_decay", "at least 0", optim.weight_decay)
+    check(0 <= optim.ema < 1, "ema", "at least 0 and below 1", optim.ema)
+    check(optim.patience >= 0, "patience", "at least 0", optim.patience)
+    check_one_of("select", optim.select, get_args(Selection))
     check_one_of("schedule", optim.schedule, ("one-cycle", "constant"))
-    check_one_of("augment", optim.augment, AUGMENTATIONS)
+    check_one_of("augment", optim.augment, get_args(Augmentation))
+    check(0 <= optim.mosaic <= 1, "mosaic", "a probability", optim.mosaic)
+    photo = optim.augment in PHOTO_FAMILIES
+    check(photo or not optim.mosaic, "mosaic", "0 unless augment is one of those for photographs", optim.mosaic)
     check(seed >= 0, "seed", "at least 0", seed)
 
 
@@ -231,6 +246,37 @@ def _batches(
         yield batch, len(mine) * fabric.world_size / len(together)
 
 
+def _augmentation(optim: OptimConfig, max_size: int) -> Callable[[Batch, torch.Generator], Batch]:
+    if optim.augment in AUGMENTATIONS:
+        return AUGMENTATIONS[optim.augment]
+    return PhotoAugmentation(PHOTO_FAMILIES[optim.augment], mosaic=optim.mosaic, max_size=max_size)
+
+
+def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Return groups of parameters: an encoder may have learning rates of its own; vectors have no weight decay."""
+    own = predictor.encoder.parameter_groups(lr) if isinstance(predictor.encoder, FinetunedBackbone) else []
+    rates = {id(parameter): group["lr"] for group in own for parameter in group["params"]}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in predictor.parameters():
+        if parameter.requires_grad:
+            decay = weight_decay if parameter.ndim > 1 else 0.0
+            groups.setdefault((rates.get(id(parameter), lr), decay), []).append(parameter)
+    return [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in groups.items()]
+
+
+class _Average(AveragedModel):
+    """Exponential moving average of weights and running statistics; the first steps count more than later ones."""
+
+    def __init__(self, predictor: Predictor, decay: float) -> None:
+        def average(averaged: Any, current: Any, number: Any) -> None:
+            steps = int(number)
+            keep = min(decay, (1 + steps) / (10 + steps))
+            for old, new in zip(averaged, current, strict=True):
+                old.lerp_(new, 1 - keep) if old.is_floating_point() else old.copy_(new)
+
+        super().__init__(predictor, multi_avg_fn=average, use_buffers=True)
+
+
 def _generator(fabric: Fabric, *place: int) -> torch.Generator:
     """A generator for the step at this place; PyTorch's own, which dropout uses, is set for it too."""
     own, ours = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
@@ -239,12 +285,13 @@ def _generator(fabric: Fabric, *place: int) -> torch.Generator:
     return torch.Generator(fabric.device).manual_seed(int(ours))
 
 
-def _schedule(adam: torch.optim.Adam, optim: OptimConfig, steps: int) -> LRScheduler:
+def _schedule(adam: torch.optim.AdamW, optim: OptimConfig, steps: int) -> LRScheduler:
     if optim.schedule == "constant":
         return ConstantLR(adam, factor=1.0)
     # Momentum stays: cycling it, as is the default, gains nothing here. A tenth of ten steps is no rise (and a division
     # by zero), so a cycle has eleven at least.
-    return OneCycleLR(adam, max_lr=optim.lr, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
+    peaks = [group["lr"] for group in adam.param_groups]
+    return OneCycleLR(adam, max_lr=peaks, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
 
 
 def _has_scaler(fabric: Fabric) -> bool:
@@ -259,9 +306,12 @@ def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
     return 0.0 if _has_scaler(fabric) else norm.item()
 
 
-def _end_epoch(checkpoint: _Checkpoint, validation: Examples, progress: Progress, examples: int) -> None:
-    """Validate, write the epoch's line, keep the weights if they are the best."""
-    em, mean_f1 = _validate(checkpoint.predictor, validation, checkpoint.fabric)
+def _end_epoch(
+    checkpoint: _Checkpoint, validation: Examples, progress: Progress, examples: int, select: Selection
+) -> None:
+    """Validate, write the epoch's line, and save the weights if they are to be kept."""
+    predictor = checkpoint.validated
+    em, mean_f1 = _validate(predictor, validation, checkpoint.fabric)
     progress.epoch += 1
     progress.history.append(
         {
@@ -274,11 +324,21 @@ def _end_epoch(checkpoint: _Checkpoint, validation: Examples, progress: Progress
         }
     )
     progress.step, progress.loss_sum, progress.seconds = 0, 0.0, 0.0
-    if em > progress.best_em or (em == 0 == progress.best_em and mean_f1 > progress.best_f1):
-        progress.best_em, progress.best_f1 = em, mean_f1
+    progress.since_best += 1
+    if _better(select, (em, mean_f1), (progress.best_em, progress.best_f1)):
+        progress.best_em, progress.best_f1, progress.since_best = em, mean_f1, 0
         if checkpoint.fabric.is_global_zero:
-            record = {"epoch": progress.epoch, "validation_em": em}
-            checkpoint.predictor.save(checkpoint.folder / BEST, record=record)
+            record = {"epoch": progress.epoch, "validation_em": em, "validation_f1": mean_f1}
+            predictor.save(checkpoint.folder / BEST, record=record)
+
+
+def _better(select: Selection, now: tuple[float, float], best: tuple[float, float]) -> bool:
+    """Return whether exact match and F1 of this epoch replace the best so far; the first of equals stays."""
+    if select == "last":
+        return True
+    if select == "score":
+        return sum(now) > sum(best)
+    return now[0] > best[0] or (now[0] == 0 == best[0] and now[1] > best[1])
 
 
 def _validate(predictor: Predictor, validation: Examples, fabric: Fabric) -> tuple[float, float]:
@@ -305,10 +365,19 @@ class _Checkpoint:
     folder: Path
     fabric: Fabric
     predictor: Predictor
-    adam: torch.optim.Adam
+    average: _Average | None
+    adam: torch.optim.AdamW
     schedule: LRScheduler
     settings: dict[str, Any]
-    """What has to be the same when it goes on."""
+    """Settings that must be the same when a run is resumed."""
+
+    @property
+    def validated(self) -> Predictor:
+        """The predictor that is validated and saved: the average of the weights, if there is one."""
+        if self.average is None:
+            return self.predictor
+        assert isinstance(self.average.module, Predictor)
+        return self.average.module
 
     def save(self, progress: Progress) -> None:
         """Write the checkpoint and, first, the epochs it knows of."""
@@ -341,7 +410,8 @@ class _Checkpoint:
 
     def _parts(self) -> dict[str, Any]:
         precision = self.fabric.strategy.precision
-        return {"predictor": self.predictor, "adam": self.adam, "schedule": self.schedule, "precision": precision}
+        parts = {"predictor": self.predictor, "adam": self.adam, "schedule": self.schedule, "precision": precision}
+        return parts if self.average is None else parts | {"average": self.average}
 
 
 class _Interruption:

@@ -18,7 +18,7 @@ needs. Its fields are its settings. Names are those of the registry.
 """
 
 from torchmultiset.model.objectives._base import CONTEXT, Objective
-from torchmultiset.model.objectives.counts import CountsObjective
+from torchmultiset.model.objectives.counts import CountsObjective, joint_fallback
 from torchmultiset.model.objectives.hungarian import HungarianObjective
 from torchmultiset.model.objectives.marginal import MarginalObjective
 from torchmultiset.model.objectives.matching import KLMatchingObjective, L1MatchingObjective
@@ -41,4 +41,5 @@ __all__ = [
     "PowerObjective",
     "ReinforceObjective",
     "SequenceObjective",
+    "joint_fallback",
 ]

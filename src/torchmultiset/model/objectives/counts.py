@@ -4,42 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from torchmultiset._checks import given
 from torchmultiset.data import Batch
-from torchmultiset.heads import CellCounts, CountTable, PoissonCounts, RegressedCounts
-from torchmultiset.losses import cell_count_loss, count_regression_loss, count_table_loss, poisson_count_loss
+from torchmultiset.distributions import joint_states
+from torchmultiset.heads import CellCounts, CountMixture, CountTable, PoissonCounts, RegressedCounts
+from torchmultiset.losses import (
+    cell_count_loss,
+    cell_joint_loss,
+    count_mixture_loss,
+    count_regression_loss,
+    count_table_loss,
+    poisson_count_loss,
+)
 from torchmultiset.model.objectives._base import Objective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import COUNT_HEADS
 
-__all__ = ["CountsObjective"]
+__all__ = ["CountsObjective", "joint_fallback"]
 
 if TYPE_CHECKING:
     CountHead: TypeAlias = str
 else:
-    CountHead = Literal[("auto", *COUNT_HEADS)]
+    CountHead = Literal[tuple(COUNT_HEADS)]
 
-_LOSSES: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
-    CellCounts: cell_count_loss,
-    CountTable: count_table_loss,
-    PoissonCounts: lambda scores, target: poisson_count_loss(scores.squeeze(-1), target),
-    RegressedCounts: lambda scores, target: count_regression_loss(scores.squeeze(-1), target),
+
+def _cell_loss(head: CellCounts, scores: Tensor, target: Tensor) -> Tensor:
+    if head.joint_states:
+        states = head.joint_states
+        return cell_joint_loss(scores, target, states=states, sizes=head.sizes, size_scores=head.size_scores)
+    return cell_count_loss(scores, target, sizes=head.sizes, size_scores=head.size_scores)
+
+
+def _mixture_loss(head: CountMixture, scores: Tensor, target: Tensor) -> Tensor:
+    tables, gates = head.split(scores)
+    return count_mixture_loss(tables, gates, target, min_size=head.sizes[0], size_scores=head.size_scores)
+
+
+_LOSSES: Mapping[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
+    CellCounts: lambda head, scores, target: _cell_loss(head, scores, target),
+    CountTable: lambda head, scores, target: count_table_loss(
+        scores, target, min_size=head.sizes and head.sizes[0], size_scores=head.size_scores
+    ),
+    CountMixture: lambda head, scores, target: _mixture_loss(head, scores, target),
+    PoissonCounts: lambda _, scores, target: poisson_count_loss(scores.squeeze(-1), target),
+    RegressedCounts: lambda _, scores, target: count_regression_loss(scores.squeeze(-1), target),
 }
-"""The loss of each count head."""
+"""The loss of each count head: (head, scores, target) -> mean over the batch."""
 
 
 @dataclass(frozen=True)
 class CountsObjective(Objective):
-    """Negative log-likelihood of the count of each class, for a count head."""
+    """Negative log-likelihood of the count of each class, for a count head.
+
+    If the head was built with `sizes`, the likelihood is normalised over these sizes.
+    """
 
     one_shot = True
 
-    count_head: CountHead = "auto"
+    count_head: CountHead | None = None
     """Head that models the counts. auto: the cells of a map, or a table of counts for vectors."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
@@ -47,7 +75,34 @@ class CountsObjective(Objective):
         scores = predictor.scores(batch.x)
         for kind, loss in _LOSSES.items():
             if isinstance(predictor.module, kind):
-                return loss(scores, batch.target)
+                return loss(predictor.module, scores, batch.target)
         kinds = ", ".join(kind.__name__ for kind in _LOSSES)
         head = given(predictor.module)
         raise ValueError(f"the head must be a count head ({kinds}) for objective 'counts', but is {head}")
+
+
+def joint_fallback(head: nn.Module, counts: Int64[Tensor, "n c"]) -> str:
+    """Return a sentence on the multisets that are too large for the joint distribution over cells.
+
+    Args:
+        head: The head that is trained.
+        counts: Counts (N, C) of the training data.
+
+    Returns:
+        The sentence; empty if there are no such multisets, or if the head has no joint distribution.
+
+    Example:
+        >>> joint_fallback(CellCounts(2, 8, joint_states=4), torch.tensor([[1, 1], [3, 1]]))
+        'Counts of different classes are taken as independent for 1 of 2 multisets: they have up to 8 sub-multisets, and the joint distribution over cells is limited to 4 (joint_states).'
+    """  # noqa: E501
+    if not isinstance(head, CellCounts) or not head.joint_states:
+        return ""
+    states = joint_states(counts)
+    many = int((states > head.joint_states).sum())
+    if not many:
+        return ""
+    return (
+        f"Counts of different classes are taken as independent for {many:,} of {len(counts):,} multisets: they have up"
+        f" to {int(states.max()):,} sub-multisets, and the joint distribution over cells is limited to"
+        f" {head.joint_states:,} (joint_states)."
+    )

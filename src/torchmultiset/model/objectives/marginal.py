@@ -1,4 +1,4 @@
-"""The exact likelihood of a multiset under a policy."""
+"""The likelihood of a multiset under a policy."""
 
 from __future__ import annotations
 
@@ -9,36 +9,51 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchmultiset.data import Batch
-from torchmultiset.losses import marginal_loss, parts_of
+from torchmultiset.losses import marginal_estimate_loss, marginal_loss, parts_of
 from torchmultiset.model.objectives._base import Objective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import cardinality
+from torchmultiset.rollout import sample_order
 
 __all__ = ["MarginalObjective"]
 
 
 @dataclass(frozen=True)
 class MarginalObjective(Objective):
-    """Negative log-likelihood of the multiset, summed over all orders of its labels."""
+    """Negative log-likelihood of the multiset, summed over all orders of its labels.
+
+    Exact for multisets of up to `marginal_bound` labels; for larger ones it is estimated from `marginal_orders` orders,
+    drawn from the policy itself.
+    """
 
     counts_only = True
 
     marginal_bound: int = 8
-    """Largest size of a multiset; each label more doubles the work."""
+    """Largest size of a multiset whose likelihood is exact; each label more doubles the work."""
+    marginal_orders: int = 16
+    """Orders from which the likelihood of a larger multiset is estimated."""
 
-    def check_size(self, max_size: int) -> None:
-        """Raise a ValueError if a multiset of so many labels is too large."""
-        if max_size > self.marginal_bound:
-            raise ValueError(
-                f"objective 'marginal' goes through all {2**max_size:,} parts of a multiset of {max_size} labels, and"
-                f" the largest size allowed is {self.marginal_bound} (marginal_bound): raise the bound, or use"
-                " objective 'multi'"
-            )
+    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Score the policy after every part of a small target, and along sampled orders of a large one."""
+        small = cardinality(batch.target) <= self.marginal_bound
+        if bool(small.all()):
+            return self._exact(predictor, batch.x, batch.target)
+        if not bool(small.any()):
+            return self._estimate(predictor, batch.x, batch.target, generator)
+        exact = self._exact(predictor, batch.x[small], batch.target[small])
+        estimate = self._estimate(predictor, batch.x[~small], batch.target[~small], generator)
+        share = small.to(exact.dtype).mean()
+        return share * exact + (1 - share) * estimate
 
-    def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """Score the policy after every part of the target."""
-        target = batch.target
-        self.check_size(int(cardinality(target).max()))
+    def _exact(self, predictor: Predictor, x: Tensor, target: Tensor) -> Tensor:
         parts = parts_of(target)
-        output = predictor.at(batch.x, pad(parts, (0, 1)) if predictor.end else parts)
+        output = predictor.at(x, pad(parts, (0, 1)) if predictor.end else parts)
         return marginal_loss(output.logits, target, output.stop, end=predictor.end, max_size=predictor.max_size)
+
+    def _estimate(self, predictor: Predictor, x: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
+        n = self.marginal_orders
+        choose = sample_order(target.repeat_interleave(n, 0), generator)
+        output = predictor.rollout(x, choose, repeats=n)
+        logits, labels = (part.view(len(target), n, *part.shape[1:]) for part in (output.logits, output.labels))
+        stop = None if output.stop is None else output.stop.view(len(target), n, -1)
+        return marginal_estimate_loss(logits, labels, target, stop, end=predictor.end, max_size=predictor.max_size)

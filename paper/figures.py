@@ -1,0 +1,281 @@
+"""Figures of the experiments: learning curves, errors by size and class, entropy at each step."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
+
+from paper.blocks import TITLES
+from paper.records import ENTROPY_TABLES, CellRun
+from torchmultiset.viz.entropy_figure import draw_oracle, draw_path, draw_policy
+
+__all__ = [
+    "Plot",
+    "draw_curves",
+    "draw_entropy",
+    "draw_errors",
+    "draw_sizes",
+    "error_rates",
+    "plots",
+    "png",
+    "style_of",
+]
+
+_DPI = 110
+_WIDTH = 8.0
+_GREY = "#57606a"
+_PALE = "#afb8c1"
+# Okabe and Ito's palette, for colour blindness; further methods get another line style.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_LINES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 3)), (0, (3, 1, 1, 1)))
+_METHODS = (
+    *("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"),
+    *("multi-stochastic", "multi-oracle", "seq-random-per-batch", "seq-area", "seq-spatial"),
+    *("counts", "hungarian", "power", "marginal", "multi-transformer"),
+    *("multi-js", "multi-tv"),
+    *("multi-plain", "multi-wide", "multi-fine", "multi-fresh", "multi-distort", "multi-affine"),
+    *("counts-plain", "counts-wide", "counts-fine", "counts-fresh", "counts-distort", "counts-affine"),
+    *("multi-faster", "counts-faster", "multi-transformer-faster", "seq-faster"),
+    *("rl-transformer", "dm-l1-transformer", "dm-kl-transformer", "seq-transformer"),
+)
+_CLASSES = 30  # columns of a heat map; more cannot be read
+
+
+class Plot(NamedTuple):
+    """A figure with its file name, data set and caption."""
+
+    name: str
+    data_set: str
+    caption: str
+    figure: Figure
+
+
+def plots(runs: Sequence[CellRun]) -> list[Plot]:
+    """Draw all figures of some runs.
+
+    Args:
+        runs: From `read_runs`; missing ones are left out.
+    """
+    drawn = []
+    for data_set, done in _by_data_set(runs).items():
+        name = data_set.replace("/", "-")
+        for kind, title, some in _few(done):
+            caption = f"{data_set}{title}: learning curves, on validation data."
+            drawn.append(Plot(f"curves-{name}{kind}", data_set, caption, draw_curves(some)))
+            if _sizes(some):
+                caption = f"{data_set}{title}: exact match on test data, by size of the true multiset."
+                drawn.append(Plot(f"sizes-{name}{kind}", data_set, caption, draw_sizes(some)))
+        caption = f"{data_set}: labels missed and invented on test data, per 100 true labels of the class."
+        drawn.append(Plot(f"errors-{name}", data_set, caption, draw_errors(done)))
+        for table in ENTROPY_TABLES:
+            groups = _by_method([run for run in done if table in run.tables])
+            curves = {method: curve for method, group in groups.items() if (curve := group[0].entropy()) is not None}
+            if not curves:
+                continue
+            kind, title = ("", "") if table == "entropy" else _ending(table)
+            caption = (
+                f"{data_set}{title}: entropy at each step on validation data; lines are means, bands contain 90% of"
+                " the examples. The policy's entropy is over classes. The oracle's decreases by Remark 4 if items of"
+                " one class are distinguished (instances); over classes it can increase. The dotted line is the"
+                " oracle's after the labels that the policy has emitted."
+            )
+            drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(curves)))
+    return drawn
+
+
+def draw_curves(runs: Sequence[CellRun]) -> Figure:
+    """Draw exact match and F1 on validation data after each epoch: mean over seeds, and their range as a band."""
+    figure, (left, right) = _figure(1, 2, 3.6)
+    for method, group in _by_method(runs).items():
+        histories = [run.epochs() for run in group]
+        length = min(map(len, histories))
+        epochs = [line["epoch"] for line in histories[0][:length]]
+        for axes, name in ((left, "validation_em"), (right, "validation_f1")):
+            values = np.array([[line[name] for line in history[:length]] for history in histories])
+            axes.plot(epochs, values.mean(0), label=method, marker="o", markersize=2, **style_of(method))
+            if len(values) > 1:
+                colour = style_of(method)["color"]
+                axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+    for axes, title in ((left, "Exact match"), (right, "F1 per example")):
+        axes.set(title=title, xlabel="epoch", ylim=(-0.02, 1.02))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(figure, left)
+    return figure
+
+
+def draw_sizes(runs: Sequence[CellRun]) -> Figure:
+    """Draw exact match on test data by size of the true multiset, averaged over seeds."""
+    figure, (axes,) = _figure(1, 1, 3.6)
+    sizes = _sizes(runs)
+    for method, group in _by_method(runs).items():
+        tables = [run.metrics["test"]["sizes"] for run in group]
+        means = [np.mean([table[str(size)]["exact_match"] for table in tables]) for size in sizes]
+        axes.plot(sizes, means, label=method, marker="o", markersize=4, **style_of(method))
+    numbers = runs[0].metrics["test"]["sizes"]
+    axes.set(ylim=(-0.02, 1.02), ylabel="exact match", xlabel="size (and examples)")
+    axes.set_xticks(sizes, [f"{size}\n({numbers[str(size)]['examples']:,})" for size in sizes])
+    _legend(figure, axes)
+    return figure
+
+
+def draw_errors(runs: Sequence[CellRun]) -> Figure:
+    """Draw two heat maps, a row for each method and a column for each class: labels missed, and labels invented."""
+    groups = _by_method(runs)
+    classes = [name for name, told in runs[0].metrics["test"]["classes"].items() if told["labels"]]
+    often = sorted(classes, key=lambda name: -runs[0].metrics["test"]["classes"][name]["labels"])[:_CLASSES]
+    classes = [name for name in classes if name in often]
+    figure, rows = _figure(2, 1, 2 * (0.9 + 0.28 * len(groups)) + 0.05 * max(map(len, classes)))
+    values = {method: [error_rates(group, name) for name in classes] for method, group in groups.items()}
+    for which, (axes, title) in enumerate(zip(rows, ("missed", "invented"), strict=True)):
+        grid = np.array([[pair[which] for pair in pairs] for pairs in values.values()])
+        # Values above 100 have the colour of 100.
+        axes.imshow(grid, cmap="Oranges", vmin=0, vmax=100, aspect="auto")
+        for (i, j), value in np.ndenumerate(grid):
+            dark = value > 60
+            axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+        axes.set_title(title)
+        axes.set_yticks(range(len(values)), [*values], parse_math=False)
+        upright = max(map(len, classes)) > 2
+        axes.set_xticks(range(len(classes)), classes, rotation=90 if upright else 0, parse_math=False)
+        axes.tick_params(length=0, labelsize=7.5)
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def error_rates(runs: Sequence[CellRun], name: str) -> tuple[float, float]:
+    """Return the test labels of a class that are missed, and invented, per 100 true ones; over all seeds."""
+    told = [run.metrics["test"]["classes"][name] for run in runs]
+    labels = sum(part["labels"] for part in told)
+    shared = sum((part["recall"] or 0.0) * part["labels"] for part in told)
+    predicted = sum(part["predicted"] for part in told)
+    return 100 * (labels - shared) / labels, 100 * (predicted - shared) / labels
+
+
+def draw_entropy(curves: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw the mean entropies of all policies together, then each with its spread beside the oracle's.
+
+    Args:
+        curves: Method -> result of `entropy_curves`; at least one.
+    """
+    # Each loss has its own colour; dashes and dots are the oracle's.
+    styles = {method: style_of(method.removesuffix("-transformer")) for method in curves}
+    columns = 3
+    rows = -(-(len(curves) + 1) // columns)
+    figure, axes = _figure(rows, columns, 2.7 * rows)
+    for method, told in curves.items():
+        draw_policy(axes[0], told, spread=False, label=method, **styles[method])
+    shown = next(iter(curves.values()))
+    draw_oracle(axes[0], shown, spread=False)
+    axes[0].set(title="all, means", xlabel="step", ylabel=f"entropy ({shown['unit']})")
+    for panel, (method, told) in zip(axes[1:], curves.items(), strict=False):
+        draw_oracle(panel, told, spread=True)
+        draw_path(panel, told)
+        draw_policy(panel, told, spread=True, **styles[method])
+        panel.set(xlabel="step")
+        panel.set_title(method, parse_math=False)
+    top = max(panel.get_ylim()[1] for panel in axes[: len(curves) + 1])
+    for i, panel in enumerate(axes):
+        panel.set_visible(i <= len(curves))
+        panel.set_ylim(-0.05, top)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(figure, *axes[:2])
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """Return the figure as a PNG file with at most 256 colours; the same figure gives the same bytes."""
+    drawn, packed = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png")
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(packed, format="png", optimize=True)
+    return packed.getvalue()
+
+
+def style_of(method: str) -> dict[str, Any]:
+    """Return colour and line style of a method, the same in all figures."""
+    if method not in _METHODS:
+        return {"color": _GREY, "linestyle": ":"}
+    times, colour = divmod(_METHODS.index(method), len(_COLOURS))
+    return {"color": _COLOURS[colour], "linestyle": _LINES[times]}
+
+
+def _few(runs: Sequence[CellRun]) -> Iterator[tuple[str, str, list[CellRun]]]:
+    """Split runs into figures, each with the end of its file name and of its title.
+
+    The paper's methods come together; then those that each other table adds, beside the paper's method.
+    """
+    papers = [run for run in runs if any(table.startswith("table-") or table == "entropy" for table in run.tables)]
+    if papers:
+        yield "", "", papers
+    for table in dict.fromkeys(table for run in runs if run not in papers for table in run.tables):
+        own = [run for run in runs if run in papers and run.method == _METHODS[0]]
+        own += [run for run in runs if run not in papers and table in run.tables]
+        yield *_ending(table), own
+
+
+def _ending(table: str) -> tuple[str, str]:
+    """Return the end of the file name and of the title of a figure of a table beyond the paper."""
+    return f"-{table}", f", {TITLES.get(table, table).lower()}"
+
+
+def _sizes(runs: Sequence[CellRun]) -> list[int]:
+    """Return the sizes of the true multisets, if there are several."""
+    sizes = sorted({int(size) for run in runs for size in run.metrics["test"]["sizes"]})
+    return sizes if len(sizes) > 1 else []
+
+
+def _by_data_set(runs: Sequence[CellRun]) -> dict[str, list[CellRun]]:
+    groups: dict[str, list[CellRun]] = {}
+    for run in runs:
+        if run.done:
+            groups.setdefault(run.data_set, []).append(run)
+    return groups
+
+
+def _by_method(runs: Sequence[CellRun]) -> dict[str, list[CellRun]]:
+    groups: dict[str, list[CellRun]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        groups.setdefault(run.method, []).append(run)
+    return {method: groups[method] for method in dict.fromkeys(run.method for run in runs)}
+
+
+def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained", facecolor="white")
+    made = figure.subplots(rows, columns, squeeze=False)
+    for axes in made.flat:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color=_PALE, linewidth=0.5, alpha=0.6)
+    return figure, [*made.flat]
+
+
+def _legend(figure: Figure, *axes: Axes) -> None:
+    """Draw one legend for all axes; each label appears once."""
+    shown = dict[str, Any]()
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
+    legend = figure.legend(shown.values(), shown, loc="outside lower center", ncols=_columns([*shown]), frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _columns(labels: Sequence[str]) -> int:
+    """Return how many columns of labels fit side by side, by the estimated width of the longest label in each.
+
+    Example:
+        >>> _columns(["multi", "rl"] * 5), _columns(["multi-transformer"] * 5), _columns(["x" * 200])
+        (5, 4, 1)
+    """
+    lengths = np.array([len(label) for label in labels])
+    for number in range(5, 1, -1):
+        if sum(0.67 + 0.07 * part.max(initial=0) for part in np.array_split(lengths, number)) <= _WIDTH:
+            return number
+    return 1

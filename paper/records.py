@@ -1,0 +1,139 @@
+"""Records of cells, read back: what was run, its numbers, and what is still missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paper.cells import Cell, Position, describe
+from torchmultiset.pipeline.predictions import COUNTS, read_counts
+from torchmultiset.training.loop import EPOCHS
+from torchmultiset.viz.intervals import Counts
+
+__all__ = ["ENTROPY", "ENTROPY_TABLES", "RECORD", "WORTH", "CellRun", "has_entropy", "read_runs"]
+
+RECORD, ENTROPY, WORTH = "record.json", "entropy.json", "worth.json"
+_FORMAT = 1
+ENTROPY_TABLES = ("entropy", "policy")
+"""Tables with a figure of the policies' entropy at each step."""
+
+
+@dataclass(frozen=True, eq=False)
+class CellRun:
+    """One method on one data set with one seed, done or still missing."""
+
+    cell: str
+    data_set: str
+    method: str
+    seed: int
+    tables: Mapping[str, Position]
+    command: str
+    """Command that runs it alone."""
+    path: Path | None
+    """Its record; None if there is none yet."""
+    metrics: Mapping[str, Any]
+    """Split -> `Report.to_json`; empty if it is missing."""
+    data: str | None = None
+    """Name of its data."""
+    best_epoch: int | None = None
+    minutes: float | None = None
+    parameters: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a record."""
+        return self.path is not None
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """Read its learning curve, a dictionary for each epoch."""
+        path = self._beside(EPOCHS)
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise self._damaged(path, error) from None
+
+    def entropy(self) -> dict[str, Any] | None:
+        """Read the policy's entropy at each step; None if it was not measured."""
+        return self._if_there(ENTROPY)
+
+    def worth(self) -> dict[str, Any] | None:
+        """Read likelihood and calibration; empty if they cannot be computed, None if they were not measured."""
+        return self._if_there(WORTH)
+
+    def predictions(self, split: str) -> Counts:
+        """Read predicted and true counts (N, C) of the examples of a split, in the order of the data set."""
+        return read_counts(self._beside(COUNTS), split, fix=self._again)
+
+    @property
+    def _again(self) -> str:
+        return f"run the cell again with: {self.command} --again"
+
+    def _beside(self, name: str) -> Path:
+        if self.path is None:
+            raise ValueError(f"{self.cell} has not been run: {self.command}")
+        path = self.path.with_name(name)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} does not exist: {self._again}")
+        return path
+
+    def _if_there(self, name: str) -> dict[str, Any] | None:
+        path = None if self.path is None else self.path.with_name(name)
+        if path is None or not path.is_file():
+            return None
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise self._damaged(path, error) from None
+        return content
+
+    def _damaged(self, path: Path, error: Exception) -> ValueError:
+        return ValueError(f"{path} is damaged ({error}): {self._again}")
+
+
+def has_entropy(tables: Iterable[str]) -> bool:
+    """Return whether the entropy of a run of these tables is measured."""
+    return not {*ENTROPY_TABLES}.isdisjoint(tables)
+
+
+def read_runs(folder: str | Path, cells: Iterable[Cell] = ()) -> list[CellRun]:
+    """Read all runs of a scale: those with a record, and the declared ones that have none.
+
+    Args:
+        folder: ``RESULTS/<scale>``.
+        cells: Declared cells, in the order of the tables. Their tables and commands replace those of older records.
+
+    Raises:
+        ValueError: A record is damaged.
+    """
+    done = {run.cell: run for run in map(_read, sorted(Path(folder).glob("**/record.json")))}
+    known = []
+    for declared in (_run_of(describe(cell)) for cell in cells):
+        record = done.pop(declared.cell, declared)
+        known.append(replace(record, tables=declared.tables, command=declared.command))
+    return [*known, *done.values()]
+
+
+def _run_of(told: Mapping[str, Any], path: Path | None = None) -> CellRun:
+    """Return a run from its record; for a missing run, from the first part of one."""
+    tables = {name: Position(**{**at, "place": tuple(at["place"])}) for name, at in told["tables"].items()}
+    about = (told["cell"], told["data_set"], told["method"], told["seed"], tables, told["command"], path)
+    if path is None:
+        return CellRun(*about, metrics={})
+    run = told["run"]
+    more = told["best_epoch"], run["minutes"], run.get("parameters")
+    return CellRun(*about, told["metrics"], run["data"]["name"], *more)
+
+
+def _read(path: Path) -> CellRun:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told["format"] != _FORMAT:
+            raise ValueError(f"{path} has format {told['format']}, and this version reads {_FORMAT}")
+        return _run_of(told, path)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, and the cell is run again") from None
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"{path} is not the record of an experiment ({error!r}): move it elsewhere") from None

@@ -1,0 +1,262 @@
+"""Augmented views and mosaics of images for feature caches, computed once and drawn anew in each epoch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int64, Shaped
+
+from torchmultiset._checks import check
+from torchmultiset.data.examples import Examples, Inputs
+from torchmultiset.data.features import FeatureCache, FrozenBackbone, cache_features
+from torchmultiset.data.photos import Family, augment_photos, join_photos
+
+__all__ = ["AugmentedImages", "FeatureViews", "cache_views", "concatenate", "mosaic_examples"]
+
+_LAYOUTS = ((1, 2), (2, 1), (2, 2))
+_TRIES = 20
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedImages:
+    """`Inputs` that read one augmented view of each image; the same view each time.
+
+    A view depends on the key of its image, its number and the seed, not on the batch that it is read with.
+    """
+
+    inputs: Inputs
+    """Images (channels, H, W) of one size."""
+    keys: Sequence[str]
+    """Key of each image."""
+    families: tuple[Family, ...]
+    """Families of changes, see `torchmultiset.data.photos`."""
+    view: int
+    """Number of the view."""
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b c h w"]:
+        images = torch.from_numpy(np.ascontiguousarray(self.inputs[indices]))
+        views = [
+            augment_photos(image[None], _generator("view", self.seed, self.view, self.keys[i]), self.families)
+            for i, image in zip(indices, images, strict=True)
+        ]
+        return torch.cat(views).numpy() if views else images.numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureViews:
+    """`Inputs` that read the cached features of the unchanged images, and of augmented views in `epoch`.
+
+    It stores only a path and row numbers, so it is cheap to send to another process.
+    """
+
+    plain: FeatureCache
+    """Features of the unchanged images."""
+    rows: Int64[np.ndarray, "v n"]
+    """Row number of each view of each image (V, N), the unchanged images first."""
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b d h w"]:
+        return self.plain[indices]
+
+    @property
+    def views(self) -> int:
+        """Number of views of each image, the unchanged image included."""
+        return len(self.rows)
+
+    def epoch(self, epoch: int, *, seed: int) -> FeatureCache:
+        """Return one random view of each image, all equally likely: a function of the seed and the epoch alone.
+
+        Args:
+            epoch: Number of the epoch.
+            seed: Seed of the training run.
+        """
+        drawn = np.random.default_rng([seed, epoch]).integers(self.views, size=len(self))
+        return FeatureCache(self.plain.path, self.plain.shape, self.rows[drawn, np.arange(len(self))])
+
+
+def cache_views(
+    backbone: FrozenBackbone,
+    inputs: Inputs,
+    folder: str | Path,
+    *,
+    keys: Sequence[str],
+    families: Sequence[Family],
+    views: int,
+    seed: int = 0,
+    most_bytes: int = 4_000_000_000,
+    batch_size: int = 32,
+    recheck: int = 16,
+    progress: bool = False,
+) -> FeatureViews:
+    """Compute the features of images and of augmented views of them, as far as they are missing from the folder.
+
+    The rows are in the same files as those of `cache_features`, so that the unchanged images are shared with other
+    data sets and other families, and an interrupted run is resumed.
+
+    Args:
+        backbone: Backbone that computes the features.
+        inputs: Images of one size, (channels, H, W) each.
+        folder: Folder for the features; created if it does not exist.
+        keys: Unique key of each image.
+        families: Families of changes, see `torchmultiset.data.photos`.
+        views: Number of augmented views of each image, in addition to the unchanged image.
+        seed: Seed of the views.
+        most_bytes: Limit for the features of these images and views on disk. There are fewer views if they would exceed
+            it.
+        batch_size: Number of images per batch.
+        recheck: Number of cached images, evenly spread, that are compared with the stored checksums, for each view.
+        progress: Show a progress bar.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> class Pool(torch.nn.AvgPool2d):
+        ...     name = "pool"
+        ...     def fingerprint(self) -> str:
+        ...         return "pool"
+        ...     def forward(self, x):
+        ...         return super().forward(x.float())
+        >>> pixels = np.random.default_rng(0).integers(256, size=(3, 3, 8, 8), dtype=np.uint8)
+        >>> with TemporaryDirectory() as folder:
+        ...     cache = cache_views(Pool(4), pixels, folder, keys="abc", families=("flip", "colour"), views=2)
+        ...     features = cache.epoch(0, seed=1)[np.array([2, 0])]
+        >>> cache.views, features.shape
+        (3, (2, 3, 2, 2))
+    """
+    check(views >= 0, "views", "at least 0", views)
+    check(views == 0 or len(families) > 0, "families", "at least one family if there are to be views", families)
+
+    def cached(images: Inputs, names: Sequence[str]) -> FeatureCache:
+        options = {"batch_size": batch_size, "recheck": recheck}
+        return cache_features(backbone, images, folder, keys=names, progress=progress, **options)
+
+    plain = cached(inputs, keys)
+    row_bytes = 2 * int(np.prod(plain.shape))
+    views = min(views, max(most_bytes // (row_bytes * len(keys)) - 1, 0))
+    rows = [plain.rows]
+    for view in range(views):
+        images = AugmentedImages(inputs, keys, tuple(families), view, seed)
+        tag = f"{'+'.join(families)} {seed}.{view}"
+        rows.append(cached(images, [f"{key} [{tag}]" for key in keys]).rows)
+    return FeatureViews(plain, np.stack(rows))
+
+
+def mosaic_examples(
+    examples: Examples, number: int, *, max_size: int, families: Sequence[Family] = (), seed: int = 0
+) -> Examples:
+    """Return mosaics: two or four random images joined, their multisets added.
+
+    Pixels are joined when a batch is read. For cached features, pass the inputs to `cache_features` with the ids as
+    keys: the ids identify images, layout, families and seed. Boxes and areas are dropped.
+
+    Args:
+        examples: Images with their labels.
+        number: Number of mosaics. There are fewer if hardly any images fit together.
+        max_size: Largest number of labels of a mosaic.
+        families: Families of changes of each image before it is joined.
+        seed: Seed for the choice of the images and their changes.
+
+    Example:
+        >>> pixels = np.zeros((3, 3, 8, 8), dtype=np.uint8)
+        >>> examples = Examples(pixels, np.array([[0, -1], [1, -1], [0, 1]]), ("cat", "dog"), ids=["a", "b", "c"])
+        >>> mosaics = mosaic_examples(examples, 5, max_size=2)
+        >>> mosaics.counts.sum(1)
+        array([2, 2, 2, 2, 2])
+    """
+    check(number >= 0, "number", "at least 0", number)
+    check(max_size >= 1, "max_size", "at least 1", max_size)
+    sizes = (examples.labels >= 0).sum(1)
+    rng = np.random.default_rng([seed, len(examples)])
+    chosen: list[tuple[tuple[int, int], list[int]]] = []
+    for _ in range(_TRIES * number if len(examples) > 1 else 0):
+        if len(chosen) == number:
+            break
+        layout = _LAYOUTS[rng.integers(len(_LAYOUTS))]
+        drawn = rng.integers(len(examples), size=layout[0] * layout[1])
+        if len(np.unique(drawn)) > 1 and sizes[drawn].sum() <= max_size:
+            chosen.append((layout, drawn.tolist()))
+    width = max([int(sizes[parts].sum()) for _, parts in chosen], default=1)
+    labels = np.full((len(chosen), width), -1, dtype=np.int64)
+    for row, (_, parts) in zip(labels, chosen, strict=True):
+        joined = np.concatenate([examples.labels[i][examples.labels[i] >= 0] for i in parts])
+        row[: len(joined)] = joined
+    names = [str(i) for i in range(len(examples))] if examples.ids is None else examples.ids
+    tag = f"{'+'.join(families)} {seed}"
+    ids = [
+        f"mosaic {position} {layout[0]}x{layout[1]} [{', '.join(names[i] for i in parts)}] [{tag}]"
+        for position, (layout, parts) in enumerate(chosen)
+    ]
+    inputs = _Mosaics(examples.inputs, chosen, ids, tuple(families))
+    return Examples(inputs, labels, examples.classes, ids=ids)
+
+
+def concatenate(first: Examples, second: Examples) -> Examples:
+    """Return the examples of two splits with the same classes, one after the other; boxes and areas are dropped.
+
+    Example:
+        >>> cats = Examples(np.zeros((1, 2)), np.array([[0, 0]]), ("cat", "dog"))
+        >>> dog = Examples(np.ones((1, 2)), np.array([[1]]), ("cat", "dog"))
+        >>> concatenate(cats, dog).counts
+        array([[2, 0],
+               [0, 1]])
+    """
+    check(first.classes == second.classes, "second", f"examples of the classes {first.classes}", second.classes)
+    width = max(first.labels.shape[1], second.labels.shape[1])
+    labels = [
+        np.pad(each.labels.astype(np.int64), ((0, 0), (0, width - each.labels.shape[1])), constant_values=-1)
+        for each in (first, second)
+    ]
+    ids = None if first.ids is None or second.ids is None else [*first.ids, *second.ids]
+    inputs = _Joined(first.inputs, second.inputs)
+    return Examples(inputs, np.concatenate(labels), first.classes, ids=ids, columns=first.columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Mosaics:
+    inputs: Inputs
+    chosen: Sequence[tuple[tuple[int, int], list[int]]]
+    """Layout and images of each mosaic."""
+    ids: Sequence[str]
+    families: tuple[Family, ...]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b c h w"]:
+        mosaics = []
+        for i in indices:
+            layout, parts = self.chosen[i]
+            images = torch.from_numpy(np.ascontiguousarray(self.inputs[np.array(parts)]))
+            mosaics.append(join_photos(images[None], _generator(self.ids[i]), self.families, layout=layout)[0].numpy())
+        return np.stack(mosaics) if mosaics else self.inputs[np.array([], dtype=np.int64)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    first: Inputs
+    second: Inputs
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
+        in_first = indices < len(self.first)
+        parts = self.first[indices[in_first]], self.second[indices[~in_first] - len(self.first)]
+        joined = np.empty((len(indices), *parts[0].shape[1:]), dtype=parts[0].dtype)
+        joined[in_first], joined[~in_first] = parts
+        return joined
+
+
+def _generator(*seed: object) -> torch.Generator:
+    digest = hashlib.blake2b(repr(seed).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -1,0 +1,39 @@
+"""The order-free loss for language models that write lists.
+
+A language model is trained to write a list whose order means nothing: tags, entities, ingredients. Cross-entropy needs
+one order and penalises all others. The loss here compares each next token with all labels that are still missing
+(`list_oracle`), repetitions included, and with the end token when nothing is missing.
+
+- `list_loss`, `order_and_content`, `list_oracle`: functions of plain tensors
+- `LabelVocabulary`: labels as tokens, checked, and the trie of them
+- `ListCollator`, `ListLoss`: for `transformers.Trainer`, or a loop of your own
+- `AllowedTokens`, `generate_lists`, `sample_batch`: lists of known labels, for prediction and for roll-in
+- `list_scores`, `split_list`: exact match, precision, recall and F1 of generated lists
+
+Only `generate_lists` and `sample_batch` need the extra ``lm``, which installs `transformers`.
+"""
+
+from torchmultiset.lm._loss import OrderAndContent, list_loss, order_and_content
+from torchmultiset.lm._oracle import NextTokens, list_oracle
+from torchmultiset.lm.generation import AllowedTokens, generate_lists, sample_batch
+from torchmultiset.lm.scores import ListScores, list_scores, split_list
+from torchmultiset.lm.training import ListCollator, ListLoss
+from torchmultiset.lm.vocabulary import LabelVocabulary, Reading
+
+__all__ = [
+    "AllowedTokens",
+    "LabelVocabulary",
+    "ListCollator",
+    "ListLoss",
+    "ListScores",
+    "NextTokens",
+    "OrderAndContent",
+    "Reading",
+    "generate_lists",
+    "list_loss",
+    "list_oracle",
+    "list_scores",
+    "order_and_content",
+    "sample_batch",
+    "split_list",
+]

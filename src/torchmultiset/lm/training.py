@@ -1,0 +1,179 @@
+"""Training of language models on lists: batches in a random order, and the loss in the form of `transformers.Trainer`.
+
+Nothing here imports `transformers`: a batch is a dictionary of tensors, and a model is a function of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from torchmultiset._checks import can_look, check
+from torchmultiset.lm._loss import OrderAndContent, list_loss, order_and_content
+from torchmultiset.lm.vocabulary import LabelVocabulary, Reading
+from torchmultiset.multiset import from_labels
+
+__all__ = ["IGNORED", "ListCollator", "ListLoss"]
+
+IGNORED = -100
+"""Label of the steps that are not part of a list, as `transformers` has it."""
+
+
+class ListCollator:
+    """Data collator that writes each example's labels in a fresh random order.
+
+    An example is a dictionary with ``"input_ids"``, the tokens of the prompt (causal model) or of the encoder's input
+    (encoder-decoder), and ``"labels"``, the label texts in any order. A batch holds tensors, padded on the right:
+    ``input_ids``, ``attention_mask`` and ``labels``, which are the tokens of the list and -100 elsewhere; for
+    encoder-decoders also ``decoder_input_ids``. The prompt of a causal model is part of ``input_ids`` and masked in
+    ``labels``.
+
+    With `transformers.Trainer`, set ``remove_unused_columns=False``: "labels" are texts until they are collated.
+
+    Args:
+        vocabulary: Vocabulary of all labels.
+        pad: Padding token.
+        decoder_start: Token that starts the decoder of an encoder-decoder, ``model.config.decoder_start_token_id``;
+            None for causal models.
+        generator: Random number generator of the order; PyTorch's default if None.
+
+    Example:
+        >>> vocabulary = LabelVocabulary(["red apple", "rye"], [[5, 6, 1], [8, 1]], end=0)
+        >>> collate = ListCollator(vocabulary, pad=0, generator=torch.Generator().manual_seed(1))
+        >>> batch = collate([{"input_ids": [3, 4], "labels": ["rye", "red apple"]}, {"input_ids": [3], "labels": []}])
+        >>> batch["input_ids"]
+        tensor([[3, 4, 5, 6, 1, 8, 1, 0],
+                [3, 0, 0, 0, 0, 0, 0, 0]])
+        >>> batch["labels"]
+        tensor([[-100, -100,    5,    6,    1,    8,    1,    0],
+                [-100,    0, -100, -100, -100, -100, -100, -100]])
+    """
+
+    def __init__(
+        self,
+        vocabulary: LabelVocabulary,
+        *,
+        pad: int,
+        decoder_start: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.pad = pad
+        self.decoder_start = decoder_start
+        self.generator = generator
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Collate examples."""
+        for key in ("input_ids", "labels"):
+            given = sorted({key for example in examples for key in example})
+            check(all(key in example for example in examples), "examples", f'dictionaries with "{key}"', given)
+        inputs = [[*map(int, example["input_ids"])] for example in examples]
+        lists = [self.vocabulary.encode(self._shuffle(example["labels"])) for example in examples]
+        return as_batch(inputs, lists, pad=self.pad, decoder_start=self.decoder_start)
+
+    def _shuffle(self, labels: Sequence[str]) -> list[str]:
+        return [labels[i] for i in torch.randperm(len(labels), generator=self.generator).tolist()]
+
+
+class ListLoss:
+    """The multiset loss of lists, as `compute_loss_func` of `transformers.Trainer` or called by hand.
+
+    Args:
+        vocabulary: Vocabulary of all labels.
+        causal: Whether the model is causal, so that its logits at a step predict the token of the next step; False
+            for encoder-decoders.
+
+    Example:
+        >>> vocabulary = LabelVocabulary(["red apple", "rye"], [[5, 6, 1], [8, 1]], end=0)
+        >>> loss = ListLoss(vocabulary, causal=False)
+        >>> loss(torch.zeros(1, 3, 9), torch.tensor([[8, 1, 0]]))  # ln 9 for each token
+        tensor(2.1972)
+    """
+
+    def __init__(self, vocabulary: LabelVocabulary, *, causal: bool) -> None:
+        self.vocabulary = vocabulary
+        self.causal = causal
+
+    def __call__(
+        self,
+        outputs: Any,
+        labels: Int64[Tensor, "b t"],
+        num_items_in_batch: Tensor | float | None = None,
+        *,
+        target: Int64[Tensor, "b c"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Compute the mean loss of a token.
+
+        Args:
+            outputs: Logits (B, T, V), or an object with these as its attribute `logits`.
+            labels: Tokens (B, T) of the lists, by a teacher or by the model; -100 elsewhere.
+            num_items_in_batch: Number of tokens to divide the sum by, if batches are accumulated; those of this batch
+                if None.
+            target: Counts (B, C) of the labels; by default those in `labels`, which has to be a teacher's list.
+        """
+        logits, tokens = self._align(outputs, labels)
+        reading = self._read(tokens)
+        target = from_labels(reading.completed, len(self.vocabulary)) if target is None else target
+        table = self.vocabulary.tokens.to(tokens.device)
+        total = list_loss(logits, tokens, reading.starts, target, table, end=self.vocabulary.end, reduction="sum")
+        if num_items_in_batch is None:
+            num_items_in_batch = (tokens >= 0).sum().clamp(min=1)
+        return total / num_items_in_batch
+
+    @torch.no_grad()
+    def order_and_content(
+        self, outputs: Any, labels: Int64[Tensor, "b t"], *, target: Int64[Tensor, "b c"] | None = None
+    ) -> OrderAndContent:
+        """Split the loss of each list, summed over its tokens, into order and content, for reports."""
+        logits, tokens = self._align(outputs, labels)
+        reading = self._read(tokens)
+        target = from_labels(reading.completed, len(self.vocabulary)) if target is None else target
+        table = self.vocabulary.tokens.to(tokens.device)
+        return order_and_content(logits, tokens, reading.starts, target, table, end=self.vocabulary.end)
+
+    def _align(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits: Tensor = outputs if isinstance(outputs, Tensor) else outputs.logits
+        return (logits[:, :-1], labels[:, 1:]) if self.causal else (logits, labels)
+
+    def _read(self, tokens: Tensor) -> Reading:
+        reading = self.vocabulary.read(tokens)
+        unknown = (tokens >= 0) & ~reading.known
+        if can_look(tokens) and bool(unknown.any()):
+            row, step = unknown.nonzero()[0].tolist()
+            raise ValueError(
+                f"labels must hold tokens of the vocabulary's labels, but token {int(tokens[row, step])} of row {row}"
+                f" continues no label after {tokens[row, :step][tokens[row, :step] >= 0].tolist()}; tokenise lists with"
+                " LabelVocabulary.encode, and restrict samples with AllowedTokens"
+            )
+        return reading
+
+
+def as_batch(
+    inputs: Sequence[Sequence[int]], lists: Sequence[Sequence[int]], *, pad: int, decoder_start: int | None
+) -> dict[str, Tensor]:
+    """Return the batch of a model from the tokens of inputs and lists: see `ListCollator`."""
+    if decoder_start is None:
+        rows = [[*prompt, *tokens] for prompt, tokens in zip(inputs, lists, strict=True)]
+        labels = [[*[IGNORED] * len(prompt), *tokens] for prompt, tokens in zip(inputs, lists, strict=True)]
+    else:
+        rows, labels = [[*row] for row in inputs], [[*tokens] for tokens in lists]
+    batch = {
+        "input_ids": padded(rows, pad),
+        "attention_mask": padded([[1] * len(row) for row in rows], 0),
+        "labels": padded(labels, IGNORED),
+    }
+    if decoder_start is not None:
+        batch["decoder_input_ids"] = padded([[decoder_start, *tokens[:-1]] for tokens in lists], pad)
+    return batch
+
+
+def padded(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) -> Tensor:
+    """Return rows of any lengths as a tensor, padded on the right or on the left."""
+    longest = max(map(len, rows), default=0)
+    filled = [[value] * (longest - len(row)) for row in rows]
+    joined = [[*more, *row] if left else [*row, *more] for row, more in zip(rows, filled, strict=True)]
+    return torch.tensor(joined, dtype=torch.int64).reshape(len(rows), longest)

@@ -1,1 +1,0 @@
-"""What there is to see: tables for the terminal, pictures, and the numbers behind them as JSON."""

@@ -1,0 +1,204 @@
+"""The joint distribution of what cells predict, against every way in which all of them may predict."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import count_reference as reference
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchmultiset.data import Batch
+from torchmultiset.distributions import CellJoint, cell_joint_log_probability, cell_size_log_probabilities, joint_states
+from torchmultiset.heads import CellCounts
+from torchmultiset.losses import cell_count_loss, cell_joint_loss
+from torchmultiset.model.objectives import CountsObjective, joint_fallback
+from torchmultiset.model.predictor import Predictor
+
+B, N, C, MOST = 3, 4, 2, 3
+SIZES = [(0, 3), (1, 3), (3, 3), (1, 2)]
+sizes = pytest.mark.parametrize(("least", "most"), SIZES)
+Multiset = tuple[int, ...]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return 2 * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def outcomes(logits: Tensor) -> dict[Multiset, float]:
+    joint = reference.counts_of_all_outcomes([reference.softmax(row) for row in logits.tolist()])
+    return {tuple(counts)[: logits.shape[1] - 1]: float(p) for counts, p in joint.items()}
+
+
+def expected(logits: Tensor, scores: list[float], least: int, most: int) -> dict[Multiset, float]:
+    weights = {
+        m: p * math.exp(scores[sum(m)]) for m, p in outcomes(logits).items() if least <= sum(m) <= most and p > 0
+    }
+    total = math.fsum(weights.values())
+    return {m: weight / total for m, weight in weights.items()}
+
+
+def all_multisets(most: int) -> list[Multiset]:
+    return [m for m in itertools.product(range(most + 1), repeat=C) if sum(m) <= most]
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("cells", [1, 2, 4])
+def test_every_outcome_of_the_cells(cells, classes):
+    """Multisets of different shapes in one batch, more labels than cells among them."""
+    logits = draw(1, cells, classes + 1)
+    told = outcomes(logits[0])
+    multisets = [m for m in itertools.product(range(cells + 2), repeat=classes) if sum(m) <= cells + 1]
+    found = cell_joint_log_probability(logits.expand(len(multisets), -1, -1), torch.tensor(multisets)).exp().tolist()
+    assert found == pytest.approx([told.get(m, 0.0) for m in multisets], rel=1e-9, abs=1e-300)
+    assert math.fsum(found) == pytest.approx(1)
+
+
+def test_sizes_are_counts_of_cells_that_predict_a_class():
+    logits = draw(B, N, C + 1)
+    for row, found in zip(logits, cell_size_log_probabilities(logits, MOST).exp().tolist(), strict=True):
+        told = outcomes(row)
+        assert found == pytest.approx([math.fsum(p for m, p in told.items() if sum(m) == k) for k in range(MOST + 1)])
+
+
+@sizes
+@pytest.mark.parametrize("with_scores", [False, True])
+def test_the_belief_against_enumeration(least, most, with_scores):
+    logits = draw(B, N, C + 1)
+    scores = draw(1, most + 1, seed=1) if with_scores else None
+    belief = CellJoint(logits, least, most, size_scores=scores)
+    ranked = belief.ranked(20)
+    for i in range(B):
+        told = expected(logits[i], [0.0] * (most + 1) if scores is None else scores[0].tolist(), least, most)
+        for m in all_multisets(most + 1):
+            found = belief.log_probability(torch.tensor([m]).expand(B, -1))[i].exp().item()
+            assert found == pytest.approx(told.get(m, 0.0), rel=1e-9)
+        order = sorted(told, key=told.__getitem__, reverse=True)
+        assert [tuple(row) for row in ranked.counts[i, : len(order)].tolist()] == order
+        assert ranked.log_probability[i, : len(order)].exp().tolist() == pytest.approx([told[m] for m in order])
+        assert (ranked.log_probability[i, len(order) :] == -math.inf).all()
+        assert tuple(belief.best()[i].tolist()) == order[0]
+        for n in range(most + 1):
+            share = math.fsum(p for m, p in told.items() if sum(m) == n)
+            assert belief.size_probabilities()[i, n].item() == pytest.approx(share, abs=1e-12)
+            for c in range(C):
+                share = math.fsum(p for m, p in told.items() if m[c] == n)
+                assert belief.count_probabilities()[i, c, n].item() == pytest.approx(share, abs=1e-9)
+        known = belief.given_size(most)
+        left = {m: p for m, p in told.items() if sum(m) == most}
+        best = max(left, key=left.__getitem__)
+        assert tuple(known.best()[i].tolist()) == best
+        share = known.log_probability(torch.tensor([best]).expand(B, -1))[i].exp().item()
+        assert share == pytest.approx(left[best] / math.fsum(left.values()))
+
+
+@sizes
+def test_the_loss_is_that_of_the_belief(least, most):
+    logits, scores = draw(1, N, C + 1), draw(most + 1, seed=1)
+    target = torch.tensor([m for m in all_multisets(most) if sum(m) >= least])
+    logits = logits.expand(len(target), -1, -1)
+    loss = cell_joint_loss(logits, target, sizes=(least, most), size_scores=scores, reduction="none")
+    belief = CellJoint(logits, least, most, size_scores=scores[None])
+    torch.testing.assert_close(-loss, belief.log_probability(target))
+    assert (-loss).exp().sum().item() == pytest.approx(1)
+    torch.testing.assert_close(
+        cell_joint_loss(logits, target, reduction="none"), -cell_joint_log_probability(logits, target)
+    )
+
+
+def test_with_one_class_nothing_competes():
+    logits, target = draw(5, 6, 2), torch.arange(5)[:, None]
+    torch.testing.assert_close(
+        cell_joint_loss(logits, target, reduction="none"), cell_count_loss(logits, target, reduction="none")
+    )
+
+
+def test_large_multisets_fall_back_to_independent_counts():
+    logits = draw(3, 8, 4)
+    target = torch.tensor([[1, 0, 0], [2, 2, 2], [1, 1, 0]])
+    assert joint_states(target).tolist() == [2, 27, 4]
+    for settings in (
+        {},
+        {"sizes": (1, 6), "size_scores": draw(7, seed=2)},
+        {"sizes": (1, 6), "size_scores": draw(3, 7)},
+    ):
+        mixed = cell_joint_loss(logits, target, states=4, reduction="none", **settings)
+        exact = cell_joint_loss(logits, target, reduction="none", **settings)
+        apart = cell_count_loss(logits, target, reduction="none", **settings)
+        torch.testing.assert_close(mixed, torch.stack([exact[0], apart[1], exact[2]]))
+        assert not torch.allclose(exact, apart)
+    belief = CellJoint(logits, 1, 6, states=4)
+    assert belief.falls_back(target).tolist() == [False, True, False]
+    torch.testing.assert_close(belief.log_probability(target)[1], belief.independent.log_probability(target)[1])
+
+
+def test_gradients_also_where_many_states_are_impossible():
+    logits = draw(3, 3, 3).requires_grad_()
+    target = torch.tensor([[2, 1], [0, 0], [1, 0]])
+    assert torch.autograd.gradcheck(lambda x: cell_joint_loss(x, target, reduction="none"), (logits,))
+    assert torch.autograd.gradcheck(
+        lambda x: cell_joint_loss(x, target, sizes=(0, 3), states=2, reduction="none"), (logits,)
+    )
+
+
+def test_single_precision_and_extreme_scores():
+    generator = torch.Generator().manual_seed(0)
+    logits = 20 * torch.randn(4, 64, 11, generator=generator)
+    target = torch.zeros(4, 10, dtype=torch.int64)
+    target[0, :4], target[1, 2], target[2, 5:7] = 1, 5, 2
+    logits.requires_grad_()
+    loss = cell_joint_loss(logits, target, reduction="none")
+    double = cell_joint_loss(logits.detach().double(), target, reduction="none")
+    torch.testing.assert_close(loss.double(), double, rtol=1e-4, atol=1e-3)
+    loss.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+def test_a_head_is_trained_and_predicts_with_the_joint_distribution(tmp_path):
+    torch.manual_seed(0)
+    head = CellCounts(C, 5, hidden=8, layers=1, sizes=(1, MOST), size_potential=True, joint_states=64)
+    predictor = Predictor(nn.Identity(), head, ["a", "b"], max_size=MOST, min_size=1).double().eval()
+    x, target = draw(2, 5, 2, 2), torch.tensor([[1, 1], [0, 2]])
+    loss = CountsObjective().loss(predictor, Batch(x, target, torch.full((2, MOST), -1)), torch.Generator())
+    assert loss.item() == pytest.approx(-predictor.log_probability(x, target).mean().item())
+    assert isinstance(predictor.belief(x), CellJoint)
+    assert torch.equal(predictor.predict(x), predictor.belief(x).best())
+    predictor.save(tmp_path)
+    loaded = Predictor.load(tmp_path, encoder=nn.Identity())
+    torch.testing.assert_close(loaded.log_probability(x, target), predictor.log_probability(x, target))
+
+
+def test_a_sentence_reports_the_fallback():
+    counts = torch.tensor([[1, 1], [3, 1], [2, 2]])
+    assert joint_fallback(CellCounts(C, 5), counts) == ""
+    assert joint_fallback(CellCounts(C, 5, joint_states=9), counts) == ""
+    told = joint_fallback(CellCounts(C, 5, joint_states=8), counts)
+    assert told.startswith("Counts of different classes are taken as independent for 1 of 3 multisets")
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: CellJoint(torch.zeros(1, 2, 3), 3, 2), "least must be from 0 to most = 2"),
+        (lambda: CellJoint(torch.zeros(1, 2, 3), 0, 2, states=0), "states must be at least 1"),
+        (lambda: CellJoint(torch.zeros(1, 2, 3), 1, 2).given_size(0), "size must be from 1 to 2"),
+        (lambda: CellJoint(torch.zeros(1, 2, 3), 1, 2).ranked(0), "k must be at least 1"),
+        (lambda: cell_joint_loss(torch.zeros(1, 2, 4), torch.tensor([[1, 0]])), "logits must be"),
+        (
+            lambda: cell_joint_loss(torch.zeros(1, 2, 3), torch.tensor([[1, 0]]), sizes=(2, 2)),
+            "target must hold multisets",
+        ),
+        (
+            lambda: cell_joint_loss(torch.zeros(1, 2, 3), torch.tensor([[1, 0]]), size_scores=torch.zeros(3)),
+            "size_scores must be None without sizes",
+        ),
+        (lambda: CellCounts(C, 5, joint_states=-1), "joint_states must be at least 0"),
+    ],
+)
+def test_what_does_not_fit_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,138 @@
+"""Sizes that can occur: in the likelihood of count heads, and in what regressed counts are rounded to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchmultiset.data import Batch
+from torchmultiset.heads import CellCounts, CountTable, OneStep, RegressedCounts, nearest_counts
+from torchmultiset.losses import cell_count_loss
+from torchmultiset.model.objectives import CountsObjective
+from torchmultiset.model.predictor import Predictor
+
+C, D, LEAST, MOST = 2, 5, 1, 3
+MADE = {
+    "table": (lambda **sizes: CountTable(C, D, most=MOST, **sizes), (D,)),
+    "cells": (lambda **sizes: CellCounts(C, D, hidden=8, layers=1, **sizes), (D, 1, 4)),
+}
+every = pytest.mark.parametrize("name", MADE)
+MULTISETS = [m for m in itertools.product(range(MOST + 1), repeat=C) if LEAST <= sum(m) <= MOST]
+
+
+def make(name: str, potential: bool) -> tuple[Predictor, Tensor]:
+    torch.manual_seed(0)
+    build, shape = MADE[name]
+    head = build(sizes=(LEAST, MOST), size_potential=potential)
+    if potential:
+        nn.init.normal_(head.size_scores)
+    predictor = Predictor(nn.Identity(), head, ["ant", "bee"], max_size=MOST, min_size=LEAST)
+    return predictor.double().eval(), torch.randn(3, *shape, dtype=torch.float64)
+
+
+def batch(x: Tensor, target: Tensor) -> Batch:
+    labels = torch.full((len(target), MOST), -1)
+    for i, row in enumerate(target.tolist()):
+        emitted = [c for c, n in enumerate(row) for _ in range(n)]
+        labels[i, : len(emitted)] = torch.tensor(emitted)
+    return Batch(x, target, labels)
+
+
+@every
+@pytest.mark.parametrize("potential", [False, True])
+def test_the_loss_is_the_likelihood_that_predictions_have_and_it_sums_to_one(name, potential):
+    predictor, x = make(name, potential)
+    chances = []
+    for multiset in MULTISETS:
+        target = torch.tensor([multiset]).expand(3, -1)
+        loss = CountsObjective().loss(predictor, batch(x, target), torch.Generator())
+        log_probability = predictor.log_probability(x, target)
+        assert loss.item() == pytest.approx(-log_probability.mean().item())
+        chances.append(log_probability.exp())
+    torch.testing.assert_close(torch.stack(chances).sum(0), torch.ones(3).double())
+    assert predictor.log_probability(x, torch.zeros(3, C).long()).tolist() == [-math.inf] * 3
+    best = predictor.predict(x).tolist()
+    for i, counts in enumerate(best):
+        assert tuple(counts) == max(zip(chances, MULTISETS, strict=True), key=lambda one: one[0][i].item())[1]
+
+
+@every
+def test_the_potential_is_zero_at_first_learns_and_is_saved(name, tmp_path):
+    torch.manual_seed(0)
+    build, shape = MADE[name]
+    head = build(sizes=(LEAST, MOST), size_potential=True)
+    assert head.size_scores.tolist() == [0.0] * (MOST + 1)
+    predictor = Predictor(nn.Identity(), head, ["ant", "bee"], max_size=MOST, min_size=LEAST)
+    x, target = torch.randn(3, *shape), torch.tensor([[1, 0], [0, 1], [1, 0]])
+    CountsObjective().loss(predictor, batch(x, target), torch.Generator()).backward()
+    assert head.size_scores.grad[LEAST:].abs().min() > 0
+    with torch.no_grad():
+        head.size_scores.normal_()
+    predictor.save(tmp_path)
+    loaded = Predictor.load(tmp_path, encoder=nn.Identity())
+    assert loaded.sizes == (LEAST, MOST)
+    assert loaded.head.sizes == (LEAST, MOST)
+    torch.testing.assert_close(loaded.log_probability(x, target), predictor.log_probability(x, target))
+
+
+@every
+def test_without_sizes_the_loss_and_the_weights_are_as_before(name):
+    build, shape = MADE[name]
+    head = build()
+    assert not any("size" in key for key in head.state_dict())
+    predictor = Predictor(nn.Identity(), head, ["ant", "bee"], max_size=MOST)
+    assert predictor.sizes == (0, MOST)
+    if name == "cells":
+        x, target = torch.randn(2, *shape), torch.tensor([[1, 0], [0, 0]])
+        loss = CountsObjective().loss(predictor, batch(x, target), torch.Generator())
+        torch.testing.assert_close(loss, cell_count_loss(head(x), target))
+
+
+def test_regressed_counts_are_the_nearest_multiset_of_a_size_that_can_be():
+    torch.manual_seed(0)
+    rates = 1.5 * torch.randn(300, 3) + 0.5
+    found = nearest_counts(rates, 1, 3).tolist()
+    allowed = [m for m in itertools.product(range(4), repeat=3) if 1 <= sum(m) <= 3]
+    sizes = set()
+    for row, counts in zip(rates.tolist(), found, strict=True):
+        distance = {m: math.fsum((n - r) ** 2 for n, r in zip(m, row, strict=True)) for m in allowed}
+        assert distance[tuple(counts)] == pytest.approx(min(distance.values()))
+        sizes.add(sum(max(round(r), 0) for r in row))
+    assert min(sizes) == 0  # else the limits would not matter
+    assert max(sizes) > 3
+    assert nearest_counts(rates[:0], 1, 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize("head", [OneStep(3, D), RegressedCounts(3, D)])
+def test_heads_that_round_keep_to_the_sizes_too(head):
+    torch.manual_seed(0)
+    predictor = Predictor(nn.Identity(), head, ["a", "b", "c"], max_size=2, min_size=1)
+    sizes = predictor.predict(5 * torch.randn(50, D)).sum(-1)
+    assert sizes.min() >= 1
+    assert sizes.max() <= 2
+
+
+@pytest.mark.usefixtures("without_shape_hook")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: CountTable(C, D, most=3, size_potential=True), "sizes must be given with size_potential=True"),
+        (lambda: CountTable(C, D, most=3, sizes=(1, 4)), "sizes must be None or up to most = 3"),
+        (lambda: CellCounts(C, D, sizes=(4, 1)), r"sizes must be None or \(smallest, largest\)"),
+        (
+            lambda: CellCounts(C, D, sizes=(1, 3)).believe(torch.zeros(1, 4, C + 1), 0, 3),
+            "sizes must be 1 to 3, as the head was built for",
+        ),
+        (
+            lambda: Predictor(nn.Identity(), CountTable(C, D, most=3, sizes=(1, 3)), ["a", "b"], max_size=3),
+            r"head must be built for sizes \(0, 3\), those of the predictor, but is \(1, 3\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

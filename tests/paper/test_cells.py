@@ -1,0 +1,337 @@
+"""Cells against the paper's tables, typed in once more from the print."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paper.beyond import BEYOND_METHODS
+from paper.cells import all_cells, choose, find
+from paper.figures import style_of
+from paper.scales import RATES_OF, SCALES
+from paper.tables import METHODS, TABLES
+from torchmultiset.pipeline.config import RunConfig, to_dict
+
+RESULTS = Path(__file__).parents[2] / "results" / "full"
+SCALE_NAMES = ("smoke", "small", "paper")
+
+TABLE_1 = """
+Random   0.920 0.977 0.721 0.779
+Area     0.529 0.830 0.700 0.763
+Spatial  0.917 0.976 0.675 0.738
+"""
+TABLE_2 = """
+Greedy     0.475 0.006 0.645 0.016
+Stochastic 0.475 0.004 0.649 0.009
+Oracle     0.469 0.002 0.616 0.009
+"""
+TABLE_3A = """
+L_multi  0.950 0.987 0.953 0.981 0.920 0.992
+L_RL     0.912 0.977 0.945 0.980 0.665 0.970
+L_dm^1   0.921 0.978 0.918 0.969 0.239 0.714
+L_dm^KL  0.908 0.974 0.908 0.962 0.256 0.874
+L_seq    0.906 0.973 0.891 0.952 0.592 0.946
+L_1-step 0.210 0.676 0.055 0.598 0.032 0.854
+"""
+TABLE_3B = """
+L_multi  0.702 0.788 0.481 0.639
+L_RL     0.672 0.746 0.425 0.564
+L_dm^1   0.533 0.614 0.221 0.085
+L_dm^KL  0.714 0.763 0.444 0.591
+L_seq    0.709 0.774 0.457 0.592
+L_1-step 0.552 0.664 0.000 0.446
+"""
+
+
+def printed(table: str) -> dict[str, list[float]]:
+    rows = [line.split() for line in table.strip().splitlines()]
+    return {name: [float(number) for number in numbers] for name, *numbers in rows}
+
+
+def declared(table: str, *, prefix: str = "") -> dict[str, list[float]]:
+    """Row -> EM and F1, column after column, as the cells have them."""
+    rows: dict[str, dict[tuple[int, int], list[float]]] = {}
+    for cell in all_cells("paper", [table]):
+        place = cell.tables[table]
+        if place.paper is not None and cell.data_set.startswith(prefix):
+            names = [name for name in ("em", "em_std", "f1", "f1_std") if name in place.paper]
+            rows.setdefault(place.row, {})[place.place] = [place.paper[name] for name in names]
+    return {row: [number for _, pair in sorted(numbers.items()) for number in pair] for row, numbers in rows.items()}
+
+
+def test_the_numbers_are_the_papers():
+    assert declared("table-1") == printed(TABLE_1)
+    assert declared("table-2") == printed(TABLE_2)
+    assert declared("table-3", prefix="mnist") == printed(TABLE_3A)
+    assert declared("table-3", prefix="coco") == printed(TABLE_3B)
+    assert all(cell.tables["entropy"].paper is None for cell in all_cells("paper", ["entropy"]))
+
+
+def test_what_is_reported_on_what():
+    splits = {name: {cell.tables[name].split for cell in all_cells("small", [name])} for name in TABLES}
+    assert splits == {
+        "table-1": {"validation"},
+        "table-2": {"test"},
+        "table-3": {"test"},
+        "entropy": {"validation"},
+    }
+
+
+def test_which_cells_there_are():
+    def count(scale, table):
+        return Counter(cell.data_set for cell in all_cells(scale, [table]))
+
+    # Four ranks, three strategies, six losses; times seeds on COCO.
+    assert count("paper", "table-1") == {"mnist-multi-4": 4, "coco-easy": 4}
+    assert count("small", "table-1") == {"mnist-multi-4": 4, "coco-easy": 4 * 3}
+    assert count("paper", "table-2") == count("small", "table-2") == {"coco-medium": 3 * 5}
+    digits = {"mnist-multi-4": 6, "mnist-multi-1-4": 6, "mnist-multi-10": 6}
+    assert count("paper", "table-3") == digits | {"coco-easy": 6, "coco-medium": 6}
+    assert count("small", "table-3") == digits | {"coco-easy": 6 * 3, "coco-medium": 6 * 3}
+    figure = {cell.method for cell in all_cells("small", ["entropy"])}
+    assert figure == {"multi", "rl", "dm-kl", "dm-l1", "seq"}
+    # Shared: seq on Multi (4) and Easy, greedy multi on Medium, all of the figure.
+    assert len(all_cells("paper", TABLES)) == 8 + 15 + 30 - 2 - 1
+    assert len(all_cells("small", TABLES)) == 16 + 15 + 54 - 1 - 3 - 3
+    # Six losses of the paper, three for all data sets, two that ten labels are too many for.
+    digits = {"mnist-multi-4": 11, "mnist-multi-1-4": 11, "mnist-multi-10": 9}
+    assert count("paper", "beyond") == digits | {"coco-easy": 11, "coco-medium": 11}
+    assert count("small", "beyond") == digits | {"coco-easy": 11 * 3, "coco-medium": 11 * 3}
+    assert count("small", "larger") == {"mnist-multi-larger": 8}
+    assert count("small", "training") == {"mnist-multi-60": 14, "coco-easy": 8 * 3}
+    assert count("small", "rare") == {"mnist-multi-rare": 9}
+    # Losses for policies, of which L_1-step has none; and two of them again.
+    assert count("small", "policy") == {"mnist-multi-4": 5, "mnist-multi-1-4": 5, "mnist-multi-10": 5}
+    assert count("small", "longer") == {"mnist-multi-1-4-longer": 2}
+    assert count("small", "variations") == {"mnist-multi-4": 3, "coco-easy": 3 * 3}
+
+
+def test_a_shared_cell_knows_all_its_tables_whichever_is_asked_for():
+    for table in ("table-1", "table-3"):
+        (cell,) = choose(all_cells("paper", [table]), ["mnist-multi-4/seq"])
+        assert {name: place.paper and place.paper["em"] for name, place in cell.tables.items()} == {
+            "table-1": 0.920,
+            "table-3": 0.906,
+            "beyond": None,
+        }
+    (cell,) = choose(all_cells("paper", ["table-3"]), ["mnist-multi-10/rl"])
+    assert [*cell.tables] == ["table-3", "entropy", "beyond"]
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_an_id_for_each_config_and_a_config_for_each_id(scale):
+    cells = all_cells(scale)
+    configs = {repr(to_dict(cell.config())) for cell in cells}
+    assert len({cell.id for cell in cells}) == len(configs) == len(cells)
+    assert all(find(scale, cell.id) == cell for cell in cells)
+
+
+def test_ids_are_stable():
+    ids = [cell.id for cell in all_cells("paper", ["table-1", "table-2"])]
+    assert ids == [
+        "mnist-multi-4/seq/seed-0",
+        "mnist-multi-4/seq-random-per-batch/seed-0",
+        "mnist-multi-4/seq-area/seed-0",
+        "mnist-multi-4/seq-spatial/seed-0",
+        "coco-easy/seq/seed-0",
+        "coco-easy/seq-random-per-batch/seed-0",
+        "coco-easy/seq-area/seed-0",
+        "coco-easy/seq-spatial/seed-0",
+        *(f"coco-medium/{name}/seed-{i}" for name in ("multi", "multi-stochastic", "multi-oracle") for i in range(5)),
+    ]
+    losses = ("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step")
+    assert [cell.id for cell in choose(all_cells("small", ["table-3"]), ["mnist-multi-10"])] == [
+        f"mnist-multi-10/{loss}/seed-0" for loss in losses
+    ]
+    # The same names at all scales.
+    assert {cell.id for cell in all_cells("smoke")} <= {cell.id for cell in all_cells("small")}
+    assert {cell.id for cell in all_cells("paper")} <= {cell.id for cell in all_cells("small")}
+
+
+def test_methods_are_what_they_are_called():
+    def objective(cell_id):
+        return find("small", cell_id).config().objective
+
+    assert objective("mnist-multi-4/multi/seed-0").strategy == "greedy"
+    assert objective("coco-medium/multi-oracle/seed-3").strategy == "oracle"
+    assert objective("coco-medium/multi-stochastic/seed-3").strategy == "stochastic"
+    assert objective("mnist-multi-10/seq/seed-0").rank == "random"
+    for rank in ("random-per-batch", "area", "spatial"):
+        assert objective(f"coco-easy/seq-{rank}/seed-2").rank == rank
+    for name in ("rl", "dm-l1", "dm-kl", "one-step"):
+        assert objective(f"coco-easy/{name}/seed-0").objective == name
+    assert find("small", "coco-medium/multi-oracle/seed-3").config().seed == 3
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_cells_of_a_data_set_differ_in_objective_and_seed_only(scale):
+    rest = {}
+    for cell in all_cells(scale, [*TABLES, "beyond", "variations", "policy", "longer", "larger", "rare"]):
+        config = replace(cell.config(), objective=RunConfig().objective, seed=0)
+        if cell.method == "marginal" or cell.method.endswith("-transformer"):  # these share another policy
+            assert config.model.policy == "transformer"
+            usual = rest[cell.data_set].model
+            config = replace(config, model=replace(config.model, policy=None, hidden=usual.hidden, layers=usual.layers))
+        assert rest.setdefault(cell.data_set, config) == config
+    assert len(rest) == 8
+
+
+@pytest.mark.parametrize("scale", SCALE_NAMES)
+def test_longer_is_the_same_run_with_more_epochs(scale):
+    for loss in ("multi", "seq"):
+        usual, longer = (
+            to_dict(find(scale, f"mnist-multi-1-4{end}/{loss}/seed-0").config()) for end in ("", "-longer")
+        )
+        assert longer["epochs"] > usual["epochs"]
+        assert {**longer, "epochs": usual["epochs"]} == usual
+
+
+def test_losses_with_another_policy_are_the_papers_otherwise():
+    for loss in ("multi", "rl", "dm-l1", "dm-kl", "seq"):
+        usual, other = (
+            find("small", f"mnist-multi-10/{name}/seed-0").config() for name in (loss, f"{loss}-transformer")
+        )
+        assert other.model.policy == "transformer"
+        assert replace(other, model=usual.model) == usual
+
+
+def test_the_paper_scale_is_the_papers():
+    for cell in all_cells("paper", TABLES):
+        values = to_dict(cell.config())
+        coco = cell.data_set.startswith("coco")
+        assert values["epochs"] == (350 if cell.data_set == "mnist-multi-10" else 200)
+        assert (values["lr"], values["schedule"], values["clip"], values["norm"]) == (1e-3, "constant", 0, "none")
+        assert (values["policy_norm"], values["precision"]) == ("none", "32-true")
+        assert (values["layers"], values["hidden"], values["batch_size"]) == ((2, 512, 32) if coco else (2, 32, 64))
+        assert (values["backbone"], values["image_size"]) == (("resnet34", 600) if coco else ("none", 224))
+        assert (cell.data.train, cell.data.validation) == (
+            (63_000, 7_000)
+            if not coco
+            else (10_230 - 1_534, 1_534)
+            if cell.data_set == "coco-easy"
+            else (37_503, 6_618)
+        )
+
+
+def test_the_full_scale_has_what_it_should():
+    cells = all_cells("full")
+    counted = Counter((table, cell.data_set) for cell in cells for table in cell.tables)
+    # Six losses, of which L_multi has three seeds on digits; four ranks; three strategies; five seeds on COCO.
+    for digits in ("mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"):
+        assert counted["table-3", digits] == 5 + 3
+    assert counted["table-1", "mnist-multi-4"] == 4
+    assert counted["entropy", "mnist-multi-10"] == 4 + 3
+    assert (counted["table-1", "coco-easy"], counted["table-2", "coco-medium"]) == (4 * 5, 3 * 5)
+    assert counted["table-3", "coco-easy"] == counted["table-3", "coco-medium"] == 6 * 5
+    assert counted["beyond", "coco-medium"] == 11 * 5
+    # Three rates for each loss, on digits for the paper's six.
+    assert counted["rates", "mnist-multi-4"] == counted["rates", "mnist-multi-10"] == 6 * 3
+    assert counted["rates", "coco-easy"] == counted["rates", "coco-medium"] == 11 * 3
+
+
+def test_a_cell_of_the_full_scale_differs_from_others_of_its_data_in_objective_rate_and_seed_only():
+    rest = {}
+    for cell in all_cells("full", ["table-1", "table-2", "table-3", "entropy"]):
+        config = cell.config()
+        config = replace(config, objective=RunConfig().objective, seed=0, optim=replace(config.optim, lr=0.0))
+        assert rest.setdefault(cell.data_set, config) == config
+        assert (config.model.layers, config.model.policy_norm) == (1, "layer")
+    assert len(rest) == 5
+
+
+def test_the_papers_own_recipe_is_not_changed():
+    (cell,) = all_cells("full", ["recipe"])
+    (paper,) = choose(all_cells("paper", ["table-3"]), ["mnist-multi-4/multi"])
+    ours, theirs = to_dict(cell.config()), to_dict(paper.config())
+    assert {**ours, "epochs": theirs["epochs"]} == theirs
+
+
+def test_short_runs_differ_in_the_rate_only():
+    for cell in all_cells("full", ["rates"]):
+        loss, rate = cell.method.rsplit("-lr-", 1)
+        (long,) = choose(all_cells("full", ["table-3", "beyond"]), [f"{cell.data_set}/{loss}/seed-0"])
+        short = to_dict(cell.config())
+        assert short["lr"] == float(rate)
+        assert {**short, "lr": 0, "epochs": 0} == {**to_dict(long.config()), "lr": 0, "epochs": 0}
+
+
+def test_rates_are_the_best_of_the_short_runs_on_validation_data():
+    for data_set, rates in RATES_OF.items():
+        scores = defaultdict(dict)
+        for path in (RESULTS / data_set).glob("*-lr-*/seed-0/record.json"):
+            record = json.loads(path.read_text())
+            method, rate = record["method"].rsplit("-lr-", 1)
+            told = record["metrics"]["validation"]["overall"]
+            scores[method][float(rate)] = told["exact_match"], told["f1"]
+        for method, rate in rates.items():
+            by_em = max(em for em, _ in scores[method].values()) > 0.1
+            assert len(scores[method]) == 3
+            assert rate == max(scores[method], key=lambda rate: scores[method][rate][0 if by_em else 1]), method
+
+
+def test_the_small_scale_fits_into_eight_hours():
+    # Images that are learned from, over the assumed images a second; plus a fifth for everything else.
+    training = sum(
+        plan.train * cell.config().optim.epochs / plan.images_per_second
+        for cell in all_cells("small", TABLES)
+        for plan in [cell.data]
+    )
+    whole = sum(cell.seconds for cell in all_cells("small", TABLES))
+    assert training < whole < 8 * 3600
+    for cell in all_cells("small", TABLES):
+        assert (30 if cell.data_set.startswith("coco") else 8 * 60) < cell.seconds < 15 * 60
+        if cell.data_set.startswith("coco"):
+            assert cell.seconds < 6 * 60
+
+
+def test_seconds_count_what_is_looked_at():
+    plan = SCALES["small"].data["mnist-multi-4"]
+    one, two = plan.seconds(1), plan.seconds(2)
+    assert math.isclose(two - one, (63_000 + 7_000 / 3) / 560)
+
+
+def test_the_command_runs_this_cell_and_no_other():
+    for scale in SCALE_NAMES:
+        for cell in all_cells(scale):
+            *program, table, _, named, _, only = cell.command.split()
+            assert (program, named) == (["python", "-m", "paper", "run"], scale)
+            assert [found.id for found in choose(all_cells(scale, [table]), [only])] == [cell.id]
+
+
+def test_choosing():
+    cells = all_cells("paper", ["table-3"])
+    assert choose(cells, []) == cells
+    assert {cell.data_set for cell in choose(cells, ["mnist-multi-4"])} == {"mnist-multi-4"}  # and not mnist-multi-4...
+    assert {cell.method for cell in choose(cells, ["*/rl/*", "*/dm-*"])} == {"rl", "dm-l1", "dm-kl"}
+    with pytest.raises(
+        ValueError, match=r"no cell is called mnist-multi-4/mlti; .* such as mnist-multi-4/multi/seed-0"
+    ):
+        choose(cells, ["*/rl/*", "mnist-multi-4/mlti"])
+
+
+def test_names_that_do_not_exist_are_refused(without_shape_hook):
+    with pytest.raises(ValueError, match="scale must be one of 'smoke', 'small', 'full', 'paper'"):
+        all_cells("large")
+    with pytest.raises(ValueError, match="table must be one of 'table-1'"):
+        all_cells("small", ["table-4"])
+
+
+def test_no_method_is_left_out():
+    assert {cell.method for scale in ("small", "full") for cell in all_cells(scale)} == {*METHODS, *BEYOND_METHODS}
+
+
+def test_every_method_has_a_line_of_its_own_in_the_figures():
+    methods = {cell.method for cell in all_cells("small")}
+    styles = [tuple(style_of(method).items()) for method in methods]
+    assert len({*styles}) == len(styles)
+
+
+def test_new_images_are_made_of_the_digits_that_were_named():
+    fresh = "mnist-multi-60/multi-fresh/seed-0"
+    assert find("small", fresh).config(mnist="digits").data.mnist == "digits"
+    assert find("smoke", fresh).config(mnist="digits").data.mnist == "bundled"

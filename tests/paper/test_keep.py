@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paper import keep as module
+from paper.cells import find
+from paper.data import make_data
+from paper.keep import Folders, forget_cell, state_of
+from torchmultiset.data.load import load_data
+from torchmultiset.encoders import MLPEncoder
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.config import to_dict
+from torchmultiset.pipeline.inputs import open_model
+from torchmultiset.pipeline.workers import Job, work
+from torchmultiset.policies import LSTMPolicy, TransformerPolicy
+
+RANDOM, TEN = "mnist-multi-4/seq/seed-0", "mnist-multi-10/multi/seed-0"
+
+
+def run_cell(name: str, folders: Folders) -> None:
+    """As a worker does it, in this process."""
+    cell = find("smoke", name)
+    arguments = {"scale": "smoke", "results": str(folders.results)}
+    config = to_dict(cell.config(folders.data))
+    command = ("python", "-m", "paper", "run")
+    work(Job(name, str(Path.cwd()), str(folders.run(cell)), config, 1, command, "paper.keep:keep", arguments))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two cells that were run."""
+    base = tmp_path_factory.mktemp("experiments")
+    folders = Folders(base / "results", base / "runs", base / "data")
+    make_data([find("smoke", name) for name in (RANDOM, TEN)], folders.data)
+    for name in (RANDOM, TEN):
+        run_cell(name, folders)
+    return folders
+
+
+def result(folders: Folders, name: str) -> Path:
+    return folders.results / "smoke" / name
+
+
+def record(folders: Folders, name: str) -> dict:
+    return json.loads((result(folders, name) / "record.json").read_text())
+
+
+def test_what_is_kept(folders):
+    always = {"record.json", "epochs.jsonl", "predictions.npz", "worth.json", "model"}
+    assert {path.name for path in result(folders, RANDOM).iterdir()} == always
+    assert {path.name for path in result(folders, TEN).iterdir()} == always | {"entropy.json"}
+    run = folders.runs / "smoke" / RANDOM
+    assert (result(folders, RANDOM) / "epochs.jsonl").read_bytes() == (run / "epochs.jsonl").read_bytes()
+    assert len((run / "epochs.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_small_model_is_kept_and_a_large_one_is_not(folders, tmp_path, monkeypatch):
+    run = folders.runs / "smoke" / RANDOM / "model"
+    kept = result(folders, RANDOM) / "model"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == {
+        path.name: path.read_bytes() for path in run.iterdir()
+    }
+    monkeypatch.setattr(module, "_KEPT_BYTES", 1)
+    module._keep_model(run, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_record_says_what_the_cell_is(folders):
+    told = record(folders, RANDOM)
+    assert (told["scale"], told["cell"], told["data_set"], told["method"], told["seed"]) == (
+        "smoke",
+        RANDOM,
+        "mnist-multi-4",
+        "seq",
+        0,
+    )
+    assert told["tables"] == {
+        "table-1": {
+            "row": "Random",
+            "column": "MNIST Multi (4)",
+            "place": [0, 0],
+            "split": "validation",
+            "paper": {"em": 0.920, "f1": 0.977},
+        },
+        "table-3": {
+            "row": "L_seq",
+            "column": "MNIST Multi (4)",
+            "place": [4, 0],
+            "split": "test",
+            "paper": {"em": 0.906, "f1": 0.973},
+        },
+        "beyond": {
+            "row": "L_seq",
+            "column": "MNIST Multi (4)",
+            "place": [4, 0],
+            "split": "test",
+            "paper": None,
+        },
+    }
+    assert told["command"] == f"python -m paper run table-1 --scale smoke --only {RANDOM}"
+
+
+def test_the_record_says_what_the_run_says(folders):
+    told = record(folders, RANDOM)
+    run = json.loads((folders.runs / "smoke" / RANDOM / "run.json").read_text())
+    for name in ("git", "versions", "threads", "machine", "data", "examples", "picked", "parameters", "minutes"):
+        assert told["run"][name] == run[name]
+    assert told["run"]["finished"] is True
+    assert told["run"]["threads"] == 1
+    assert told["run"]["examples"] == {"train": 128, "validation": 32, "test": 48}
+    assert told["best_epoch"] == run["best_epoch"]
+    assert told["metrics"]["test"] == run["test"]
+    assert told["metrics"]["validation"]["overall"]["exact_match"] == run["validation_em"]
+    assert "auto" not in told["config"].values()
+    assert (told["config"]["data"], told["config"]["max_size"], told["config"]["epochs"]) == ("mnist-multi-4", 4, 3)
+    model = json.loads((folders.runs / "smoke" / RANDOM / "model" / "predictor.json").read_text())
+    assert told["weights_sha256"] == model["weights_sha256"]
+
+
+def test_what_the_predictions_are_worth(folders):
+    told = json.loads((result(folders, RANDOM) / "worth.json").read_text())
+    kept = np.load(result(folders, RANDOM) / "predictions.npz")
+    examples = load_data(folders.data / "smoke" / "mnist-multi-4")["test"]
+    model = open_model(result(folders, RANDOM))
+    x = examples.batch(np.arange(len(examples))).x
+    truth, predicted = (torch.from_numpy(kept[f"test_{name}"].astype(np.int64)) for name in ("true", "predicted"))
+    of_truth = model.log_probability(x, truth, beam=24)  # four labels have as many orders
+    assert told["negative_log_likelihood"] == pytest.approx(-float(of_truth.mean()), rel=1e-5)
+    sure = model.log_probability(x, predicted, beam=24).exp()
+    assert told["calibration"]["confidence"] == pytest.approx(float(sure.mean()), rel=1e-5)
+    assert (told["examples"], told["impossible"]) == (48, 0)
+    # Ten labels have more orders than anyone can follow.
+    assert json.loads((result(folders, TEN) / "worth.json").read_text()) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "size", "beam"),
+    [("transformer", 10, 252), ("transformer", 4, 6), ("lstm", 4, 24), ("lstm", 10, 3628800)],
+)
+def test_how_many_prefixes_there_are(policy, size, beam):
+    kinds = {"transformer": TransformerPolicy(3, 5, places=1, width=4), "lstm": LSTMPolicy(3, 5, hidden=4)}
+    model = Predictor(MLPEncoder(2, (5,)), kinds[policy], ("a", "b", "c"), max_size=size, stop="fixed")
+    assert model.exact_beam(size) == beam
+
+
+@pytest.mark.parametrize("name", [RANDOM, TEN])
+def test_the_metrics_are_those_of_the_predictions_kept(folders, name):
+    splits = ("validation", "test")
+    kept = np.load(result(folders, name) / "predictions.npz")
+    told = record(folders, name)
+    data = load_data(folders.data / "smoke" / told["data_set"])
+    assert {*kept} == {"classes"} | {f"{split}_{what}" for split in splits for what in ("predicted", "true")}
+    assert kept["classes"].tolist() == [*"0123456789"]
+    for split in splits:
+        predicted, true = kept[f"{split}_predicted"], kept[f"{split}_true"]
+        assert predicted.dtype == true.dtype == np.uint8
+        assert (true == data[split].counts).all()  # in order
+        scores = told["metrics"][split]["overall"]
+        assert scores["exact_match"] == np.mean(
+            [p.tolist() == t.tolist() for p, t in zip(predicted, true, strict=True)]
+        )
+        f1 = [2 * np.minimum(p, t).sum() / (int(p.sum()) + int(t.sum())) for p, t in zip(predicted, true, strict=True)]
+        assert scores["f1"] == pytest.approx(np.mean(f1), abs=1e-6)
+
+
+def test_both_f1s_and_the_best_constant_on_both_splits(folders):
+    told = record(folders, RANDOM)
+    most = Counter(map(tuple, load_data(folders.data / "smoke" / "mnist-multi-4")["train"].counts.tolist()))
+    ((_, times), *_) = most.most_common(1)
+    for split in ("validation", "test"):
+        metrics = told["metrics"][split]
+        assert 0 <= metrics["class_f1"] <= 1
+        constant = metrics["constant"]
+        multiset = tuple(constant["multiset"].get(digit, 0) for digit in "0123456789")
+        assert most[multiset] == times
+        assert 0 <= constant["class_f1"] <= 1
+        assert constant["scores"]["examples"] == metrics["overall"]["examples"]
+
+
+def test_the_entropy_of_ten_digits(folders):
+    told = json.loads((result(folders, TEN) / "entropy.json").read_text())
+    assert (told["split"], told["unit"], told["examples"]) == ("validation", "nats", 32)
+    for curve in (told["policy"], *told["oracle"].values(), *told["oracle_on_policy_path"].values()):
+        assert curve["examples"] == [32] * 10
+        assert len(curve["mean"]) == len(curve["std"]) == len(curve["quantiles"]) == 10
+    assert told["oracle"]["instances"]["mean"] == pytest.approx([np.log(10 - t) for t in range(10)], abs=1e-5)
+
+
+def test_nothing_names_a_place_or_a_machine(folders):
+    texts = [path.read_text() for path in folders.results.rglob("*.json*")]
+    assert len(texts) == 9
+    for text in texts:
+        assert str(folders.results.parent) not in text
+        assert not re.search(r'"/', text)
+        assert f'"{socket.gethostname()}"' not in text
+
+
+def test_the_test_data_is_evaluated_once(folders, monkeypatch, tmp_path):
+    evaluated = []
+    for place in ("torchmultiset.pipeline.run.evaluate", "torchmultiset.training.evaluation.evaluate"):
+        monkeypatch.setattr(place, lambda *_, **__: evaluated.append(1))
+    other = Folders(tmp_path, folders.runs, folders.data)
+    run_cell(RANDOM, other)  # it is trained and tested: what is left is to keep it
+    assert evaluated == []
+    assert record(other, RANDOM)["metrics"] == record(folders, RANDOM)["metrics"]
+
+
+def test_killed_after_training_it_is_not_trained_again(folders):
+    path, run = result(folders, TEN) / "record.json", folders.runs / "smoke" / TEN
+    told, trained = record(folders, TEN), (run / "checkpoint.pt").stat().st_mtime_ns
+    path.unlink()
+    (path.parent / "entropy.json").unlink()
+    run_cell(TEN, folders)
+    assert record(folders, TEN) == told
+    assert (run / "checkpoint.pt").stat().st_mtime_ns == trained
+    assert (path.parent / "entropy.json").exists()
+
+
+# How far a cell is
+
+
+@pytest.fixture
+def copied(folders, tmp_path):
+    """The results of both cells, to be changed."""
+    shutil.copytree(folders.results, tmp_path / "results")
+    return Folders(tmp_path / "results", tmp_path / "runs", folders.data)
+
+
+def edit(folders: Folders, name: str, change) -> None:
+    told = record(folders, name)
+    change(told)
+    (result(folders, name) / "record.json").write_text(json.dumps(told))
+
+
+def test_a_cell_is_done_when_it_has_its_record(folders, copied):
+    cell, other = find("smoke", RANDOM), find("smoke", "mnist-multi-4/rl/seed-0")
+    assert state_of(cell, copied) == (True, 3, [])
+    assert state_of(other, copied) == (False, 0, [])
+    forget_cell(cell, copied)
+    assert state_of(cell, copied) == (False, 0, [])
+    assert state_of(find("smoke", TEN), copied).recorded
+    assert state_of(cell, Folders(copied.results, folders.runs, folders.data)) == (False, 3, [])  # trained, not kept
+
+
+def test_a_cell_with_another_config_is_stale(copied):
+    edit(copied, RANDOM, lambda told: told["config"].update(epochs=30, lr=0.5, max_size=7))
+    changed = state_of(find("smoke", RANDOM), copied).changed
+    assert changed == ["epochs was 30 and is now 3", "lr was 0.5 and is now 0.003"]
+
+
+def test_a_cell_with_other_data_is_stale(copied, tmp_path):
+    edit(copied, RANDOM, lambda told: told["run"]["data"].update(sha256="0" * 64))
+    (changed,) = state_of(find("smoke", RANDOM), copied).changed
+    assert changed.startswith("the data was 000000000000... and is now ")
+    # Without the data, the rule is all that is known.
+    elsewhere = Folders(copied.results, copied.runs, tmp_path / "nowhere")
+    assert state_of(find("smoke", RANDOM), elsewhere).changed == []
+    edit(copied, RANDOM, lambda told: told["rule"].update(canvas=61))
+    assert state_of(find("smoke", RANDOM), elsewhere).changed == ["canvas was 61 and is now 60"]
+
+
+def test_a_record_without_a_rule_is_stale_if_the_numbers_of_examples_differ(copied, tmp_path):
+    """Older records do not store the rule; those of COCO Medium were made with another one."""
+    cell = find("small", "coco-medium/multi/seed-0")
+    folder = copied.result(cell)
+    folder.mkdir(parents=True)
+    told = {"config": to_dict(cell.config()), "run": {"examples": {"train": 1992, "validation": 351, "test": 775}}}
+    (folder / "record.json").write_text(json.dumps(told))
+    assert state_of(cell, Folders(copied.results, copied.runs, tmp_path / "nowhere")).changed == [
+        "there were 1,992 train examples and are now 3,350",
+        "there were 351 validation examples and are now 591",
+        "there were 775 test examples and are now 1,290",
+    ]
+
+
+def test_a_damaged_record_is_reported(copied):
+    path = result(copied, RANDOM) / "record.json"
+    for content in ('{"config"', '{"cell": "x"}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"record.json is damaged.*: delete it"):
+            state_of(find("smoke", RANDOM), copied)
+
+
+def test_the_rule_of_a_record_is_that_of_its_data(folders):
+    told = record(folders, RANDOM)["rule"]
+    assert (told["canvas"], told["train"], told["rare"], told["tested"]) == (60, 128, [], None)
+    assert find("small", "coco-medium/multi/seed-0").data.rule("coco-medium")["mixed"] == "drop-label"

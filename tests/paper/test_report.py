@@ -1,0 +1,212 @@
+"""Markdown page and figures."""
+
+from __future__ import annotations
+
+import io
+import re
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from made_records import CLASSES, place, write_record
+from made_records import declared as about
+from PIL import Image
+
+from paper.figures import draw_curves, error_rates, plots
+from paper.gallery import draw_gallery, galleries
+from paper.records import read_runs
+from paper.report import publish
+from paper.summary import summarise
+from torchmultiset.data.examples import Examples
+
+PAPER = {"em": 0.5, "f1": 0.7}
+EVIL = '<script src="http://evil"></script>|_x_'
+RIGHT = [True] * 6 + [False] * 2
+COMMAND = "python -m paper report --scale smoke"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two methods, one with two of its three seeds, and one that is missing."""
+    root = tmp_path_factory.mktemp("report")
+    results = root / "results of ours" / "smoke"
+    multi = place("table-3", "L_multi", (0, 0), PAPER) | place("entropy", "L_multi", (0, 0), None)
+    evil, gone = place("table-3", EVIL, (1, 0), PAPER), place("table-3", "L_1-step", (2, 0), PAPER)
+    for seed in (0, 1):
+        write_record(results, f"d/multi/seed-{seed}", multi, RIGHT)
+    write_record(results, "d/evil/seed-0", evil, RIGHT[::-1], command=f"multiset {EVIL}")
+    declared = [about(f"d/multi/seed-{seed}", multi) for seed in range(3)]
+    runs = read_runs(results, [*declared, about("d/evil/seed-0", evil), about("d/one-step/seed-0", gone)])
+    written = publish(root / "docs" / "out", "smoke", runs, summarise(runs), command=COMMAND)
+    assert sorted(path for path in (root / "docs").rglob("*") if path.is_file()) == sorted(written)
+    return root / "docs" / "out"
+
+
+@pytest.fixture(scope="module")
+def markdown(folder):
+    return (folder / "smoke.md").read_text()
+
+
+def test_the_page_has_numbers_and_what_is_missing(markdown):
+    text = markdown.replace("\\", "")
+    for words in (
+        *("3 of 5 runs are done", "Our data: some-data, 8 test examples.", "Test images with predictions are left out"),
+        *("L_multi (2 of 3 seeds)", "missing", "exact match", "F1 per example", "class F1"),
+        "majority baseline: cat ×2",  # noqa: RUF001  (the sign is meant)
+        *("--only d/multi/seed-0", "--only d/multi/seed-2", "--only d/one-step/seed-0"),
+        EVIL,
+    ):
+        assert words in text
+
+
+def test_what_was_not_run_with_the_corrected_rule_is_called_so(tmp_path):
+    tables = place("table-3", "L_multi", (0, 4), PAPER, column="COCO Medium")
+    (block,) = summarise(read_runs(tmp_path, [about("coco-medium/multi/seed-0", tables)]))
+    assert block.data == ("Our data: not run yet with the corrected rule for images that mix common and rare classes.")
+
+
+def test_means_link_to_the_list_of_their_runs(markdown):
+    (row,) = re.findall(r"^\| L\\_multi.*$", markdown, flags=re.MULTILINE)
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == [
+        *("[0.750](#d-multi) ±0.000", "0.500", "+0.250"),
+        *("[0.750](#d-multi) ±0.000", "0.700", "+0.050"),
+        *("[0.625](#d-multi) ±0.000", "0.700", "-0.075"),
+    ]
+
+
+def test_every_link_of_the_markdown_leads_somewhere(markdown, folder):
+    links = re.findall(r"\]\(([^)\s]+)\)", markdown)
+    assert len(links) > 10
+    files = [unquote(link) for link in links if not link.startswith("#")]
+    assert all((folder / link).is_file() for link in files)
+    assert {link[1:] for link in links if link.startswith("#")} <= {*re.findall(r'<a id="([^"]+)">', markdown)}
+
+
+def test_rows_of_the_markdown_have_as_many_cells_as_their_heads(markdown):
+    tables = re.findall(r"(?:^\|.*\|$\n?)+", markdown, flags=re.MULTILINE)
+    assert len(tables) == 3
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+
+
+def test_figures_of_an_earlier_report_are_removed(tmp_path):
+    write_record(tmp_path / "small", "d/multi/seed-0", place("table-3", "x", (0, 0), PAPER), RIGHT)
+    runs = read_runs(tmp_path / "small")
+    old = tmp_path / "docs" / "small" / "curves-gone.png"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"")
+    publish(tmp_path / "docs", "small", runs, summarise(runs), command=COMMAND)
+    assert not old.exists()
+    assert (old.parent / "curves-d.png").exists()
+
+
+def test_figures(folder):
+    names = sorted(path.name for path in (folder / "smoke").iterdir())
+    assert names == ["curves-d.png", "entropy-d.png", "errors-d.png", "sizes-d.png"]
+    for name in names:
+        with Image.open(folder / "smoke" / name) as picture:
+            assert picture.format == "PNG"
+            assert len({*picture.convert("L").resize((50, 50)).tobytes()}) > 5
+
+
+def test_curves_are_means_over_seeds(tmp_path):
+    tables = place("table-3", "L_multi", (0, 0), PAPER)
+    write_record(tmp_path, "d/multi/seed-0", tables, RIGHT, epochs=(0.2, 0.4, 0.9))
+    write_record(tmp_path, "d/multi/seed-1", tables, RIGHT, epochs=(0.4, 0.8))
+    (line,) = draw_curves(read_runs(tmp_path)).axes[0].lines
+    assert line.get_ydata().tolist() == pytest.approx([0.3, 0.6])
+    assert list(line.get_xdata()) == [1, 2]
+
+
+def test_what_goes_beyond_the_paper_has_figures_of_its_own(tmp_path):
+    for row, method in enumerate(("multi", "rl", "counts")):
+        tables = place("beyond", method, (row, 0), None)
+        if method != "counts":
+            tables |= place("table-3", method, (row, 0), PAPER)
+        write_record(tmp_path, f"d/{method}/seed-0", tables, RIGHT, epochs=(0.2, 0.4))
+    drawn = {plot.name: plot for plot in plots(read_runs(tmp_path))}
+    shown = {name: [line.get_label() for line in plot.figure.axes[0].lines] for name, plot in drawn.items()}
+    assert shown["curves-d"] == shown["sizes-d"] == ["multi", "rl"]
+    assert shown["curves-d-beyond"] == shown["sizes-d-beyond"] == ["multi", "counts"]
+    assert drawn["curves-d-beyond"].caption == "d, beyond the paper: learning curves, on validation data."
+
+
+def test_each_table_of_entropies_has_a_figure_of_its_own(tmp_path):
+    papers = place("entropy", "L_multi", (0, 0), None) | place("table-3", "L_multi", (0, 0), PAPER)
+    write_record(tmp_path, "d/multi/seed-0", papers, RIGHT)
+    for row, method in enumerate(("multi-transformer", "rl-transformer")):
+        write_record(tmp_path, f"d/{method}/seed-0", place("policy", method, (row, 0), None), RIGHT)
+    drawn = {plot.name: plot for plot in plots(read_runs(tmp_path)) if plot.name.startswith("entropy")}
+    oracles = ["oracle, instances", "oracle, classes"]
+    shown = {name: [line.get_label() for line in plot.figure.axes[0].lines] for name, plot in drawn.items()}
+    assert shown == {
+        "entropy-d": ["multi", *oracles],
+        "entropy-d-policy": ["multi-transformer", "rl-transformer", *oracles],
+    }
+    for name in ("multi-transformer", "rl-transformer"):  # of a time before it was asked for
+        (tmp_path / "d" / name / "seed-0" / "entropy.json").unlink()
+    assert [plot.name for plot in plots(read_runs(tmp_path)) if "entropy" in plot.name] == ["entropy-d"]
+    assert drawn["entropy-d-policy"].caption.startswith("d, the paper's losses with a transformer for a policy: ")
+
+
+def test_however_long_the_names_are_the_legend_is_within_the_figure(tmp_path):
+    for row, method in enumerate(
+        ("multi", "seq-random-per-batch", "multi-transformer-faster", "a", "b" * 42, "c" * 20)
+    ):
+        tables = place("table-3", method, (row, 0), PAPER)
+        write_record(tmp_path, f"d/{method}/seed-0", tables, RIGHT)
+    figure = draw_curves(read_runs(tmp_path))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+def test_missed_and_invented_labels(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), RIGHT)
+    runs = read_runs(tmp_path)
+    # Of 10 cats 6 are found, so 4 are missed; 8 are named, so 2 are invented.
+    assert error_rates(runs, "cat") == pytest.approx((40, 20))
+    assert error_rates(runs, "dog") == (100, 0)
+
+
+def test_data_sets_of_one_size_have_no_figure_by_size(tmp_path):
+    path = write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), RIGHT)
+    text = path.read_text()
+    path.write_text(re.sub(r'"1": (\{[^{}]*\}), "2": ', '"2": ', text))
+    assert [plot.name for plot in plots(read_runs(tmp_path))] == ["curves-d", "errors-d"]
+
+
+# Images with predictions
+
+
+def examples(counts):
+    labels = [[label for label, count in enumerate(row) for _ in range(count)] for row in counts.tolist()]
+    longest = max(map(len, labels))
+    padded = np.array([row + [-1] * (longest - len(row)) for row in labels])
+    images = np.arange(len(labels) * 36, dtype=np.uint8).reshape(-1, 1, 6, 6)
+    return Examples(images, padded, tuple(CLASSES))
+
+
+def test_images_with_what_each_method_says():
+    truth = np.array([[1, 1, 0], [0, 2, 0]])
+    wrong = np.array([[1, 1, 0], [1, 1, 0]])
+    figure = draw_gallery(examples(truth), {"multi": truth.astype(np.uint8), "rl": wrong.astype(np.uint8)})
+    assert [text.get_text() for text in figure.texts] == [
+        *("cat, dog", "✓ multi", "✓ rl"),
+        *("dog, dog", "✓ multi", "✗ rl:", "    cat, dog"),
+    ]
+    assert len(figure.axes) == 2
+
+
+def test_only_the_images_that_were_tested_on(tmp_path):
+    truth = np.array([[1, 1, 0], [0, 2, 0]], dtype=np.uint8)
+    write_record(tmp_path, "d/multi/seed-0", place("table-3", "L_multi", (0, 0), PAPER), [True, False], true=truth)
+    write_record(tmp_path, "d/multi-js/seed-0", place("variations", "JS", (0, 0), None), [True, True], true=truth)
+    runs = read_runs(tmp_path)
+    (plot,) = galleries(runs, {"d": examples(truth), "other": examples(truth)})
+    assert plot.name == "examples-d"
+    buffer = io.BytesIO()
+    plot.figure.savefig(buffer, format="png")
+    assert not [text for text in plot.figure.texts if "multi-js" in text.get_text()]
+    assert galleries(runs, {"d": examples(truth[::-1])}) == []

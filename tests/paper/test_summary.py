@@ -1,0 +1,287 @@
+"""What the tables say, worked out by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from made_records import declared as about
+from made_records import place, true_counts, write_record
+from rich.console import Console
+
+from paper.blocks import overviews
+from paper.records import read_runs
+from paper.report import result_table
+from paper.scales import SCALES
+from paper.summary import PARTS, summarise
+
+PAPER = {"em": 0.5, "f1": 0.7}
+NUMBERS = ("em", "f1", "class_f1")
+
+
+def row_place(number, title, paper=PAPER):
+    return place("table-3", title, (number, 0), paper)
+
+
+def shown(row):
+    return [(s.ours, s.reach, s.papers, s.difference) for s in (row.scores[name] for name in NUMBERS)]
+
+
+def exactly(right, of):
+    return [True] * right + [False] * (of - right)
+
+
+def printed(block, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(result_table(block))
+    return console.file.getvalue()
+
+
+def test_one_seed(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(3, 4))
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.title == "Table 3, losses: MNIST Multi (4), test data"
+    (row,) = block.rows
+    assert [(ours, papers, difference) for ours, _, papers, difference in shown(row)] == [
+        ("0.750", "0.500", "+0.250"),
+        ("0.750", "0.700", "+0.050"),
+        ("0.625", "0.700", "-0.075"),
+    ]
+    assert row.scores["em"].reach == "0.301-0.954"  # Wilson's, for 3 of 4
+    low, high = row.scores["f1"].interval
+    assert low < 0.95 < high <= 1  # three are right, and of one of few labels one is invented
+    assert block.baseline.title == "majority baseline: cat ×2"  # noqa: RUF001  (the sign is meant)
+    assert [cells[0] for cells in shown(block.baseline)] == ["0.062", "0.375", "0.250"]
+    assert block.verdict == "Fewer than two rows have results: none is first."
+
+
+def test_several_seeds_and_the_papers_deviation(tmp_path):
+    tables = row_place(0, "Greedy", {"em": 0.475, "em_std": 0.006, "f1": 0.645, "f1_std": 0.016})
+    for seed, (right, f1) in enumerate([(2, 0.5), (4, 0.6), (6, 0.7)]):
+        write_record(tmp_path, f"d/multi/seed-{seed}", tables, exactly(right, 10), f1=f1, class_f1=0.25)
+    (block,) = summarise(read_runs(tmp_path))
+    # Mean of 0.2, 0.4, 0.6; squares of the distances sum to 0.08, over 3 - 1: the root is 0.2.
+    assert shown(block.rows[0]) == [
+        ("0.400", "±0.200", "0.475 ±0.006", "-0.075"),
+        ("0.600", "±0.100", "0.645 ±0.016", "-0.045"),
+        ("0.250", "±0.000", "0.645 ±0.016", "-0.395"),
+    ]
+
+
+def test_missing_rows_and_seeds_and_numbers(tmp_path):
+    tables = row_place(0, "L_multi")
+    write_record(tmp_path, "d/multi/seed-1", tables, exactly(1, 4), class_f1=None)
+    declared = [about(f"d/multi/seed-{seed}", tables) for seed in range(3)]
+    declared.append(about("d/rl/seed-0", row_place(1, "L_RL", None)))
+    (block,) = summarise(read_runs(tmp_path, declared))
+    assert [row.name for row in block.rows] == ["L_multi (1 of 3 seeds)", "L_RL"]
+    assert shown(block.rows[0])[2] == ("missing", "", "0.700", "-")
+    assert shown(block.rows[1]) == [("missing", "", "-", "-")] * 3
+
+
+def test_nothing_is_there(tmp_path):
+    (block,) = summarise(read_runs(tmp_path, [about("d/rl/seed-0", row_place(1, "L_RL"))]))
+    assert block.baseline is None
+    assert [cells[0] for cells in shown(block.rows[0])] == ["missing"] * 3
+
+
+def test_tables_and_data_sets_come_in_the_papers_order_and_on_the_papers_split(tmp_path):
+    def at(table, column, number, **more):
+        return place(table, "row", (0, number), PAPER, column=column, **more)
+
+    write_record(tmp_path, "b/seq/seed-0", at("table-3", "B", 1), [True])
+    shared = at("table-3", "A", 0) | at("table-1", "A", 0, split="validation")
+    write_record(tmp_path, "c/seq/seed-0", shared | at("entropy", "A", 0), [True])
+    blocks = summarise(read_runs(tmp_path))
+    assert [(block.table, block.column, block.split) for block in blocks] == [
+        ("table-1", "A", "validation"),
+        ("table-3", "A", "test"),
+        ("table-3", "B", "test"),
+    ]
+
+
+# Who is first
+
+
+def three(tmp_path, *, rl, seq):
+    write_record(tmp_path, "d/seq/seed-0", row_place(2, "L_seq"), seq)
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(30, 40))
+    write_record(tmp_path, "d/rl/seed-0", row_place(1, "L_RL"), rl)
+
+
+def test_first_is_one_that_beats_each_other(tmp_path):
+    three(tmp_path, rl=exactly(20, 40), seq=exactly(10, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert [row.title for row in block.rows] == ["L_multi", "L_RL", "L_seq"]
+    # Ten to none, 2 / 2**10, is the larger of two: times 1.
+    assert block.verdict == "L_multi is first (p = 0.002)."
+    assert [(told.other, told.wins, told.losses) for told in block.comparisons] == [("L_RL", 10, 0), ("L_seq", 20, 0)]
+
+
+def test_with_several_seeds_it_is_said_in_how_many(tmp_path):
+    for seed, rl in enumerate((exactly(10, 40), exactly(35, 40), exactly(5, 40))):
+        write_record(tmp_path, f"d/multi/seed-{seed}", row_place(0, "L_multi"), exactly(30, 40), seed=seed)
+        write_record(tmp_path, f"d/rl/seed-{seed}", row_place(1, "L_RL"), rl, seed=seed)
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.verdict == "L_multi is first (p < 0.001; against L_RL in 2 of 3 seeds)."
+
+
+def test_one_that_is_missing_might_have_been_first(tmp_path):
+    three(tmp_path, rl=exactly(20, 40), seq=exactly(10, 40))
+    declared = [about("d/one-step/seed-0", row_place(5, "L_1-step"))]
+    (block,) = summarise(read_runs(tmp_path, declared))
+    assert block.verdict == "L_multi is first among the rows that have results; missing: L_1-step."
+
+
+def test_highest_is_not_first(tmp_path):
+    # Five to none: 2 / 2**5.
+    three(tmp_path, rl=exactly(25, 40), seq=exactly(10, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.verdict == "No row is first: L_multi is highest, but not distinguishable from L_RL (p = 0.062)."
+
+
+def test_what_holm_takes_away(tmp_path):
+    # Six to none, 2 / 2**6 = 0.031, would do alone, but not as the smaller of two.
+    three(tmp_path, rl=exactly(24, 40), seq=exactly(24, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert [told.p for told in block.comparisons] == [2 / 2**6] * 2
+    told = "L_RL (p = 0.062), L_seq (p = 0.062)"
+    assert block.verdict == f"No row is first: L_multi is highest, but not distinguishable from {told}."
+
+
+def test_without_a_common_seed_there_is_no_test(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(30, 40))
+    write_record(tmp_path, "d/rl/seed-1", row_place(1, "L_RL"), exactly(1, 40))
+    (block,) = summarise(read_runs(tmp_path))
+    assert block.verdict == (
+        "No row is first: L_multi is highest, but not distinguishable from L_RL (no seed in common)."
+    )
+
+
+def test_other_examples_cannot_be_compared(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "L_multi"), exactly(3, 4))
+    write_record(tmp_path, "d/rl/seed-0", row_place(1, "L_RL"), exactly(2, 4), true=true_counts(4)[::-1])
+    with pytest.raises(ValueError, match="d/rl/seed-0 and d/multi/seed-0 were tested on different test examples"):
+        summarise(read_runs(tmp_path))
+
+
+# On a terminal
+
+
+def test_the_table_fits_a_terminal(tmp_path):
+    tables = row_place(0, "Random per batch", {"em": 0.475, "em_std": 0.006, "f1": 0.645, "f1_std": 0.016})
+    write_record(tmp_path, "d/multi/seed-0", tables, exactly(3, 4))
+    declared = [about(f"d/multi/seed-{seed}", tables) for seed in range(10)]
+    text = printed(*summarise(read_runs(tmp_path, declared)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["majority", "baseline:", "cat", "×2", "0.062", "0.125-0.875", "-", "-"] in rows  # noqa: RUF001
+    assert any(row[-5:] == ["0.750", "0.301-0.954", "0.475", "±0.006", "+0.275"] for row in rows)
+    titles = ["exact match", "F1 per example", "class F1"]
+    assert [line.strip() for line in text.splitlines() if line.strip() in titles] == titles
+
+
+def test_names_are_not_markup(tmp_path):
+    write_record(tmp_path, "d/multi/seed-0", row_place(0, "[red]L[/red]"), exactly(3, 4))
+    assert "[red]L[/red]" in printed(*summarise(read_runs(tmp_path)))
+
+
+def test_tables_beyond_the_paper_say_more_and_compare_with_nobody(tmp_path):
+    for method, right, told in (
+        ("counts", 6, {"negative_log_likelihood": 0.25, "calibration": {"error": 0.125}}),
+        ("one-step", 2, {}),  # gives no probabilities
+    ):
+        at = place("beyond", method, (method == "one-step", 0), None)
+        path = write_record(tmp_path, f"d/{method}/seed-0", at, [i < right for i in range(8)], epochs=(0.25, 0.5, 0.5))
+        path.with_name("worth.json").write_text(json.dumps(told))
+    (block,) = summarise(read_runs(tmp_path))
+    assert not block.beside_paper
+    counts, one_step = block.rows
+    assert [counts.scores[metric].ours for metric in block.metrics] == [
+        *("0.750", "0.750", "0.625", "0.250", "0.125", "300", "87,083")  # images/s: of the fastest epoch
+    ]
+    assert [one_step.scores[metric].ours for metric in ("nll", "ece", "speed")] == ["-", "-", "300"]
+    (tmp_path / "d/one-step/seed-0/worth.json").unlink()
+    (block,) = summarise(read_runs(tmp_path))
+    assert [block.rows[1].scores[metric].ours for metric in ("nll", "ece")] == ["not measured", "not measured"]
+
+
+def test_tables_beyond_the_paper_have_intervals_and_deviations(tmp_path):
+    at = place("beyond", "counts", (0, 0), None)
+    for seed in (0, 1):
+        write_record(tmp_path, f"d/counts/seed-{seed}", at, [i % 4 != seed for i in range(400)])
+    (block,) = summarise(read_runs(tmp_path))
+    # Half of the examples are right with both seeds, half with one: of 400 such, the mean of 0.75 has a standard error
+    # of 0.25 / 20.
+    spread, interval = block.rows[0].scores["em"].reach.split(", ")
+    low, high = map(float, interval.split("-"))
+    assert spread == "±0.000"
+    assert high - low == pytest.approx(2 * 1.96 * 0.25 / 20, rel=0.15)
+    one, _ = (run for run in read_runs(tmp_path))
+    (block,) = summarise([one])
+    assert block.rows[0].scores["em"].reach == "0.705-0.790"  # Wilson's, for 300 of 400
+    assert all(block.rows[0].scores[name].interval for name in NUMBERS)
+
+
+@pytest.mark.parametrize("table", PARTS)
+def test_parts_of_the_test_data_are_told_by_themselves(tmp_path, table):
+    true = np.zeros((40, 10), np.uint8)
+    true[:, 0] = 1
+    true[30:, 9] = 5  # more labels, and a rare one
+    for number, (method, right) in enumerate({"multi": range(30), "counts": range(5, 40)}.items()):
+        at = place(table, method, (number, 0), None)
+        constant = {
+            "multiset": {"0": 1},
+            "scores": {"exact_match": 0.75, "interval": [0.1, 0.9], "f1": 0.9},
+            "class_f1": 0.5,
+        }
+        write_record(tmp_path, f"d/{method}/seed-0", at, [i in right for i in range(40)], true=true, constant=constant)
+    whole, usual, unusual = blocks = summarise(read_runs(tmp_path))
+    found = [[row.scores["em"].value for row in block.rows] for block in blocks]
+    assert found == [[0.75, 0.875], [1.0, pytest.approx(25 / 30)], [0.0, 1.0]]
+    assert [block.examples for block in blocks] == [40, 30, 10]
+    assert [block.column for block in blocks] == [whole.column, *(f"{whole.column}, {name}" for name in PARTS[table])]
+    # One count too many in 30 pictures of one label: precision 1/2, recall 1.
+    assert usual.rows[1].scores["f1"].value == pytest.approx((25 + 5 * 2 / 3) / 30)
+    assert unusual.verdict.startswith("counts is first")
+    assert usual.rows[0].scores["em"].reach == "0.886-1.000"
+    assert [usual.rows[0].scores[name].ours for name in ("nll", "parameters")] == ["-", "-"]
+    # One of six labels: precision 1, recall 1/6.
+    told = [[block.baseline.scores[name].value for name in ("em", "f1")] for block in (usual, unusual)]
+    assert told == [[1.0, 1.0], [0.0, pytest.approx(2 / 7)]]
+    (overview,) = overviews(blocks)
+    assert overview.columns == tuple(block.column for block in blocks)
+
+
+def test_the_parts_are_those_of_the_data():
+    data = SCALES["small"].data
+    tested = data["mnist-multi-larger"].tested
+    assert (data["mnist-multi-larger"].digits.sizes, tested.sizes) == ((1, 4), (1, 8))
+    assert data["mnist-multi-rare"].rare == (5, 6, 7, 8, 9)
+    digits = np.eye(10, dtype=np.uint8)
+    assert [PARTS["rare"]["with a rare digit"](digits).tolist().index(True)] == [5]
+    sizes = np.arange(1, 9, dtype=np.uint8)[:, None]
+    assert PARTS["larger"]["5 to 8 labels"](sizes).tolist() == [False] * 4 + [True] * 4
+
+
+def test_what_is_declared_says_where_an_older_record_stands(tmp_path):
+    table_3, beyond = (place(name, "L_multi", (0, 0), None) for name in ("table-3", "beyond"))
+    write_record(tmp_path, "d/multi/seed-0", table_3, [True] * 4)
+    (run,) = read_runs(tmp_path, [about("d/multi/seed-0", table_3 | beyond)])
+    assert [*run.tables] == ["table-3", "beyond"]
+    assert run.done
+
+
+def test_a_table_of_several_data_sets_overviews(tmp_path):
+    for column, (data_set, right) in enumerate({"easy": 6, "hard": 2}.items()):
+        for row, method in enumerate(("multi", "rl") if data_set == "easy" else ("multi",)):
+            at = place("table-3", f"L_{method}", (row, column), None, column=data_set)
+            write_record(tmp_path, f"{data_set}/{method}/seed-0", at, exactly(right - row, 8))
+    (overview,) = overviews(summarise(read_runs(tmp_path)))
+    assert (overview.title, overview.columns) == ("Table 3, losses", ("easy", "hard"))
+    found = {title: [row and row.scores["em"].value for row in rows] for title, rows in overview.rows.items()}
+    assert found == {"L_multi": [0.75, 0.25], "L_rl": [0.625, None], "majority baseline": [0.0625, 0.0625]}
+    assert overviews(summarise([run for run in read_runs(tmp_path) if run.data_set == "easy"])) == []
