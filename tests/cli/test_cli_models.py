@@ -596,7 +596,8 @@ def test_predict_with_coverage_lists_the_sets_and_the_intervals(run, there, cali
     size = sum(len(row["set"]) for row in rows) / len(rows)
     code, lines, _ = run("predict", calibrated, "digits", "--split", "test", "--coverage", 0.8)
     text = " ".join(" ".join(lines).split())
-    assert "The truth is in the set with probability 0.8 at least (16 calibration examples)." in text
+    assert "Each set contains the truth with probability 0.8 (16 calibration examples)." in text
+    assert max(map(len, lines)) <= 80
     assert f"Mean set size: {size:.2f}. In the sets: {sum(row['in_set'] for row in rows)} of 20." in text
     assert any("counts: 0 " in line for line in lines)
 

@@ -278,6 +278,20 @@ def test_a_voc_annotation_needs_its_image(tmp_path):
     assert import_annotations(source, tmp_path / "out.csv").images == {"": 1}
 
 
+def test_lists_that_are_not_text_are_reported_by_name(tmp_path):
+    source = tmp_path / "voc"
+    images(source / "JPEGImages", "a")
+    write_voc(source / "Annotations", {"a": ["cat"]})
+    (source / "ImageSets" / "Main").mkdir(parents=True)
+    (source / "ImageSets" / "Main" / "val.txt").write_bytes(b"\xff")
+    assert problems(source) == ["SOURCE/ImageSets/Main/val.txt: is not text in UTF-8: export it again"]
+    source = tmp_path / "yolo"
+    images(source, "a")
+    write_yolo(source, {"a": ["cat"]})
+    (source / "classes.txt").write_bytes(b"caf\xe9")
+    assert problems(source) == ["SOURCE/classes.txt: is not text in UTF-8: export it again"]
+
+
 def test_parts_of_an_object_are_not_objects(tmp_path):
     images(tmp_path, "a")
     part = "<part><name>head</name><bndbox><xmin>1</xmin></bndbox></part>"

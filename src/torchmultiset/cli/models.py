@@ -222,10 +222,8 @@ def _sets_of(predictor: Predictor, coverage: float, best: int | None) -> Conform
 
 
 def _guarantee(tally: Mapping[str, int], sets: Conformal, coverage: float | None) -> str:
-    text = (
-        f"The truth is in the set with probability {coverage:g} at least ({len(sets.scores):,} calibration examples)."
-    )
-    text += f" Mean set size: {tally['in sets'] / max(tally['input'], 1):.2f}."
+    text = f"Each set contains the truth with probability {coverage:g} ({len(sets.scores):,} calibration examples)."
+    text += f"\nMean set size: {tally['in sets'] / max(tally['input'], 1):.2f}."
     return text + (f" In the sets: {tally['in_set']:,} of {tally['truth']:,}." if tally["truth"] else "")
 
 

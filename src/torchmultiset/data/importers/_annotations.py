@@ -16,6 +16,7 @@ __all__ = [
     "Reader",
     "Thing",
     "find_images",
+    "read_lines",
     "split_of",
     "split_of_folder",
 ]
@@ -109,6 +110,15 @@ def split_of_folder(path: Path, source: Path) -> str | None:
     """Return the split that a folder between `source` and the file `path` names, or None."""
     folders = path.relative_to(source).parent.parts
     return next((split for split in map(split_of, folders) if split), None)
+
+
+def read_lines(path: Path, problems: Problems) -> list[str]:
+    """Return the lines of a text file; none, and a problem, if it is not text in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        problems.add(path, "", "is not text in UTF-8: export it again")
+        return []
 
 
 def find_images(folder: Path) -> list[Path]:

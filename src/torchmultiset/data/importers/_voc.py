@@ -9,7 +9,15 @@ from typing import NoReturn
 from xml.parsers import expat
 
 from torchmultiset.data._parse import show
-from torchmultiset.data.importers._annotations import SUFFIXES, Annotated, Box, Problems, Thing, split_of_folder
+from torchmultiset.data.importers._annotations import (
+    SUFFIXES,
+    Annotated,
+    Box,
+    Problems,
+    Thing,
+    read_lines,
+    split_of_folder,
+)
 
 __all__ = ["find_voc", "parse_xml", "read_voc"]
 
@@ -70,7 +78,7 @@ def read_voc(source: Path, images: Path | None, problems: Problems) -> list[Anno
     if not files:
         problems.add(source, "", "there is no Pascal VOC annotation (.xml)")
     root = source if source.is_dir() else source.parent
-    listed = _listed(root)
+    listed = _listed(root, problems)
     read = []
     for file in files:
         split = split_of_folder(file, root)
@@ -135,13 +143,13 @@ def parse_xml(path: Path) -> Element:
     return top.children[0]
 
 
-def _listed(root: Path) -> dict[str, str]:
+def _listed(root: Path, problems: Problems) -> dict[str, str]:
     """Return the split of each name in ``ImageSets/Main``; of the lists, train, val and test come before trainval."""
     splits: dict[str, str] = {}
     for name, split in _LISTS:
         file = root / "ImageSets" / "Main" / f"{name}.txt"
         if file.is_file() and not (name == "trainval" and {"train", "validation"} <= set(splits.values())):
-            for line in file.read_text(encoding="utf-8").splitlines():
+            for line in read_lines(file, problems):
                 if line.strip():
                     splits.setdefault(line.split()[0], split)
     return splits

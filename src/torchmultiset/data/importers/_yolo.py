@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchmultiset.data._parse import show
-from torchmultiset.data.importers._annotations import Annotated, Box, Problems, Thing, find_images, split_of_folder
+from torchmultiset.data.importers._annotations import (
+    Annotated,
+    Box,
+    Problems,
+    Thing,
+    find_images,
+    read_lines,
+    split_of_folder,
+)
 from torchmultiset.data.importers._yaml import DataYaml, read_data_yaml
 
 __all__ = ["find_yolo", "read_yolo"]
@@ -40,7 +48,7 @@ def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[Ann
     config = source if source.is_file() else _first(source, _YAML)
     folder = source.parent if source.is_file() else source
     content = read_data_yaml(config, problems) if config else DataYaml()
-    names = content.names or _names(folder)
+    names = content.names or _names(folder, problems)
     splits = _images_of_splits(config, content, problems) if config else {}
     if not splits:
         splits = {image: split_of_folder(image, images or folder) for image in _images(images or folder)}
@@ -79,11 +87,11 @@ def _label_files(folder: Path) -> list[Path]:
     return [f for f in files if "labels" in f.relative_to(folder).parts[:-1] or f.parent in with_images]
 
 
-def _names(folder: Path) -> tuple[str, ...]:
+def _names(folder: Path, problems: Problems) -> tuple[str, ...]:
     file = _first(folder, _NAMES)
     if file is None:
         return ()
-    return tuple(line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip())
+    return tuple(line.strip() for line in read_lines(file, problems) if line.strip())
 
 
 def _images_of_splits(config: Path, content: DataYaml, problems: Problems) -> dict[Path, str | None]:
@@ -110,7 +118,7 @@ def _images_of_splits(config: Path, content: DataYaml, problems: Problems) -> di
 def _listed(file: Path, problems: Problems) -> list[Path]:
     """Return the images of a list, one path per line, relative to the folder of the list."""
     images = []
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for number, line in enumerate(read_lines(file, problems), start=1):
         if line.strip():
             image = file.parent / line.strip()
             if not image.is_file():
@@ -131,12 +139,7 @@ def _label_file(image: Path, folder: Path) -> Path | None:
 
 def _things(file: Path, names: tuple[str, ...], problems: Problems) -> list[Thing]:
     things = []
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        problems.add(file, "", "is not text in UTF-8: export it again")
-        return []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(file, problems), start=1):
         if line.strip():
             try:
                 things.append(_thing(line.split(), names))
