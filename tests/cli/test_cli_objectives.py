@@ -144,10 +144,6 @@ def test_a_model_of_counts_is_exported(run, there, tmp_path):
     ("flags", "message"),
     [
         ("--objective power --max-size 90", "0 to 90 labels of 3 classes make 129,766 multisets, too many"),
-        (
-            "--objective marginal --marginal-bound 2",
-            "all 8 parts of a multiset of 3 labels, and the largest size allowed is 2",
-        ),
         ("--objective marginal --policy lstm", "policy must be 'feed-forward' or 'transformer' with objective"),
         ("--objective counts --policy lstm", "policy must be 'auto' with objective 'counts'"),
         ("--objective counts --count-head cells", "count_head must be 'table', 'poisson' or 'regression' for inputs"),

@@ -76,11 +76,11 @@ class CountMixture(OneShotHead):
     def forward(self, memory: Memory) -> Float[Tensor, "b k s"]:
         """Compute scores (B, K, C (M + 1) + 1): the table of each component, and the score of its gate."""
         scores: Tensor = self.classifier(self.pooled(memory))
-        return scores.view(len(scores), self.components, -1)
+        return scores.view(-1, self.components, self.num_classes * (self.most + 1) + 1)
 
     def split(self, scores: Float[Tensor, "b k s"]) -> tuple[Float[Tensor, "b k c m"], Float[Tensor, "b k"]]:
         """Split scores into tables (B, K, C, M + 1) and scores of the gate (B, K)."""
-        tables = scores[..., :-1].reshape(len(scores), self.components, self.num_classes, self.most + 1)
+        tables = scores[..., :-1].reshape(-1, self.components, self.num_classes, self.most + 1)
         return tables, scores[..., -1]
 
     def believe(self, scores: Float[Tensor, "b k s"], least: int, most: int) -> MixtureBelief:

@@ -82,7 +82,7 @@ class Slots(OneShotHead):
             )
             seen = seen + self.position[:n]
         padding = None if mask is None else ~mask
-        queries = self.queries.expand(len(seen), -1, -1)
+        queries = self.queries.expand(seen.shape[0], -1, -1)
         scores: Tensor = self.classifier(self.decoder(queries, seen, memory_key_padding_mask=padding))
         return scores
 

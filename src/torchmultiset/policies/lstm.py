@@ -77,7 +77,7 @@ class LSTMPolicy(nn.Module):
     def start(self, memory: Memory) -> LSTMState:
         """Compute the contribution of the memory, which is the same at every step."""
         gates = self.from_memory(self.pooled(memory))
-        zero = gates.new_zeros(len(gates), self.features)
+        zero = gates.new_zeros(gates.shape[0], self.features)
         zeros = (zero,) * len(self.layers)
         return LSTMState(gates, zeros, zeros)
 

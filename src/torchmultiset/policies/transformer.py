@@ -110,7 +110,7 @@ class TransformerPolicy(nn.Module):
             check(n <= self.places, "memory", of, memory)
             seen = seen + self.position[:n]
         seen = self.normalised(seen)
-        named = torch.zeros(len(seen), self.num_classes, dtype=torch.int64, device=seen.device)
+        named = torch.zeros(seen.shape[0], self.num_classes, dtype=torch.int64, device=seen.device)
         return CountState(tuple(layer.keys_and_values(seen) for layer in self._layers()), named, mask)
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from torchmultiset._checks import check
 from torchmultiset.data import Batch
 from torchmultiset.losses import marginal_estimate_loss, marginal_loss, parts_of
 from torchmultiset.model.objectives._base import Objective
@@ -32,6 +33,9 @@ class MarginalObjective(Objective):
     """Largest size of a multiset whose likelihood is exact; each label more doubles the work."""
     marginal_orders: int = 16
     """Orders from which the likelihood of a larger multiset is estimated."""
+
+    def __post_init__(self) -> None:
+        check(self.marginal_orders >= 1, "marginal_orders", "at least 1", self.marginal_orders)
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
         """Score the policy after every part of a small target, and along sampled orders of a large one."""
