@@ -33,7 +33,7 @@ class FinetunedBackbone(nn.Module):
 
     Batch norms keep their statistics, in training as well: small batches would estimate them badly. Stages that are not
     trained are run without recording gradients. The kernels of depthwise convolutions stay fixed: they are 6% of
-    EfficientNet-Lite0's weights, but their gradients take more time than all others together.
+    EfficientNet-Lite0's weights, but without their gradients a step takes 20% less time, 40% less in bfloat16.
 
     With EfficientNet-Lite0, `most` in bfloat16 takes less than half of the time of training everything in float32: see
     docs/adr/0011-fine-tuning.md.
