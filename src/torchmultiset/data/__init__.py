@@ -8,7 +8,9 @@
 - `ranks`: label orders for the sequence loss
 - `fresh`: new MNIST Multi images for each epoch
 - `augment`: image augmentation for training
+- `photos`: augmentation of photographs, and mosaics
 - `features`: on-disk cache of frozen backbone features
+- `views`: augmented views and mosaics in that cache
 """
 
 from torchmultiset.data.examples import Batch, Examples, Inputs

@@ -32,20 +32,11 @@ class FinetunedBackbone(nn.Module):
     layers that the map does not depend on are left out.
 
     Batch norms keep their statistics, in training as well: small batches would estimate them badly. Stages that are not
-    trained are run without recording gradients. The kernels of depthwise convolutions stay fixed: they are 4% of
-    EfficientNet-Lite0's weights, but their gradients take more time than all others together.
+    trained are run without recording gradients. The kernels of depthwise convolutions stay fixed: they are 6% of
+    EfficientNet-Lite0's weights, but without their gradients a step takes 20% less time, 40% less in bfloat16.
 
-    Measured with EfficientNet-Lite0 at 320 pixels, strides 16 and 32, batches of 8, forward and backward, in
-    milliseconds of processor time per image on one core with AVX-512 and bfloat16 instructions, on a shared machine
-    (`benchmarks/finetune.py`). Tensors are channels-last, batch norms are folded into the convolutions, and freed
-    memory is kept for the next step:
-
-    | trained                       | float32 | bfloat16 (autocast) |
-    | ----------------------------- | ------- | ------------------- |
-    | all, with depthwise kernels   | 123     | 139                 |
-    | `all`                         | 94      | 79                  |
-    | `most`                        | 74      | 54                  |
-    | `last`                        | 67      | 43                  |
+    With EfficientNet-Lite0, `most` in bfloat16 takes less than half of the time of training everything in float32: see
+    docs/adr/0012-fine-tuning.md.
 
     Args:
         backbone: Name of the backbone.

@@ -131,8 +131,7 @@ def conv_norm(
 class _FixedWeight(torch.autograd.Function):
     """A convolution whose weight has no gradient but whose bias has one.
 
-    PyTorch computes the gradient of a bias together with that of the weight, which for depthwise convolutions takes ten
-    times as long as everything else.
+    PyTorch computes the gradient of a bias together with that of the weight, which is slow for depthwise convolutions.
     """
 
     @staticmethod
