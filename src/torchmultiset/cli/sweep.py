@@ -76,7 +76,7 @@ def sweep(
         dry_run: Only list the runs and their state.
     """
     runs = expand(settings)
-    data = Path(str(next(iter(runs.values())).data.data))
+    data = Path(next(iter(runs.values())).data.data or "")
     folder = out or Path("runs", f"{data.stem if data.suffix else data.name}-sweep")
     if dry_run:
         _list(runs, folder)
