@@ -160,7 +160,7 @@ def _state(cell: Cell, state: CellState) -> str:
         return f"stale: {'; '.join(state.changed)}"
     if state.recorded:
         return "done"
-    return f"{state.epochs} of {cell.config().optim.epochs} epochs" if state.epochs else "to be run"
+    return f"{state.epochs} of {cell.epochs} epochs" if state.epochs else "to be run"
 
 
 @app.command

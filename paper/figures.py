@@ -235,7 +235,7 @@ def _sizes(runs: Sequence[CellRun]) -> list[int]:
 def _by_data_set(runs: Sequence[CellRun]) -> dict[str, list[CellRun]]:
     groups: dict[str, list[CellRun]] = {}
     for run in runs:
-        if run.done:
+        if run.done and {*run.tables} != {"rates"}:  # runs of one or few epochs have no curves
             groups.setdefault(run.data_set, []).append(run)
     return groups
 

@@ -41,7 +41,7 @@ def galleries(runs: Sequence[CellRun], data: Mapping[str, Examples]) -> list[Plo
     drawn = []
     for data_set, examples in data.items():
         shown: dict[str, CellRun] = {}
-        done = [run for run in runs if run.done and run.data_set == data_set]
+        done = [run for run in runs if run.data_set == data_set and run.has_predictions("test")]
         main = [run for run in done if not _MAIN.isdisjoint(run.tables)]
         for run in sorted(main or done, key=lambda run: run.seed):
             shown.setdefault(run.method, run)

@@ -88,7 +88,8 @@ def state_of(cell: Cell, folders: Folders) -> CellState:
         raise ValueError(f"{path} is damaged: delete it, and the cell is run again")
     run = record.get("run", {})
     changed = changed_settings(record["config"], config) + _changed_rule(record, cell)
-    return CellState(True, cell.epochs, changed or changed_data(run.get("data", {}), config.data.data))
+    data = folders.data / cell.data.path
+    return CellState(True, cell.epochs, changed or changed_data(run.get("data", {}), data))
 
 
 def _changed_rule(record: Mapping[str, Any], cell: Cell) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paper.cells import Cell, Position, describe
-from torchmultiset.pipeline.predictions import COUNTS, read_counts
+from torchmultiset.pipeline.predictions import COUNTS, has_counts, read_counts
 from torchmultiset.training.loop import EPOCHS
 from torchmultiset.viz.intervals import Counts
 
@@ -66,6 +66,10 @@ class CellRun:
     def predictions(self, split: str) -> Counts:
         """Read predicted and true counts (N, C) of the examples of a split, in the order of the data set."""
         return read_counts(self._beside(COUNTS), split, fix=self._again)
+
+    def has_predictions(self, split: str) -> bool:
+        """Return whether the predictions for a split were kept; some older records lack those of validation data."""
+        return self.path is not None and has_counts(self.path.with_name(COUNTS), split, fix=self._again)
 
     @property
     def _again(self) -> str:

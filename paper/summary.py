@@ -98,7 +98,8 @@ def _row(table: str, runs: Sequence[CellRun], chosen: Chosen | None = None) -> M
         values = {metric: [part[metric] for part in parts] for metric in METRICS}
     scores = {metric: _score(of_seeds, metric, at) for metric, of_seeds in values.items()}
     beside_paper = table.startswith("table-")
-    if len(done) == 1 or (done and not beside_paper):
+    kept = all(run.has_predictions(at.split) for run in done)
+    if kept and (len(done) == 1 or (done and not beside_paper)):
         intervals = _intervals([_counts(run, at.split, chosen) for run in done])
         known = {metric for metric, score in scores.items() if score.value is not None}
         scores |= {metric: replace(scores[metric], interval=intervals[metric]) for metric in known}
@@ -195,6 +196,8 @@ def _who_is_first(
     there = {row.title: row for row in rows if row.runs}
     if len(there) < 2:
         return [], "Fewer than two rows have results: none is first."
+    if not all(run.has_predictions(split) for row in there.values() for run in row.runs):
+        return [], f"Not compared: predictions on {split} data were not kept."
     correct = _correct(there, split, chosen)
     best = max(there, key=lambda title: there[title].scores["em"].value or 0.0)
     comparisons = compare(correct[best], {title: right for title, right in correct.items() if title != best})

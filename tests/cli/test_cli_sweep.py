@@ -138,18 +138,17 @@ def run(capsys, monkeypatch, tmp_path):
 
 TWO_BY_TWO = [
     *("pets.csv", "--lr", "1e-3", "0.1", "--channels", "4,8", "16,32"),
-    *("--hidden", "8", "--grey", "--seed", "3", "4"),
+    *("--hidden", "8", "--grey", "--strides", "16,32", "--holdout", "1/3", "--seed", "3", "4"),
 ]
 
 
 def test_the_grid_is_the_product_of_all_values():
-    runs = expand(
-        ["pets.csv", "--lr", "1e-3", "0.1", "--channels", "4,8", "16,32", "--hidden", "8", "--grey", "--seed", "3", "4"]
-    )
+    varied = ["--lr", "1e-3", "0.1", "--channels", "4,8", "16,32", "--seed", "3", "4"]
+    runs = expand(["pets.csv", *varied, "--hidden", "8", "--grey", "--strides", "16,32", "--holdout", "1/3"])
     assert len(runs) == 8
     config = runs["lr-0.1_channels-16,32/seed-4"]
     assert (config.optim.lr, config.model.channels, config.model.hidden) == (0.1, (16, 32), 8)
-    assert (config.data.data, config.data.grey, config.seed) == ("pets.csv", True, 4)
+    assert (config.data.data, config.data.grey, config.data.strides, config.seed) == ("pets.csv", True, (16, 32), 4)
 
 
 def test_each_run_is_what_train_would_do():

@@ -167,6 +167,15 @@ def test_other_examples_cannot_be_compared(tmp_path):
         summarise(read_runs(tmp_path))
 
 
+def test_rows_whose_predictions_were_not_kept_have_scores_but_no_intervals_and_tests(tmp_path):
+    three(tmp_path, rl=exactly(20, 40), seq=exactly(10, 40))
+    (tmp_path / "d/rl/seed-0/predictions.npz").unlink()
+    (block,) = summarise(read_runs(tmp_path))
+    assert [row.scores["em"].ours for row in block.rows] == ["0.750", "0.500", "0.250"]
+    assert [row.scores["em"].interval is None for row in block.rows] == [False, True, False]
+    assert (block.comparisons, block.verdict) == ((), "Not compared: predictions on test data were not kept.")
+
+
 # On a terminal
 
 

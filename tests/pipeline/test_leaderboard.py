@@ -18,16 +18,16 @@ from torchmultiset.training.evaluation import Evaluation
 TRUE = torch.from_numpy(np.random.default_rng(5).integers(0, 3, (40, 2)))
 
 
-def run(folder, objective, right, *, seed=0, validation=0.5, split="test", data="0", name=None):
+def run(folder, objective, right, *, seed=0, validation=0.5, split="test", examples=40, name=None):
     """A finished run, of whose examples the first `right` are right."""
     predicted = TRUE.clone()
     predicted[right:, 0] += 1
     path = folder / (name or f"{objective}/seed-{seed}")
     path.mkdir(parents=True)
-    write_counts(path, {split: Evaluation(predicted, TRUE)}, ["cat", "dog"])
+    write_counts(path, {split: Evaluation(predicted[:examples], TRUE[:examples])}, ["cat", "dog"])
     scores = {"overall": {"exact_match": right / 40, "f1": 0.5 + right / 80}}
     told = {"validation": {"overall": {"exact_match": validation, "f1": 0.75}}, "minutes": 1.5, split: scores}
-    told |= {"data": {"name": "pets.csv", "sha256": data}}
+    told |= {"data": {"name": "pets.csv", "sha256": "0"}}
     config = config_of({"data": "pets.csv", "objective": objective, "seed": seed})
     return FinishedRun(name or f"{objective}/seed-{seed}", config, path, told)
 
@@ -62,10 +62,10 @@ def test_each_entry_is_tested_against_the_first_with_holms_correction(tmp_path):
     assert p == {"multi": None, "counts": pytest.approx(2 * 2 / 2**10), "rl": pytest.approx(2 / 2**6)}
 
 
-def test_other_data_and_other_seeds_are_not_compared(tmp_path):
+def test_other_test_examples_and_other_seeds_are_not_compared(tmp_path):
     runs = [
         run(tmp_path, "multi", 30, validation=0.9),
-        run(tmp_path, "counts", 20, data="1"),
+        run(tmp_path, "counts", 20, examples=39),
         run(tmp_path, "rl", 20, seed=3),
         run(tmp_path, "seq", 20),
     ]

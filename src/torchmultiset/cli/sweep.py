@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -15,17 +15,24 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from torchmultiset.cli.progress import SweepProgress
-from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.model.config import ModelConfig
+from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.leaderboard import leaderboard, leaderboard_table, write_leaderboard
 from torchmultiset.pipeline.sweep import Workers, describe_failures, epochs_done, is_finished, stale
 from torchmultiset.pipeline.sweep import sweep as run_all
+from torchmultiset.training.config import OptimConfig
 from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app", "expand"]
 
 _AtLeastOne = Parameter(validator=Number(gte=1))
 # Settings whose value is a list of numbers, which a sweep separates by commas.
-_LISTS = ("--channels", "--units")
+_LISTS = {
+    f"--{setting.name.replace('_', '-')}"
+    for part in (DataConfig, ModelConfig, OptimConfig)
+    for setting in fields(part)
+    if "tuple" in str(setting.type)
+}
 _NOT_HERE = {
     "--resume": "a sweep always resumes",
     "--devices": "each run has one process; see --workers",
@@ -76,7 +83,7 @@ def sweep(
         dry_run: Only list the runs and their state.
     """
     runs = expand(settings)
-    data = Path(str(next(iter(runs.values())).data.data))
+    data = Path(next(iter(runs.values())).data.data or "")
     folder = out or Path("runs", f"{data.stem if data.suffix else data.name}-sweep")
     if dry_run:
         _list(runs, folder)

@@ -161,10 +161,6 @@ def sweep(
 ) -> SweepResult:
     """Train all runs that are not finished, and wait for them.
 
-    >>> from torchmultiset.pipeline.workers import config_of
-    >>> runs = {f"{name}/seed-0": config_of({"data": "pets.csv", "objective": name}) for name in ("multi", "counts")}
-    >>> result = sweep(runs, "runs/pets", workers=Workers(2))  # doctest: +SKIP
-
     Args:
         runs: Name -> config. A name is a relative path; by convention runs that differ only in the seed are called
             ``<name>/seed-<seed>``.
@@ -183,6 +179,11 @@ def sweep(
 
     Raises:
         ValueError: A run is stale, or a config or its data is wrong.
+
+    Example:
+        >>> from torchmultiset.pipeline.workers import config_of
+        >>> runs = {f"{name}/seed-0": config_of({"data": "pets.csv", "objective": name}) for name in ("multi", "rl")}
+        >>> result = sweep(runs, "runs/pets", workers=Workers(2))  # doctest: +SKIP
     """
     folder = Path(folder)
     for name in runs:
@@ -195,23 +196,11 @@ def sweep(
     # Data sets are built, and features of backbones computed, once and before the workers start.
     for config in {config.data: config for config in missing.values()}.values():
         prepare(config, progress=progress)
-    function, arguments = after or ("", {})
-    jobs = [
-        Job(
-            name,
-            str(Path.cwd()),
-            str(folder / name),
-            to_dict(config),
-            workers.threads_each,
-            tuple(command),
-            function,
-            arguments,
-        )
-        for name, config in missing.items()
-    ]
+    more = workers.threads_each, tuple(command), *(after or ("", {}))
+    jobs = [Job(name, str(Path.cwd()), str(folder / name), to_dict(config), *more) for name, config in missing.items()]
     failures, stopped = list[Failure](), list[str]()
     if jobs:
-        clock = _Clock({name: str(config.data.data) for name, config in missing.items()}, seconds)
+        clock = _Clock({name: config.data.data or "" for name, config in missing.items()}, seconds)
         with workers.crew() as crew:
             failures, stopped = _run(jobs, crew, folder, clock, watch, stop, every)
     finished = {
@@ -232,7 +221,7 @@ def stale(folder: Path, config: RunConfig) -> list[str]:
     if not is_finished(folder) and not (folder / CHECKPOINT).exists():
         return []  # no training would be lost
     before = read_record(folder).get("data", {})
-    return changed_settings(read_config(folder / CONFIG), config) + changed_data(before, config.data.data)
+    return changed_settings(read_config(folder / CONFIG), config) + changed_data(before, config.data.data or "")
 
 
 def changed_settings(before: Mapping[str, Any], config: RunConfig) -> list[str]:
@@ -242,12 +231,12 @@ def changed_settings(before: Mapping[str, Any], config: RunConfig) -> list[str]:
         before: Flat values of a run or record; a setting that is newer than it had its default.
         config: Config as it is now.
     """
-    now, before = translated(to_dict(config)), translated(before)
+    now, then = translated(to_dict(config)), translated(before)
     defaults = to_dict(RunConfig()) | FORMER
-    return differences({name: before.get(name, defaults[name]) for name in now}, now)
+    return differences({name: then.get(name, defaults[name]) for name in now}, now)
 
 
-def changed_data(before: Mapping[str, Any], data: str | Path | None) -> list[str]:
+def changed_data(before: Mapping[str, Any], data: str | Path) -> list[str]:
     """Return in words how the checksum of a data set has changed; empty if it is the same or the data is not there.
 
     Args:
@@ -255,7 +244,7 @@ def changed_data(before: Mapping[str, Any], data: str | Path | None) -> list[str
         data: Path of the data set.
     """
     try:
-        now = data_record(data or "")["sha256"]
+        now = data_record(data)["sha256"]
     except (OSError, StopIteration):
         return []
     then = before.get("sha256", now)
