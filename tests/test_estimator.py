@@ -225,7 +225,7 @@ def test_what_is_no_multiset_is_refused(y, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_size": 1}, "a multiset of 3 labels, but the predictor names at most 1"),
+        ({"max_size": 1}, "a multiset of 3 labels, but the predictor emits at most 1"),
         ({"stop": "fixed"}, "stop 'fixed' needs multisets of max_size, 3 labels, but one has 0: use"),
         ({"objective": "mutli"}, "objective must be one of"),
         ({"validation_fraction": 1.0}, "validation_fraction must be"),

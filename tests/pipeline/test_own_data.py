@@ -480,7 +480,7 @@ def test_targets_larger_than_the_predictor_can_name_are_refused(tmp_path):
     predictor = Predictor(MLPEncoder(1), LSTMPolicy(1, 128), ("x",), max_size=2)
     examples = Examples(np.zeros((2, 1), np.float32), np.array([[0, -1, -1], [0, 0, 0]]), ("x",))
     with pytest.raises(
-        ValueError, match="a multiset of 3 labels, but the predictor names at most 2: build it with max_size=3"
+        ValueError, match="a multiset of 3 labels, but the predictor emits at most 2: build it with max_size=3"
     ):
         fit(predictor, MultisetObjective(), examples, examples, OptimConfig(epochs=1), tmp_path)
     small = examples.subset([0])

@@ -294,7 +294,7 @@ def test_a_gradient_that_is_not_finite_stops_it_too(clip, tmp_path):
 def test_a_folder_with_a_run_is_refused_unless_it_is_resumed(tmp_path):
     fit(*task("plain", epochs=1), tmp_path, fabric=cpu())
     before = outcome(tmp_path)
-    with pytest.raises(FileExistsError, match="resume it, or take another folder"):
+    with pytest.raises(FileExistsError, match="resume it, or choose another folder"):
         fit(*task("plain", epochs=1), tmp_path, fabric=cpu())
     assert outcome(tmp_path) == before
 

@@ -1,4 +1,4 @@
-"""Training: the loop, its settings, and what a model predicts for a data set."""
+"""Training and evaluation of predictors: settings, training loop, predictions for a whole data set."""
 
 from torchmultiset.training.evaluation import Evaluation, evaluate
 from torchmultiset.training.loop import NotFiniteError, Progress, fit, local_fabric, make_fabric

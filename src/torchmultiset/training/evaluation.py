@@ -1,4 +1,4 @@
-"""What a predictor makes of a whole split."""
+"""Predictions for a whole split."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ __all__ = ["Evaluation", "evaluate"]
 
 
 class Evaluation(NamedTuple):
-    """Predictions for a whole split, in its order."""
+    """Predicted and true counts of a whole split, in the order of its examples."""
 
     counts: Int64[Tensor, "n c"]
+    """Predicted counts."""
     target: Int64[Tensor, "n c"]
+    """True counts."""
 
 
 def evaluate(
@@ -32,14 +34,14 @@ def evaluate(
     batch_size: int = 64,
     watch: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
-    """Predict a whole split, greedily.
+    """Predict the multisets of a whole split with the predictor's own decoding.
 
     Args:
-        predictor: What predicts, on the device where it is. On a CPU each core has batches of its own.
-        examples: The split.
-        batch_size: Examples at a time. With many, the memory of each batch is handed back to the system and asked for
-            again, which costs threads more than larger batches save.
-        watch: Called with the number of examples after each batch.
+        predictor: The model. It stays on its device; on a CPU, every core processes batches of its own.
+        examples: Examples of the split.
+        batch_size: Examples per batch. For large batches, memory is returned to the system and allocated again every
+            time, which slows the threads down by more than larger batches save.
+        watch: Called after each batch with its number of examples.
 
     Returns:
         Predicted and true counts (N, C), on the CPU.
@@ -62,7 +64,7 @@ def evaluate(
 
 
 def _in_threads(act: Callable[[np.ndarray], Tensor], batches: list[np.ndarray], threads: int) -> Iterator[Tensor]:
-    """What it makes of each batch, in their order; a batch is one thread's, which is faster than sharing each."""
+    """Yield the result for each batch, in order. Each thread takes whole batches: faster than sharing every batch."""
     if threads == 1 or len(batches) <= 1:
         yield from map(act, batches)
         return
@@ -71,4 +73,4 @@ def _in_threads(act: Callable[[np.ndarray], Tensor], batches: list[np.ndarray], 
         yield from pool.map(act, batches)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # part of it is not the thread's own
+        torch.set_num_threads(threads)  # part of the setting is global: the initializer changed it here, too

@@ -1,11 +1,11 @@
 """The training loop.
 
-Every random choice is drawn from (seed, epoch, step, process), and a checkpoint holds all the rest. So a run that was
-killed and resumed ends with the same weights, to the bit, as one that was not.
+All random numbers derive from (seed, epoch, step, process), and a checkpoint holds the rest of the state. A run that
+was killed and resumed therefore ends with bitwise the same weights as an uninterrupted one.
 
-With several processes each takes its part of every batch, and gradients are averaged so that the step is that of the
-whole batch. Batch normalisation is the exception: each process normalises over its own part, and the running averages
-that are kept are those of process 0.
+Each of several processes takes a part of every batch, and gradients are averaged such that a step equals that of the
+whole batch. Batch normalisation is the exception: each process normalises over its own part, and the running statistics
+of process 0 are saved.
 """
 
 from __future__ import annotations
@@ -54,42 +54,53 @@ class NotFiniteError(ValueError):
 
 @dataclass
 class Progress:
-    """Where a run is; what a checkpoint keeps apart from weights and optimiser."""
+    """State of a run, apart from weights and optimiser."""
 
     epoch: int = 0
-    """Epochs done."""
+    """Number of completed epochs."""
     step: int = 0
-    """Steps done in this epoch."""
+    """Number of completed steps of the current epoch."""
     loss: float = math.nan
-    """Of the last step."""
+    """Loss of the last step."""
     loss_sum: float = 0.0
-    """Of this epoch's steps."""
+    """Sum of the losses of the current epoch."""
     seconds: float = 0.0
-    """That this epoch's steps took."""
+    """Duration of the current epoch so far, without validation."""
     best_em: float = -1.0
-    """Exact match on the validation data of the epoch that is kept."""
+    """Exact match of the saved epoch on the validation data."""
     best_f1: float = -1.0
-    """F1 of the same epoch."""
+    """F1 of the saved epoch on the validation data."""
     since_best: int = 0
-    """Epochs since the one that is kept."""
+    """Number of epochs since the saved one."""
     history: list[dict[str, int | float]] = field(default_factory=list)
-    """A line for each epoch that is done."""
+    """One record per completed epoch: losses, validation scores and speed."""
 
     def seen(self, examples: int, batch_size: int) -> int:
-        """How many examples there were so far, if an epoch has as many as this."""
+        """Return the number of examples processed so far.
+
+        Args:
+            examples: Number of examples per epoch.
+            batch_size: Number of examples per step.
+        """
         return self.epoch * examples + min(self.step * batch_size, examples)
 
 
 def local_fabric() -> Fabric:
-    """One process on the CPU, or on the GPU if there is one: what `fit` uses unless it is told otherwise."""
+    """Return a Fabric with one process, on an NVIDIA GPU if available, else on the CPU: the default of `fit`."""
     return make_fabric(devices=1)
 
 
 def make_fabric(**settings: Any) -> Fabric:
-    """On NVIDIA's GPUs if there are any, else on the CPU: others have no double precision, which count heads need."""
+    """Return a Fabric on NVIDIA GPUs if available, else on the CPU.
+
+    Other accelerators are not used: they lack double precision, which count heads need.
+
+    Args:
+        settings: Arguments of Fabric.
+    """
     from lightning_fabric import Fabric
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # else each process announces itself
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides one start-up message per process
     return Fabric(accelerator="cuda" if torch.cuda.is_available() else "cpu", **settings)
 
 
@@ -107,29 +118,33 @@ def fit(
     save_every: int = 200,
     watch: Callable[[Progress], None] = lambda _: None,
 ) -> Progress:
-    """Train a predictor; the weights that were best on the validation data are saved in ``folder/best``.
+    """Train a predictor, and save the weights with the best validation score in ``folder/best``.
 
-    Ctrl-C ends it after the step at hand, with a checkpoint (and a `KeyboardInterrupt`); a second one ends it at once.
+    Ctrl-C finishes the current step, writes a checkpoint and raises `KeyboardInterrupt`; a second Ctrl-C interrupts
+    immediately.
 
     Args:
-        predictor: What is trained, in place; at the end it has the last weights, not the best.
-        objective: How to roll in, and which loss.
-        train: Examples to learn from; or a function that gives those of each epoch, from 0 on, as many each time.
-        validation: Examples whose exact match, after each epoch, chooses the best weights; the first of equals stays.
-            As long as no multiset is right, F1 chooses.
-        optim: How long, how fast.
-        folder: For checkpoint, best weights and `epochs.jsonl`; written by process 0.
-        seed: Of the order of the examples and of all sampling. PyTorch's own generator is set from it at each step.
-        resume: Go on from the checkpoint in the folder, if there is one. All else must be as it was.
-        fabric: Devices, precision and processes; launched by the caller. One process if None.
-        save_every: Steps between checkpoints; there is always one after an epoch.
-        watch: Called at the start, and after each step and each epoch, in each process.
+        predictor: Model to train in place. It ends with the weights of the last epoch, not of the best.
+        objective: Training objective.
+        train: Training examples; or a function from an epoch, starting at 0, to its training examples, always equally
+            many.
+        validation: Examples that select the best epoch. By default (``optim.select="em"``) it is the one with the
+            highest exact match, the earliest in case of a tie; while exact match is 0, the one with the highest F1.
+        optim: Optimiser settings.
+        folder: Folder for the checkpoint, the best weights and `epochs.jsonl`; written by process 0.
+        seed: Seed of the order of the examples and of all sampling. PyTorch's global generator is seeded from it at
+            every step.
+        resume: Resume from the checkpoint in the folder, if any. All other arguments must be the same as before.
+        fabric: Devices, precision and processes; launched by the caller. None: `local_fabric()`.
+        save_every: Number of steps between checkpoints; one is also written after every epoch.
+        watch: Called at the start and after every step and epoch, in every process.
 
     Returns:
-        Where the run is at its end.
+        State of the run at its end.
 
     Raises:
-        NotFiniteError: The loss or its gradient became infinite or NaN. The batch is in the folder.
+        FileExistsError: The folder holds a run, and `resume` is False.
+        NotFiniteError: The loss or its gradient became infinite or NaN. The batch is saved in the folder.
     """
     examples = _examples(train, 0, predictor)
     optim = optim.resolved(len(examples))
@@ -142,7 +157,7 @@ def fit(
     steps = math.ceil(len(examples) / optim.batch_size)
     schedule = _schedule(adam, optim, optim.epochs * steps)
     settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
-    del settings["precision"]  # the fabric's
+    del settings["precision"]  # set by the fabric; a run may be resumed in another one
     average = _Average(predictor, optim.ema) if optim.ema else None
     checkpoint = _Checkpoint(Path(folder), fabric, predictor, average, adam, schedule, settings)
     progress = checkpoint.load(resume=resume)
@@ -185,7 +200,7 @@ def fit(
 
 
 class _Training(nn.Module):
-    """A predictor and its objective as one module whose forward pass is the loss: several processes see one forward."""
+    """Module whose forward pass is the loss of a predictor: distributed training wraps exactly one forward pass."""
 
     def __init__(self, predictor: Predictor, objective: Objective) -> None:
         super().__init__()
@@ -196,14 +211,14 @@ class _Training(nn.Module):
 
 
 def _examples(train: Examples | Callable[[int], Examples], epoch: int, predictor: Predictor) -> Examples:
-    """The training examples of this epoch."""
+    """Return the training examples of an epoch, checked."""
     examples = train(epoch) if callable(train) else train
     _check_examples("train", examples, predictor)
     largest = int((examples.labels >= 0).sum(1).max())
     if largest > predictor.max_size:
         raise ValueError(
-            f"train holds a multiset of {largest} labels, but the predictor names at most {predictor.max_size}:"
-            f" build it with max_size={largest}, or leave such examples out"
+            f"train contains a multiset of {largest} labels, but the predictor emits at most {predictor.max_size}:"
+            f" build it with max_size={largest}, or remove such examples"
         )
     return examples
 
@@ -236,12 +251,12 @@ def _check_arguments(
 def _batches(
     train: Examples, size: int, seed: int, progress: Progress, fabric: Fabric
 ) -> Iterator[tuple[Batch, float]]:
-    """This process's part of each batch left in the epoch, and what its mean weighs in the mean over processes."""
+    """Yield this process's part of each remaining batch of the epoch, with its weight in the mean over processes."""
     order = np.random.default_rng([seed, progress.epoch]).permutation(len(train))
     for start in range(progress.step * size, len(train), size):
         together = order[start : start + size]
         mine = together[fabric.global_rank :: fabric.world_size]
-        # Nothing left for this process: it takes part all the same, since the others wait for it, but weighs nothing.
+        # A process without examples still takes part, with weight 0, because the others wait for it.
         batch: Batch = fabric.to_device(train.batch(mine if len(mine) else together[:1]))
         yield batch, len(mine) * fabric.world_size / len(together)
 
@@ -253,7 +268,7 @@ def _augmentation(optim: OptimConfig, max_size: int) -> Callable[[Batch, torch.G
 
 
 def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Return groups of parameters: an encoder may have learning rates of its own; vectors have no weight decay."""
+    """Return the parameter groups: a fine-tuned encoder has its own learning rates; vectors have no weight decay."""
     own = predictor.encoder.parameter_groups(lr) if isinstance(predictor.encoder, FinetunedBackbone) else []
     rates = {id(parameter): group["lr"] for group in own for parameter in group["params"]}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -265,7 +280,7 @@ def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[s
 
 
 class _Average(AveragedModel):
-    """Exponential moving average of weights and running statistics; the first steps count more than later ones."""
+    """Exponential moving average of weights and running statistics; its decay grows over the first steps."""
 
     def __init__(self, predictor: Predictor, decay: float) -> None:
         def average(averaged: Any, current: Any, number: Any) -> None:
@@ -278,9 +293,9 @@ class _Average(AveragedModel):
 
 
 def _generator(fabric: Fabric, *place: int) -> torch.Generator:
-    """A generator for the step at this place; PyTorch's own, which dropout uses, is set for it too."""
+    """Return the generator of a step, and seed PyTorch's global generator, which dropout uses."""
     own, ours = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
-    # On the CPU without a detour over devices that are not there, which takes longer than all the rest here.
+    # On the CPU, torch.manual_seed would also look for other devices, which takes longer than everything else here.
     (torch.default_generator if fabric.device.type == "cpu" else torch).manual_seed(int(own))
     return torch.Generator(fabric.device).manual_seed(int(ours))
 
@@ -288,19 +303,19 @@ def _generator(fabric: Fabric, *place: int) -> torch.Generator:
 def _schedule(adam: torch.optim.AdamW, optim: OptimConfig, steps: int) -> LRScheduler:
     if optim.schedule == "constant":
         return ConstantLR(adam, factor=1.0)
-    # Momentum stays: cycling it, as is the default, gains nothing here. A tenth of ten steps is no rise (and a division
-    # by zero), so a cycle has eleven at least.
+    # The default also cycles momentum, which gains nothing here. With ten steps or fewer, the rise over a tenth of them
+    # would divide by zero, so a cycle has at least eleven.
     peaks = [group["lr"] for group in adam.param_groups]
     return OneCycleLR(adam, max_lr=peaks, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
 
 
 def _has_scaler(fabric: Fabric) -> bool:
-    """Whether steps are scaled, for half precision: a fused Adam would not let the gradients be seen before."""
+    """Return whether gradients are scaled for half precision; a fused Adam would then hide the unscaled gradients."""
     return getattr(fabric.strategy.precision, "scaler", None) is not None
 
 
 def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
-    """Clip the gradient (0: do not), and give its norm; 0 with a scaler, which skips infinite ones by itself."""
+    """Clip the gradient (0: do not) and return its norm; 0 with a gradient scaler, which skips infinite gradients."""
     norm = fabric.clip_gradients(model, optimiser, max_norm=largest or math.inf, error_if_nonfinite=False)
     assert norm is not None
     return 0.0 if _has_scaler(fabric) else norm.item()
@@ -309,7 +324,7 @@ def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
 def _end_epoch(
     checkpoint: _Checkpoint, validation: Examples, progress: Progress, examples: int, select: Selection
 ) -> None:
-    """Validate, write the epoch's line, and save the weights if they are to be kept."""
+    """Validate, add the record of the epoch, and save the weights if they are the best so far."""
     predictor = checkpoint.validated
     em, mean_f1 = _validate(predictor, validation, checkpoint.fabric)
     progress.epoch += 1
@@ -333,7 +348,7 @@ def _end_epoch(
 
 
 def _better(select: Selection, now: tuple[float, float], best: tuple[float, float]) -> bool:
-    """Return whether exact match and F1 of this epoch replace the best so far; the first of equals stays."""
+    """Return whether (exact match, F1) of this epoch beats the best so far; a tie does not."""
     if select == "last":
         return True
     if select == "score":
@@ -342,9 +357,9 @@ def _better(select: Selection, now: tuple[float, float], best: tuple[float, floa
 
 
 def _validate(predictor: Predictor, validation: Examples, fabric: Fabric) -> tuple[float, float]:
-    """Mean exact match and F1 over all processes, each of which predicts its part."""
+    """Return mean exact match and F1; each process predicts a part of the examples."""
     for buffer in predictor.buffers():
-        buffer.copy_(fabric.broadcast(buffer.cpu()))  # all validate what process 0 would save
+        buffer.copy_(fabric.broadcast(buffer.cpu()))  # all processes validate what process 0 saves
     part = validation.subset(np.arange(fabric.global_rank, len(validation), fabric.world_size))
     counts, target = evaluate(predictor, part)
     sums = torch.stack([exact_match(counts, target).sum(), f1(counts, target).sum()])
@@ -360,7 +375,7 @@ def _over_processes(fabric: Fabric, values: Tensor, how: Literal["mean", "sum"])
 
 @dataclass
 class _Checkpoint:
-    """All that a run needs to go on."""
+    """Reads and writes the state from which a run can be resumed."""
 
     folder: Path
     fabric: Fabric
@@ -373,14 +388,14 @@ class _Checkpoint:
 
     @property
     def validated(self) -> Predictor:
-        """The predictor that is validated and saved: the average of the weights, if there is one."""
+        """Predictor that is validated and saved: the one with averaged weights, if they are averaged."""
         if self.average is None:
             return self.predictor
         assert isinstance(self.average.module, Predictor)
         return self.average.module
 
     def save(self, progress: Progress) -> None:
-        """Write the checkpoint and, first, the epochs it knows of."""
+        """Write `epochs.jsonl`, then the checkpoint."""
         if not self.fabric.is_global_zero:
             return
         lines = "".join(json.dumps(line) + "\n" for line in progress.history)
@@ -390,7 +405,7 @@ class _Checkpoint:
         write_whole(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
 
     def load(self, *, resume: bool) -> Progress:
-        """Where the run was, with everything set to how it was there; or a new one's start."""
+        """Restore the state of the run in the folder, or return that of a new run."""
         path = self.folder / CHECKPOINT
         state = None
         if self.fabric.is_global_zero:
@@ -400,10 +415,10 @@ class _Checkpoint:
         if state is None:
             return Progress()
         if not resume:
-            raise FileExistsError(f"there is a run in {self.folder} already: resume it, or take another folder")
+            raise FileExistsError(f"{self.folder} already contains a run: resume it, or choose another folder")
         for name, value in self.settings.items():
-            was = (asdict(OptimConfig()) | state["settings"])[name]  # what it did not know yet was as it is by default
-            check(value == was, name, f"{was!r}, as in the run in {self.folder} that is to be resumed", value)
+            was = (asdict(OptimConfig()) | state["settings"])[name]  # settings newer than the run have defaults
+            check(value == was, name, f"{was!r}, as in the run to be resumed in {self.folder}", value)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         return Progress(**state["progress"])
@@ -415,18 +430,19 @@ class _Checkpoint:
 
 
 class _Interruption:
-    """Ctrl-C, once it came."""
+    """Pending Ctrl-C."""
 
     waits = False
+    """Whether Ctrl-C was pressed."""
 
     def beside(self, loss: Tensor) -> Tensor:
-        """The loss, and whether it came: all processes are to stop after the same step."""
+        """Return the loss and the flag in one tensor: reduced together, they stop all processes after the same step."""
         return torch.stack([loss.detach(), loss.new_tensor(float(self.waits))])
 
 
 @contextmanager
 def _patience() -> Iterator[_Interruption]:
-    """Let Ctrl-C wait for the end of a step; a second one does not wait."""
+    """Defer Ctrl-C to the end of a step; a second Ctrl-C is not deferred."""
     interruption = _Interruption()
     before = signal.getsignal(signal.SIGINT)
 
@@ -434,7 +450,7 @@ def _patience() -> Iterator[_Interruption]:
         interruption.waits = True
         signal.signal(signal.SIGINT, before)
 
-    # Only Python's own handler is replaced, and only the main thread may do so.
+    # Only Python's default handler is replaced, and only the main thread may do so.
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield interruption
         return
@@ -446,19 +462,19 @@ def _patience() -> Iterator[_Interruption]:
 
 
 def _stop(fabric: Fabric) -> KeyboardInterrupt:
-    """For all processes at once: when one has gone the others are ended, and process 0 is to have saved before."""
+    """Wait for all processes: the first to exit terminates the others, and process 0 must have saved by then."""
     fabric.barrier()
     return KeyboardInterrupt()
 
 
 def _not_finite(checkpoint: _Checkpoint, batch: Batch, progress: Progress) -> NotFiniteError:
-    """Save the batch, of which each process has a part, and say what happened."""
+    """Save this process's part of the batch, and return the error to raise."""
     fabric, path = checkpoint.fabric, checkpoint.folder / BAD_BATCH
     if fabric.world_size > 1:
         path = path.with_stem(f"{path.stem}-{fabric.global_rank}")
     write_whole(path, lambda file: torch.save(batch._asdict(), file))
     what = f"the loss became {progress.loss}" if not math.isfinite(progress.loss) else "the gradient became infinite"
     return NotFiniteError(
-        f"{what} in epoch {progress.epoch + 1} at step {progress.step + 1}; the batch is in {path}."
+        f"{what} in epoch {progress.epoch + 1} at step {progress.step + 1}; the batch is saved in {path}."
         " Try a lower learning rate (lr), or clip the gradient (clip)"
     )
