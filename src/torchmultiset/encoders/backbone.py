@@ -17,8 +17,10 @@ from torchmultiset._files import file_sha256
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Backbone", "check_images", "load_weights", "normalised"]
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's red, green and blue values, by which most networks normalise images."""
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Mean of ImageNet's red, green and blue values, which most networks subtract from images."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Standard deviation of ImageNet's red, green and blue values, by which most networks divide images."""
 
 
 @final
