@@ -226,7 +226,7 @@ def test_what_is_no_multiset_is_refused(y, message):
     ("options", "message"),
     [
         ({"max_size": 1}, "a multiset of 3 labels, but the predictor emits at most 1"),
-        ({"stop": "fixed"}, "stop 'fixed' needs multisets of max_size, 3 labels, but one has 0: use"),
+        ({"stop": "fixed"}, "stop 'fixed' needs multisets of max_size = 3 labels, but one has 0: use"),
         ({"objective": "mutli"}, "objective must be one of"),
         ({"validation_fraction": 1.0}, "validation_fraction must be"),
         ({"epochs": -1}, "epochs must be at least 1"),

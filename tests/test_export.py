@@ -276,7 +276,7 @@ def test_what_cannot_be_exported_is_told_in_one_line():
 def test_a_predictor_that_does_not_say_what_it_reads_is_refused():
     predictor = made("lstm", "policy", steps=0)
     predictor.record = {}
-    with pytest.raises(ValueError, match="does not say what its inputs are like"):
+    with pytest.raises(ValueError, match="does not describe its inputs"):
         to_onnx(predictor)
 
 

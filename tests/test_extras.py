@@ -116,7 +116,7 @@ ALONE = {
         try:
             locate("hf://owner/name")
         except FileNotFoundError as error:
-            assert "hf://owner/name cannot be fetched" in str(error)
+            assert "hf://owner/name cannot be downloaded" in str(error)
         else:
             raise AssertionError("there is no such model")
     """,

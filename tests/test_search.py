@@ -352,7 +352,7 @@ def test_bad_input_is_named(without_shape_hook):
         predictor.log_probability(x, torch.zeros(4, C, dtype=torch.int64))
     one_step = Predictor(MLPEncoder(6, (8,)), OneStep(C, 8), ["ant", "bee", "cat"], max_size=MOST)
     for ask in (one_step.search, lambda x: one_step.log_probability(x, to_labels(torch.ones(5, C).long()))):
-        with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets: train with"):
+        with pytest.raises(ValueError, match="OneStep has no probabilities of multisets: train with"):
             ask(x.float())
     predictor.policy.select = None
     with pytest.raises(ValueError, match=r"policy must be an object with a method select\(state, index\)"):

@@ -127,7 +127,7 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
         ("runs/tiny --out taken.onnx", 1, "taken.onnx already exists: delete it, or choose another name"),
         ("runs/tiny --data none.npy", 1, "there is no file or folder none.npy"),
         ("runs/tiny --data wrong.npy", 1, "this model reads inputs of shape 5"),
-        ("silent", 1, "the model does not say what its inputs are like"),
+        ("silent", 1, "the model's record does not describe its inputs"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(run, there, tokens, code, message):

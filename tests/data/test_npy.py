@@ -131,7 +131,7 @@ def test_archives_and_empty_files_are_no_arrays(reader, tmp_path):
 def test_what_is_predicted_must_be_numbers(tmp_path, dtype):
     path = tmp_path / "numbers.npy"
     np.save(path, np.zeros((2, 4), dtype))
-    with pytest.raises(ValueError, match=r"numbers\.npy must hold an array of numbers, but holds"):
+    with pytest.raises(ValueError, match=r"numbers\.npy must contain an array of numbers, but contains"):
         predict(path)
 
 

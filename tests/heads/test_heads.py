@@ -257,7 +257,7 @@ def test_a_head_of_ones_own():
     x = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
     assert predictor.predict_labels(x) == [["ant", "bee", "bee"], []]
     assert predictor.explain(x).confidence.isnan().all()
-    with pytest.raises(ValueError, match="Coin gives no probabilities of multisets: train with an objective that does"):
+    with pytest.raises(ValueError, match="Coin has no probabilities of multisets: train with an objective that has"):
         predictor.belief(x)
 
 

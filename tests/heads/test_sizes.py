@@ -129,7 +129,7 @@ def test_heads_that_round_keep_to_the_sizes_too(head):
         ),
         (
             lambda: Predictor(nn.Identity(), CountTable(C, D, most=3, sizes=(1, 3)), ["a", "b"], max_size=3),
-            r"head must be built for sizes \(0, 3\), those of the predictor, but is \(1, 3\)",
+            r"head must be built for the predictor's sizes, \(0, 3\), but is \(1, 3\)",
         ),
     ],
 )

@@ -215,7 +215,7 @@ def test_an_objective_has_what_the_config_says():
 @pytest.mark.parametrize("name", WITHOUT_END)
 def test_end_is_refused_where_it_has_no_meaning(name):
     why = r"one-shot head, which emits no END" if name in AT_ONCE else r"unclear.*section 5\.2"
-    reason = rf"stop 'end' does not go with objective '{name}'.*{why}.*Use stop 'policy'"
+    reason = rf"stop 'end' cannot be used with objective '{name}'.*{why}.*Use stop 'policy'"
     with pytest.raises(ValueError, match=reason):
         build(stop="end", objective=name)
     with pytest.raises(ValueError, match=reason):
@@ -231,7 +231,10 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ({"shape": VECTOR, "encoder": "conv"}, r"encoder must be 'mlp' for inputs of shape \(7,\)"),
         ({"shape": IMAGE, "encoder": "mlp"}, r"encoder must be 'conv' for inputs of shape \(1, 44, 44\)"),
         ({"shape": (3, 4)}, r"encoder must be"),
-        ({"shape": (512,), "backbone": "resnet34"}, r"shape must be \(512, h, w\), as the features of resnet34 are"),
+        (
+            {"shape": (512,), "backbone": "resnet34"},
+            r"shape must be \(512, h, w\), the shape of the features of resnet34",
+        ),
         ({"shape": (6, 2, 2), "backbone": "resnet34"}, r"shape must be \(512, h, w\)"),
         (
             {"shape": (512, 2, 2), "backbone": "resnet34", "encoder": "conv"},
@@ -248,7 +251,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ),
         (
             {"objective": "counts", "count_head": "cells"},
-            "count_head must be 'table', 'poisson' or 'regression' for inputs without space, but is 'cells'",
+            "count_head must be 'table', 'poisson' or 'regression' for vectors, but is 'cells'",
         ),
         (
             {"shape": IMAGE, "objective": "counts", "max_size": 60},

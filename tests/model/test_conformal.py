@@ -202,7 +202,7 @@ def test_other_candidates_than_those_of_the_calibration_are_refused():
 def test_what_cannot_be_calibrated_is_refused():
     torch.manual_seed(0)
     without = Predictor(MLPEncoder(3, (8,)), OneStep(3, memory=8), CLASSES, max_size=3)
-    with pytest.raises(ValueError, match="gives no probabilities of multisets"):
+    with pytest.raises(ValueError, match="has no probabilities of multisets"):
         Conformal.calibrate(without, vectors(5))
     with pytest.raises(ValueError, match="examples must be at least one calibration example"):
         Conformal.calibrate(head(), vectors(5).subset([]))

@@ -29,9 +29,9 @@ def test_a_model_that_was_fetched_is_opened_by_its_address():
     predictor = Predictor.load("hf://ann/digits")
     images = torch.randint(0, 256, (2, 1, 100, 100), dtype=torch.uint8)
     assert predictor.predict(images).equal(Predictor.load("mnist-multi-4").predict(images))
-    with pytest.raises(FileNotFoundError, match="hf://ann/cats cannot be fetched"):
+    with pytest.raises(FileNotFoundError, match="hf://ann/cats cannot be downloaded"):
         locate("hf://ann/cats")
-    with pytest.raises(ValueError, match="write hf://owner/name"):
+    with pytest.raises(ValueError, match="use hf://owner/name"):
         locate("hf://a b/c/d")
 
 

@@ -69,7 +69,7 @@ def test_greedy_and_stochastic_follow_the_policy():
 @pytest.mark.parametrize("kind", [OneStepObjective, CountsObjective, HungarianObjective, PowerObjective])
 def test_an_objective_of_heads_needs_a_head(kind):
     predictor, _ = build("policy")
-    with pytest.raises(ValueError, match="LSTMPolicy is a policy, and not a one-shot head: train a policy with"):
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy, not a one-shot head: train a policy with"):
         carry_out(kind(), predictor, draw(5))
 
 
@@ -149,12 +149,12 @@ def test_area_and_place_are_those_of_each_object_and_not_of_its_class(monkeypatc
 
 @pytest.mark.parametrize(("rank", "needs"), [("area", "areas"), ("spatial", "boxes")])
 def test_a_rank_that_the_data_cannot_give_is_refused(rank, needs):
-    with pytest.raises(ValueError, match=rf"rank '{rank}' needs {needs}, which this data has not; use 'random'"):
+    with pytest.raises(ValueError, match=rf"rank '{rank}' needs {needs}, which this data does not have: use 'random'"):
         SequenceObjective(rank=rank).order(draw(5), torch.Generator(), num_classes=C)
 
 
 def test_the_spatial_rank_of_vectors_needs_a_height():
-    with pytest.raises(ValueError, match="rank 'spatial' needs the height of the pictures"):
+    with pytest.raises(ValueError, match="rank 'spatial' needs the image height"):
         SequenceObjective(rank="spatial").order(draw(5, found=True), torch.Generator(), num_classes=C)
 
 
@@ -177,7 +177,7 @@ def test_a_multiset_that_is_too_large_is_refused_and_padding_is_not(stop):
     wide = batch._replace(labels=torch.nn.functional.pad(batch.labels, (0, 2), value=-1))
     assert torch.equal(carry_out(objective, predictor, wide)[1], carry_out(objective, predictor, batch)[1])
     wide.labels[4, MOST] = 1
-    message = f"a multiset of this batch has {MOST + 1} labels, but the predictor is made for {MOST} .* larger max_size"
+    message = f"of this batch has {MOST + 1} labels, but the predictor emits at most {MOST}: .* max_size={MOST + 1}"
     with pytest.raises(ValueError, match=message):
         carry_out(objective, predictor, wide)
 

@@ -372,15 +372,15 @@ def test_a_predictor_says_what_it_cannot_do():
     policy = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(C, 16), CLASSES, max_size=MOST)
     head = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST)
     x = torch.rand(2, 7)
-    with pytest.raises(ValueError, match="LSTMPolicy is a policy and gives no distribution in closed form"):
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy, which has no distribution in closed form"):
         policy.belief(x)
-    with pytest.raises(ValueError, match="LSTMPolicy is a policy, and not a one-shot head"):
+    with pytest.raises(ValueError, match="LSTMPolicy is a policy, not a one-shot head"):
         policy.scores(x)
     with pytest.raises(ValueError, match="OneStep is a one-shot head, which emits no labels one after another"):
         head.rollout(x, greedy)
-    with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets"):
+    with pytest.raises(ValueError, match="OneStep has no probabilities of multisets"):
         head.search(x)
-    with pytest.raises(ValueError, match="OneStep gives no probabilities of multisets"):
+    with pytest.raises(ValueError, match="OneStep has no probabilities of multisets"):
         head.explain(x, best=2)
 
 
@@ -556,7 +556,7 @@ def test_a_policy_that_does_not_tell_its_numbers_is_refused():
     policy = Scripted(C)
     policy.num_classes = None
     with pytest.raises(
-        TypeError, match="policy must have a whole number `num_classes`, see Policy, but Scripted has none"
+        TypeError, match=r"policy must have an integer attribute `num_classes` \(see Policy\), but Scripted has none"
     ):
         Predictor(nn.Identity(), policy, CLASSES, max_size=MOST)
 

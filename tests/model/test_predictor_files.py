@@ -328,7 +328,7 @@ def test_the_same_predictor_makes_the_same_files(tmp_path):
 def test_a_record_that_is_not_json_is_refused_before_anything_is_touched(tmp_path, record):
     old, x = small(0), torch.randn(50, 7)
     old.save(tmp_path)
-    with pytest.raises(ValueError, match="record must be something that JSON can hold"):
+    with pytest.raises(ValueError, match="record must be serialisable as JSON"):
         small(1).save(tmp_path, record=record)
     assert same(Predictor.load(tmp_path), old, x)
     with pytest.raises(ValueError, match="record must be"):
@@ -494,10 +494,10 @@ def test_loading_unpickles_nothing(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"^record must be something that JSON can hold"):
+    with pytest.raises(ValueError, match=r"^record must be serialisable as JSON"):
         small().save(tmp_path, record={"loss": float("nan")})
     strange = small()
     strange.policy.arguments["hidden"] = {8}
-    with pytest.raises(ValueError, match=r"^what modules are made with must be something that JSON can hold"):
+    with pytest.raises(ValueError, match=r"^the arguments of the modules must be serialisable as JSON"):
         strange.save(tmp_path)
     assert not [*tmp_path.iterdir()]

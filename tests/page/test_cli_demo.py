@@ -90,7 +90,7 @@ def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, t
         "begun": "has no model yet: it is not finished",
         "empty": "predictor.json is missing",
         "other": "do not fit this encoder and policy",
-        "silent": "the model does not say what its inputs are like",
+        "silent": "the model's record does not describe its inputs",
         "strange": "negative dimension",
         "vectors": "it reads inputs of shape 7, not images",
     }

@@ -414,7 +414,7 @@ def test_models_that_the_page_cannot_use(tmp_path):
     with pytest.raises(ValueError, match="reads inputs of shape 7, not images"):
         PageModel.open(save(vectors, tmp_path / "vectors", (7,)))
     predictor("fixed").save(tmp_path / "silent")
-    with pytest.raises(ValueError, match="silent: the model does not say what its inputs are like"):
+    with pytest.raises(ValueError, match="silent: the model's record does not describe its inputs"):
         PageModel.open(str(tmp_path / "silent"))
     with pytest.raises(FileNotFoundError, match="there is no model"):
         PageModel.open("no-such-model")

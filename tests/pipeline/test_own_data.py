@@ -281,7 +281,7 @@ def test_a_model_that_knows_no_columns_refuses_texts_and_empty_cells(run, tmp_pa
     (tmp_path / "texts.csv").write_text("a\nred\nblue\nred\n")
     code, _, err = run("predict", "runs/pets", "texts.csv")
     assert (code, err) == (
-        1, "multiset: this model was trained on numbers alone, but texts.csv has texts or empty cells\n",
+        1, "multiset: this model was trained on numbers only, but texts.csv has text or empty cells\n",
     )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""The whole model, its objectives, and how it is built, saved and loaded."""
+"""Predictors and their training objectives: construction, saving and loading."""

@@ -1,4 +1,4 @@
-"""Builds predictors and objectives from settings."""
+"""Construction of predictors and objectives from settings."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def build_predictor(
     strides: Sequence[int] = (32,),
     finetune: Trainable = "none",
 ) -> Predictor:
-    """A new predictor.
+    """Build a predictor with new weights.
 
     Args:
         model: Settings of the network. A policy must not be set for an objective that trains a one-shot head, nor an
             encoder with a backbone.
-        objective: Training objective: REINFORCE needs a baseline, some need a one-shot head.
-        shape: Of one input: (channels, H, W) or (features,); with a backbone, of its features.
+        objective: Training objective, which determines the heads: REINFORCE needs a value head, others a one-shot head.
+        shape: Shape of one input, (channels, H, W) or (features,); with a backbone, shape of its features.
         classes: Names of the classes.
         max_size: Size of the largest multiset.
-        stop: How a multiset ends.
+        stop: Stopping mechanism.
         min_size: Size of the smallest multiset; None: 0, or `max_size` if the size is fixed.
         backbone: Backbone whose features are the inputs, if any.
         fingerprint: Fingerprint of that backbone, if it is known.
-        strides: Strides of the backbone's map.
+        strides: Strides of the backbone's feature maps.
         finetune: Stages of the backbone that are trained; the inputs are then images, not features.
 
     Example:
@@ -88,20 +88,20 @@ def build_predictor(
 
 
 def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
-    """Let a new predictor begin with the weights of another, where they mean the same.
+    """Initialise a predictor with the weights of another model, where they have the same meaning.
 
-    Those of the encoder must fit. Those of the policy and the heads are taken if both name the same classes in the same
-    order, each if it fits.
+    The encoders must match. Weights of the policy or head are copied if both models have the same classes in the same
+    order, and if their shapes match.
 
     Args:
-        predictor: Is changed.
-        model: Whose weights to take.
+        predictor: Predictor to initialise, in place.
+        model: Model to copy weights from.
 
     Returns:
-        Names of the weights that stay as they are.
+        Names of the weights that were not copied.
 
     Raises:
-        ValueError: The encoders are not of the same make.
+        ValueError: The encoders have different architectures.
     """
     own, given = predictor.state_dict(), model.state_dict()
     same = predictor.classes == model.classes
@@ -114,8 +114,8 @@ def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
     if reads:
         shapes = " and ".join(str(tuple(each[reads[0]].shape)) if reads[0] in each else "none" for each in (given, own))
         raise ValueError(
-            f"the weights to begin with (start_from) are of another encoder: {reads[0]}, there and here, has {shapes}."
-            " Choose the same inputs, channels or units and norm, or leave out start_from"
+            f"the model to start from (start_from) has another encoder: the shapes of {reads[0]}, there and here, are"
+            f" {shapes}. Use the same inputs, channels or units and norm, or leave out start_from"
         )
     predictor.load_state_dict(fitting, strict=False)
     return tuple(name for name in own if name not in fitting)
@@ -147,21 +147,21 @@ def resolve_kinds(
 
 
 def resolve_stop(stop: Stop | None, least: int, max_size: int) -> Stop:
-    """Choose how a multiset ends, if it is not set: "fixed" if all multisets have `max_size` labels, else "policy".
+    """Choose a stopping mechanism if none is set: "fixed" if all multisets have `max_size` labels, else "policy".
 
     Args:
-        stop: The setting.
-        least: Size of the smallest multiset.
-        max_size: Size of the largest that can be predicted.
+        stop: Stopping mechanism, or None.
+        least: Size of the smallest multiset in the data.
+        max_size: Size of the largest multiset that can be predicted.
 
     Raises:
-        ValueError: It is "fixed", but sizes differ.
+        ValueError: `stop` is "fixed", but sizes differ.
     """
     if stop is None:
         return "fixed" if least == max_size else "policy"
     if stop == "fixed" and least < max_size:
         raise ValueError(
-            f"stop 'fixed' needs multisets of max_size, {max_size} labels, but one has {least}: use 'policy' or 'end'"
+            f"stop 'fixed' needs multisets of max_size = {max_size} labels, but one has {least}: use 'policy' or 'end'"
         )
     return stop
 
@@ -169,13 +169,13 @@ def resolve_stop(stop: Stop | None, least: int, max_size: int) -> Stop:
 def build_objective(
     objective: ObjectiveConfig, predictor: Predictor, *, seed: int, height: int | float | None = None
 ) -> Objective:
-    """The objective of that name, for a predictor that was built for it.
+    """Build the training objective of a predictor.
 
     Args:
-        objective: Which, and its weights.
-        predictor: What is to be trained.
-        seed: For the random rank function.
-        height: Of the pictures in pixels, for the spatial rank function; needed if the inputs are their features.
+        objective: Name and settings of the objective.
+        predictor: Predictor to train, which was built for this objective.
+        seed: Seed of the random rank function.
+        height: Height of the images in pixels, for the spatial rank function; required if the inputs are features.
     """
     check_together(objective, predictor.stop)
     made: Objective = objective.kind.from_settings(vars(objective), seed=seed, height=height)
@@ -184,18 +184,18 @@ def build_objective(
 
 
 def check_together(objective: ObjectiveConfig, stop: str) -> None:
-    """Raise a ValueError if this objective does not go with this way to stop."""
+    """Raise a ValueError if an objective cannot be used with a stopping mechanism."""
     kind = objective.kind
     if stop != "end":
         return
     if kind.one_shot:
         raise ValueError(
-            f"stop 'end' does not go with objective {objective.objective!r}: it trains a one-shot head, which emits no"
-            " END. Use stop 'policy'"
+            f"stop 'end' cannot be used with objective {objective.objective!r}: it trains a one-shot head, which emits"
+            " no END. Use stop 'policy'"
         )
     if kind.no_end:
         raise ValueError(
-            f"stop 'end' does not go with objective {objective.objective!r}: {kind.no_end}. Use stop 'policy'"
+            f"stop 'end' cannot be used with objective {objective.objective!r}: {kind.no_end}. Use stop 'policy'"
         )
 
 
@@ -225,7 +225,7 @@ def _encoder(
             backbone, width=model.units[-1], fingerprint=fingerprint, strides=tuple(strides), channels=shape[0]
         )
         fits = len(shape) == 3 and shape[0] == encoder.channels
-        check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
+        check(fits, "shape", f"({encoder.channels}, h, w), the shape of the features of {backbone}", shape)
         return encoder, (model.units[-1], *shape[1:])
     if model.encoder == "mlp":
         check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", model.encoder)
@@ -233,7 +233,7 @@ def _encoder(
     check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", model.encoder)
     tower = ConvEncoder(shape[0], model.channels or CHANNELS, norm=None if model.norm == "none" else "batch")
     memory = tower.memory_shape(shape[1], shape[2])
-    one = f"'none' where images of {shape[1]}x{shape[2]} pixels leave a map of one place, or channels fewer"
+    one = f"'none', or channels fewer: images of {shape[1]}x{shape[2]} pixels result in a feature map of one position"
     check(model.norm == "none" or memory[1] * memory[2] > 1, "norm", one, model.norm)
     return tower, memory
 
@@ -243,7 +243,7 @@ def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn
     spatial, kind = len(memory) == 3, model.policy
     pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
     if kind == "conv-lstm":
-        check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for inputs without space", kind)
+        check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for vectors", kind)
         channels, height, width = memory
         norm: Literal["layer"] | None = None if model.policy_norm == "none" else "layer"
         shape = (channels, height, width)
@@ -271,7 +271,7 @@ def _head(
     pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
     if name == "one-step":
         return OneStep(num_classes, features, **pooled)
-    # Twice the channels and a layer more, for the four gates that a ConvLSTM has in their place.
+    # Twice the channels and one layer more make up for the four gates of a ConvLSTM.
     width, layers = 2 * model.hidden, model.layers + 1
     if name == "hungarian":
         places = memory[1] * memory[2] if spatial else 1
@@ -285,7 +285,7 @@ def _head(
     kind: Any = COUNT_HEADS[head]
     if kind is CellCounts:
         others = "'table', 'poisson' or 'regression'"
-        check(spatial, "count_head", f"{others} for inputs without space", head)
+        check(spatial, "count_head", f"{others} for vectors", head)
         number = memory[1] * memory[2]
         few = f"{others} for multisets of up to {max_size} labels: a map of {number} cells cannot count as many"
         check(number >= max_size, "count_head", few, head)

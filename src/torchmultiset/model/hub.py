@@ -1,4 +1,4 @@
-"""Predictors on the Hugging Face Hub: a repository there is the folder of a predictor, model card included."""
+"""Download from and upload to the Hugging Face Hub: a repository is a predictor's folder, including the model card."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _FILES = ["predictor.json", "weights-*.safetensors", "README.md"]
 
 
 def pull(address: str) -> Path:
-    """Fetch a model, or find it among those that were fetched before.
+    """Download a model, or find it in the local cache.
 
     Args:
         address: ``hf://owner/name``, or ``hf://owner/name@revision``.
 
     Returns:
-        A folder for `Predictor.load`, which executes nothing in it.
+        Folder of the predictor, for `Predictor.load`.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -26,21 +26,21 @@ def pull(address: str) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FILES))
     except HFValidationError as error:
-        raise ValueError(f"{address} is no address of a model: write hf://owner/name") from error
+        raise ValueError(f"{address} is not a valid address of a model: use hf://owner/name") from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise FileNotFoundError(f"{address} cannot be fetched: {str(error).splitlines()[0]}") from error
+        raise FileNotFoundError(f"{address} cannot be downloaded: {str(error).splitlines()[0]}") from error
 
 
 def push(folder: str | Path, name: str, *, private: bool = False) -> str:
-    """Put a predictor on the hub, as whoever is logged in there (``hf auth login``).
+    """Upload a predictor to the hub as the user who is logged in (``hf auth login``).
 
     Args:
-        folder: Where `Predictor.save` wrote it.
-        name: ``owner/name`` of the repository, which is made if need be.
-        private: Whether only its owner sees a repository that is made.
+        folder: Folder that `Predictor.save` wrote.
+        name: ``owner/name`` of the repository, which is created if necessary.
+        private: Whether a new repository is visible to its owner only.
 
     Returns:
-        Its address in a browser.
+        URL of the repository.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
@@ -52,7 +52,7 @@ def push(folder: str | Path, name: str, *, private: bool = False) -> str:
         address = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=_FILES)
     except HFValidationError as error:
-        raise ValueError(f"{name!r} is no name of a repository: write owner/name") from error
+        raise ValueError(f"{name!r} is not a valid name of a repository: use owner/name") from error
     except (HfHubHTTPError, LocalTokenNotFoundError) as error:
-        raise OSError(f"the hub refuses {name}: {str(error).splitlines()[0]}") from error
+        raise OSError(f"the upload to {name} failed: {str(error).splitlines()[0]}") from error
     return str(address)

@@ -1,4 +1,4 @@
-"""Models with a head, which gives the whole multiset at once."""
+"""Models with a one-shot head, which outputs the whole multiset in one pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["OneShotPredictor"]
 
 
 class OneShotPredictor(Predictor):
-    """An encoder and a `OneShotHead`. For the arguments see `Predictor`.
+    """Predictor with an encoder and a `OneShotHead`. `Predictor` documents the arguments.
 
     Example:
         >>> from torchmultiset.encoders import MLPEncoder
@@ -38,18 +38,18 @@ class OneShotPredictor(Predictor):
         check(not baseline, "baseline", "False for a one-shot head, which REINFORCE cannot train", baseline)
         assert isinstance(module, OneShotHead)
         for_sizes = getattr(module, "sizes", None)
-        what = f"built for sizes {self.sizes}, those of the predictor"
+        what = f"built for the predictor's sizes, {self.sizes}"
         check(for_sizes is None or tuple(for_sizes) == self.sizes, "head", what, for_sizes)
         self.head = module
         self.probabilistic = module.probabilistic
 
     @property
     def module(self) -> nn.Module:
-        """Its head."""
+        """Head of the model."""
         return self.head
 
     def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:
-        """The head's scores, in the shape that its loss reads.
+        """Compute the scores of the head, in the shape that its loss expects.
 
         Args:
             x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
@@ -58,11 +58,11 @@ class OneShotPredictor(Predictor):
         return scores
 
     def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:
-        """Scores of the head, for training."""
+        """Compute the scores of the head for training."""
         return self.forward(x)
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
-        """Predict, with the distribution of each class's count, but no confidence."""
+        """Return the prediction, with the distribution of the count of each class but without confidence."""
         return self._explained(self.forward(x))
 
     def _explained(self, scores: Tensor) -> Prediction:
@@ -87,7 +87,7 @@ class OneShotPredictor(Predictor):
 
     @torch.no_grad()
     def belief(self, x: Shaped[Tensor, "b ..."]) -> Belief:
-        """The distribution over multisets; see `Predictor.belief`."""
+        """Return the distribution over multisets; see `Predictor.belief`."""
         self._refuse(not self.probabilistic)
         with self.evaluating():
             return self.head.believe(self.forward(x), *self.sizes)
@@ -99,15 +99,15 @@ class OneShotPredictor(Predictor):
         *,
         beam: int = 32,  # noqa: ARG002
     ) -> Float64[Tensor, " b"]:
-        """Log-probability of a multiset of each input; exact."""
+        """Return the exact log-probability of one multiset per input."""
         return self.belief(x).log_probability(counts)
 
     def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:  # noqa: ARG002
-        """The k most probable multisets; exact."""
+        """Return the k most probable multisets; exact."""
         return self.belief(x).ranked(k)
 
     def exact_beam(self, size: int) -> int:  # noqa: ARG002
-        """Always 1: a head does not search."""
+        """Return 1: a head does not search."""
         return 1
 
     def count_probabilities(
@@ -117,11 +117,11 @@ class OneShotPredictor(Predictor):
         samples: int,  # noqa: ARG002
         generator: torch.Generator,  # noqa: ARG002
     ) -> Float64[Tensor, "b c m"]:
-        """How probable each count of each class is; exact."""
+        """Return the exact probability of each count of each class."""
         return self.belief(x).count_probabilities()
 
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
-        """Counts and probabilities."""
+        """Return counts and probabilities."""
         scores = self.forward(x)
         return {
             "counts": self._counts(scores),
@@ -129,7 +129,7 @@ class OneShotPredictor(Predictor):
         }
 
     def _counts(self, scores: Tensor) -> Int64[Tensor, "b c"]:
-        """Return the most probable multisets if it searches, else what the head predicts by its own rule."""
+        """Return the most probable multisets with ``decoding="search"``, else the head's own prediction."""
         if self.decoding == "search":
             return self.head.believe(scores, *self.sizes).best()
         return self.head.counts(scores, *self.sizes)
@@ -138,9 +138,9 @@ class OneShotPredictor(Predictor):
         return {"head": describe(self.head, HEADS.classes)}
 
     def _refuse(self, wanted: bool) -> None:
-        """Raise if probabilities are wanted that the head does not have."""
+        """Raise an error if probabilities are wanted, which the head does not have."""
         if wanted:
             raise ValueError(
-                f"{self.kind} gives no probabilities of multisets: train with an objective that does, such as 'multi'"
+                f"{self.kind} has no probabilities of multisets: train with an objective that has them, such as 'multi'"
                 " or 'counts'"
             )

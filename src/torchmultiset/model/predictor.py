@@ -1,8 +1,8 @@
-"""The interface of all models: `Predictor`, and what it says about its predictions.
+"""`Predictor`, the common interface of all models.
 
-There are two kinds. `SequentialPredictor` has a policy, which emits one label after another; `OneShotPredictor` has a
-head, which gives a distribution over whole multisets. ``Predictor(encoder, policy_or_head, ...)`` and `Predictor.load`
-make the right one, and everything else uses the methods below.
+There are two kinds. `SequentialPredictor` has a policy, which emits one label at a time; `OneShotPredictor` has a head,
+which outputs a distribution over whole multisets. ``Predictor(encoder, policy_or_head, ...)`` and `Predictor.load`
+create the right kind, and all other code uses only the methods of `Predictor`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from torchmultiset.rollout import Choose
 __all__ = ["BEAM", "Decoding", "Predictor", "Stop", "read_description"]
 
 Decoding: TypeAlias = Literal["greedy", "search"]
-"""How a multiset is predicted: step by step (a head: by its own rule), or as the most probable one that is found."""
+"""Decoding method: greedy (a head: by its own rule), or a search for the most probable multiset."""
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
-"""How a multiset ends: at a fixed size, where a stop head decides, or with an END class."""
+"""Stopping mechanism: a fixed size, a stop head, or an END class."""
 
 BEAM = 8
-"""Prefixes that a search follows by default: the orders of up to three labels are all followed. More take long on a CPU
-where multisets have ten labels."""
+"""Default beam width of a search. It covers all orders of up to three labels; a wider beam is slow on a CPU for
+multisets of ten labels."""
 
 _PAIRS = "train a policy with an objective such as 'multi', and a head with its own, such as 'counts' for a count head"
 
@@ -53,14 +53,14 @@ class Predictor(nn.Module):
         classes: Names of the classes, C of them.
         max_size: Size of the largest multiset. No prediction is larger.
         stop: ``"fixed"``: all multisets have `max_size` labels. ``"policy"``: a stop head decides when to stop.
-            ``"end"``: the policy emits END. A head has neither: ``"policy"`` leaves the size to it.
-        baseline: Whether there is a value head, for REINFORCE.
-        min_size: Size of the smallest multiset. No prediction is smaller: a policy cannot stop before so many labels,
-            in training or prediction, and a head gives smaller multisets no probability. None: 0, or `max_size` with
-            ``stop="fixed"``.
-        decoding: ``"greedy"``: a policy emits the most probable label at each step, a head predicts by its own rule,
-            such as the class of each slot. ``"search"``: the most probable multiset, exactly for a head, by a beam
-            search for a policy. It can be changed later, and is saved.
+            ``"end"``: the policy emits END. A one-shot head has neither; with ``"policy"`` it predicts the size itself.
+        baseline: Whether to add a value head, for REINFORCE.
+        min_size: Size of the smallest multiset. No prediction is smaller: a policy cannot stop before it has emitted
+            that many labels, in training or prediction, and a head assigns probability 0 to smaller multisets. None: 0,
+            or `max_size` with ``stop="fixed"``.
+        decoding: ``"greedy"``: a policy emits the most probable label at each step, and a head predicts by its own
+            rule, such as the most probable class of each slot. ``"search"``: the most probable multiset, exact for a
+            head and found by beam search for a policy. The attribute can be changed later, and is saved.
 
     Example:
         >>> from torchmultiset.encoders import MLPEncoder
@@ -72,10 +72,10 @@ class Predictor(nn.Module):
     """
 
     probabilistic: bool
-    """Whether it knows how probable a multiset is."""
+    """Whether the model assigns probabilities to multisets."""
 
     def __new__(cls, _encoder: Any = None, module: Any = None, *_: Any, **__: Any) -> Predictor:
-        """Choose the kind of predictor by the module that is given."""
+        """Choose the kind of predictor by the type of the module."""
         if cls is Predictor:
             from torchmultiset.model.one_shot import OneShotPredictor
             from torchmultiset.model.sequential import SequentialPredictor
@@ -112,13 +112,13 @@ class Predictor(nn.Module):
         one = f"max_size = {max_size} or None with stop 'fixed'"
         check(stop != "fixed" or self.min_size == max_size, "min_size", one, min_size)
         self.record: dict[str, Any] = {}
-        """What was saved with it."""
+        """Additional data saved with the model, such as its config and scores."""
         self._add(module, baseline)
         self.decoding = decoding
 
     @property
     def decoding(self) -> Decoding:
-        """How a multiset is predicted: ``"greedy"`` or ``"search"``."""
+        """Decoding method, ``"greedy"`` or ``"search"``."""
         return self._decoding
 
     @decoding.setter
@@ -129,151 +129,154 @@ class Predictor(nn.Module):
         self._decoding: Decoding = value
 
     def _add(self, module: nn.Module, baseline: bool) -> None:
-        """Take the policy or the head, and make what goes with it."""
+        """Register the policy or head, and create its stop and value heads."""
         raise NotImplementedError
 
     @property
     def module(self) -> nn.Module:
-        """Its policy or head."""
+        """Policy or head of the model."""
         raise NotImplementedError
 
     @property
     def kind(self) -> str:
-        """Name of the class of its policy or head."""
+        """Class name of the policy or head."""
         return type(self.module).__name__
 
     @property
     def steps(self) -> int:
-        """Length of a rollout of the policy; 0 for a head, which takes no steps."""
+        """Number of steps of a rollout; 0 for a one-shot head."""
         return 0
 
     @property
     def end(self) -> bool:
-        """Whether a policy has an END class, with label C."""
+        """Whether the policy has an END class, with label C."""
         return self.stop == "end"
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Sizes of the smallest and of the largest multiset that can be predicted."""
+        """Sizes of the smallest and the largest multiset that can be predicted."""
         return self.min_size, self.max_size
 
     def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:  # noqa: ARG002
-        """Execute the policy, for training; see `SequentialPredictor.forward`.
+        """Roll out the policy for training; see `SequentialPredictor.rollout`.
 
         Raises:
-            ValueError: The model has a head.
+            ValueError: The model has a one-shot head.
         """
         raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
     def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:  # noqa: ARG002
-        """Scores of a policy where these labels have been emitted; see `SequentialPredictor.at`."""
+        """Compute the policy's scores after the given labels; see `SequentialPredictor.at`."""
         raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
     def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:  # noqa: ARG002
-        """Scores of the head, for training; see `OneShotPredictor.forward`.
+        """Compute the scores of the head for training; see `OneShotPredictor.forward`.
 
         Raises:
             ValueError: The model has a policy.
         """
-        raise ValueError(f"{self.kind} is a policy, and not a one-shot head: {_PAIRS}")
+        raise ValueError(f"{self.kind} is a policy, not a one-shot head: {_PAIRS}")
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
-        """Predict, and say how: everything that one pass gives, but no confidence. Gradients flow."""
+        """Return the prediction of one forward pass, without confidence. It is differentiable."""
         raise NotImplementedError
 
     def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:
-        """`decode`, with confidence, and the k most probable multisets if k > 0; the input is encoded once."""
+        """Decode with confidence, and search for the k most probable multisets if k > 0; inputs are encoded once."""
         raise NotImplementedError
 
     def log_probability(
         self, x: Shaped[Tensor, "b ..."], counts: Int64[Tensor, "b c"], *, beam: int = 32
     ) -> Float64[Tensor, " b"]:
-        """Log-probability of a multiset of each input, over all orders of its labels: by this, `search` ranks.
+        """Return the log-probability of one multiset per input, summed over all orders of its labels.
+
+        `search` ranks multisets by it.
 
         Args:
             x: Inputs.
-            counts: The multisets, such as those that `predict` gives.
-            beam: As for `search`.
+            counts: One multiset per input, such as those that `predict` returns.
+            beam: Beam width, as in `search`.
         """
         raise NotImplementedError
 
     def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:
-        """The k most probable multisets: of a head exactly; of a policy those that a beam search finds.
+        """Return the k most probable multisets: exact for a head, found by beam search for a policy.
 
-        The greedy answer of a policy is among those that the search looks at. What a head predicts need not be its most
-        probable multiset: `Slots` takes the most probable class of each slot.
+        The search always includes the greedy prediction of a policy. The prediction of a head need not be its most
+        probable multiset: `Slots`, for example, predicts the most probable class of each slot.
 
         Args:
             x: Inputs.
-            k: How many multisets.
-            beam: Largest number of prefixes of one size to extend. What is exact and what is estimated: see
-                `search.Search`.
+            k: Number of multisets.
+            beam: Beam width: the maximum number of prefixes of one size to extend. `search.Search` documents what is
+                exact and what is estimated.
 
         Example:
             >>> from torchmultiset.encoders import MLPEncoder
             >>> from torchmultiset.policies import FeedForwardPolicy
             >>> policy = FeedForwardPolicy(2, memory=128)
             >>> predictor = Predictor(MLPEncoder(7), policy, classes=["cat", "dog"], max_size=3)
-            >>> counts, log_probability = predictor.search(torch.rand(4, 7), k=10)  # there are no others
+            >>> counts, log_probability = predictor.search(torch.rand(4, 7), k=10)  # all of them
             >>> counts.shape, log_probability.exp().sum(1)
             (torch.Size([4, 10, 2]), tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64))
         """
         raise NotImplementedError
 
     def exact_beam(self, size: int) -> int:
-        """The beam with which multisets of up to `size` labels are scored exactly."""
+        """Return the beam width with which multisets of up to `size` labels are scored exactly."""
         raise NotImplementedError
 
     def count_probabilities(
         self, x: Shaped[Tensor, "b ..."], *, samples: int, generator: torch.Generator
     ) -> Float64[Tensor, "b c m"]:
-        """How probable each count 0, 1, ..., `max_size` of each class is.
+        """Return the probability of each count 0, 1, ..., `max_size` of each class.
 
-        Exact for a head. For a policy, shares of rollouts in which labels, and the place to stop, are sampled; all
-        inputs are given the same random numbers, so that the result for one does not depend on the others.
+        Exact for a head. For a policy, relative frequencies over rollouts in which labels and stopping are sampled. All
+        inputs use the same random numbers, so the result for one input does not depend on the others.
 
         Args:
             x: Inputs.
-            samples: How many rollouts.
-            generator: Where their randomness comes from.
+            samples: Number of rollouts per input.
+            generator: Source of random numbers.
         """
         raise NotImplementedError
 
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
-        """What an exported graph computes, by name: ``counts`` and ``probabilities`` at least."""
+        """Return the outputs of an exported graph by name: at least ``counts`` and ``probabilities``."""
         raise NotImplementedError
 
     def belief(self, x: Shaped[Tensor, "b ..."]) -> Belief:  # noqa: ARG002
-        """The distribution over multisets that a head gives for each input, with those of counts and sizes.
+        """Return the head's distribution over multisets for each input, with its marginals over counts and sizes.
 
-        Where it is known how many labels there are, say 3, ``belief(x).given_size(3).best()`` is the most probable
-        multiset of that size.
+        If the number of labels is known to be 3, ``belief(x).given_size(3).best()`` is the most probable multiset of
+        that size.
 
         Raises:
             ValueError: The model has a policy, or a head without probabilities.
         """
-        raise ValueError(f"{self.kind} is a policy and gives no distribution in closed form: use `search`")
+        raise ValueError(f"{self.kind} is a policy, which has no distribution in closed form: use `search`")
 
     @torch.no_grad()
     def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
-        """Predicted counts (B, C), decoded as `decoding` says."""
+        """Predict counts (B, C) with the method set in `decoding`."""
         with self.evaluating():
             return self.decode(x).counts
 
     @torch.no_grad()
     def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
-        """Predicted multisets as lists of class names, in the order of the classes."""
+        """Predict multisets as lists of class names, in the order of the classes."""
         rows = to_labels(self.predict(x)).tolist()
         return [[self.classes[label] for label in row if label >= 0] for row in rows]
 
     @torch.no_grad()
     def explain(self, x: Shaped[Tensor, "b ..."], *, best: int = 0, beam: int = BEAM) -> Prediction:
-        """Predicted multisets with confidence, distributions and, for a policy, the sequence of labels.
+        """Predict multisets with confidence, distributions and, for a policy, the sequence of labels.
 
         Args:
             x: Inputs.
-            best: Search for so many most probable multisets, and predict the first of them; 0: as `decoding` says.
-            beam: As for `search`, which also gives the confidence. Wider is more exact and takes longer.
+            best: Number of most probable multisets to search for; the first one is predicted. 0: predict with the
+                method set in `decoding`.
+            beam: Beam width of the search and of the confidence; a wider beam is more exact and slower.
         """
         with self.evaluating():
             prediction, ranked = self._decode_and_rank(x, max(best, int(self.decoding == "search")), beam)
@@ -284,15 +287,15 @@ class Predictor(nn.Module):
         return prediction._replace(counts=ranked.counts[:, 0], confidence=confidence, best=shown)
 
     def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
-        """Write the predictor to a folder: weights as safetensors, and ``predictor.json`` with all the rest.
+        """Save the predictor in a folder: weights as safetensors, everything else in ``predictor.json``.
 
-        The file of the weights has the beginning of their SHA-256 in its name, so ``predictor.json`` names it. Putting
-        that in place replaces one predictor by another at once: a folder always holds the old one or the new one.
+        The name of the weights file contains the first digits of its SHA-256, which ``predictor.json`` refers to.
+        Replacing ``predictor.json`` is atomic, so the folder always holds either the old or the new predictor.
 
         Args:
-            folder: Made if need be; a predictor that is there is replaced. One process at a time may write to it.
-            record: What else to keep, such as how it was trained and how good it is; anything that JSON can hold.
-                None: what it was loaded with.
+            folder: Folder to write to, created if necessary; an existing predictor is replaced. Only one process may
+                write to it at a time.
+            record: Additional JSON-serialisable data, such as the config and scores. None: the current `record`.
         """
         description = {
             "torchmultiset": __version__,
@@ -307,11 +310,11 @@ class Predictor(nn.Module):
         write_saved(Path(folder), self.weights(), description, self.record if record is None else record)
 
     def _description(self) -> dict[str, Any]:
-        """What `save` writes about the policy or the head."""
+        """Return the part of ``predictor.json`` that describes the policy or head."""
         raise NotImplementedError
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the state dict as it is saved: tensors of their own, which safetensors wants, tied or not."""
+        """Return a copy of the state dict for saving; safetensors requires tensors that share no memory."""
         return {name: value.clone(memory_format=torch.contiguous_format) for name, value in self.state_dict().items()}
 
     @classmethod
@@ -323,25 +326,25 @@ class Predictor(nn.Module):
         policy: nn.Module | None = None,
         head: nn.Module | None = None,
     ) -> Predictor:
-        """Read a predictor that `save` wrote; nothing in it is executed.
+        """Load a predictor written by `save`, without executing code from the folder.
 
         Args:
-            folder: Where it is; or the name of one that comes with the package, see `shipped`.
-            encoder: Needed if the predictor was saved with an encoder of one's own: one of the same make, whose
-                weights are then loaded.
-            policy: The same for a policy of one's own.
-            head: The same for a head of one's own.
+            folder: Folder of the predictor, name of a shipped model (see `shipped`), or address ``hf://owner/name``.
+            encoder: Encoder with the same architecture, whose weights are replaced. Required if the predictor was saved
+                with a custom encoder.
+            policy: Required for a custom policy, in the same way.
+            head: Required for a custom head, in the same way.
         """
         folder = locate(folder)
         description, state = read_saved(folder)
         try:
-            with torch.random.fork_rng(devices=[]):  # the random weights that modules are made with
+            with torch.random.fork_rng(devices=[]):  # modules are created with random weights
                 if encoder is None:
                     encoder = make(description["encoder"], ENCODERS.classes, "encoder", folder)
                 module = policy if head is None else head
                 if module is None and "head" in description:
                     module = make(description["head"], HEADS.classes, "head", folder)
-                elif module is None:  # format 1 called a head a policy, too
+                elif module is None:  # format 1 stored heads under "policy", too
                     module = make(description["policy"], POLICIES.classes | HEADS.classes, "policy", folder)
                 predictor = Predictor(
                     encoder,
@@ -359,7 +362,7 @@ class Predictor(nn.Module):
         except (KeyError, TypeError) as error:
             raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
         types = {value.dtype for value in state.values() if value.is_floating_point()}
-        if len(types) == 1:  # it may have been saved in another precision than modules are made in
+        if len(types) == 1:  # it may have been saved in another precision than the default
             predictor.to(types.pop())
         try:
             predictor.load_state_dict(state)
@@ -369,8 +372,8 @@ class Predictor(nn.Module):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """In evaluation mode for a while: normalisation and dropout as for predictions."""
-        # Module by module: some may be in evaluation mode for good, such as an encoder that is frozen.
+        """Switch to evaluation mode within a ``with`` block."""
+        # Modules that were in evaluation mode before, such as a frozen encoder, stay there.
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
@@ -381,9 +384,9 @@ class Predictor(nn.Module):
 
 
 def declared(module: nn.Module, name: str) -> int:
-    """A number that a policy or a head, maybe one of the user's own, has to have as an attribute."""
+    """Return an integer attribute that every policy or head must have, also a custom one."""
     try:
         return operator.index(getattr(module, name))
     except (AttributeError, TypeError):
         what = type(module).__name__
-        raise TypeError(f"policy must have a whole number `{name}`, see Policy, but {what} has none") from None
+        raise TypeError(f"policy must have an integer attribute `{name}` (see Policy), but {what} has none") from None

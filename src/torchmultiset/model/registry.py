@@ -1,7 +1,7 @@
-"""The one table of names: every encoder, policy, head, objective and backbone that the library has.
+"""Registry of all encoders, policies, heads, objectives and backbones of the library.
 
-Config, command line, saved models, figures and documentation read it, so that something new is one file and one line
-here. Classes are named by where they are and imported when they are used.
+Config, command line, saved models, figures and documentation read it, so that a new component is one file and one line
+here. Entries are import paths, and classes are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models with a policy, which emits one label after another."""
+"""Models with a policy, which emits one label at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["SequentialPredictor"]
 
 
 class SequentialPredictor(Predictor):
-    """An encoder, a policy, its stop and value heads. For the arguments see `Predictor`."""
+    """Predictor with an encoder, a policy, and stop and value heads. `Predictor` documents the arguments."""
 
     probabilistic = True
 
@@ -41,31 +41,31 @@ class SequentialPredictor(Predictor):
 
     @property
     def module(self) -> nn.Module:
-        """Its policy."""
+        """Policy of the model."""
         return self.policy
 
     @property
     def steps(self) -> int:
-        """Length of a rollout: one more than the largest multiset has labels, unless all have as many."""
+        """Number of steps of a rollout: `max_size`, plus one for the decision to stop unless the size is fixed."""
         return self.max_size if self.stop == "fixed" else self.max_size + 1
 
     def forward(self, x: Shaped[Tensor, "b ..."], choose: Choose = greedy, *, early: bool = False) -> SequentialOutput:
-        """Encode, roll out, and apply the heads.
+        """Encode the inputs, roll out the policy, and apply the stop and value heads.
 
         Args:
             x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
-            choose: How to choose a label from the scores.
+            choose: Function that chooses a label from the scores.
             early: Whether the rollout may end as soon as all examples have stopped.
         """
         return self._roll_out(self.encoder(x), choose, early=early)
 
     def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:
-        """Execute the policy, for training.
+        """Roll out the policy for training.
 
         Args:
             x: Inputs.
-            choose: How to choose a label from the scores.
-            repeats: Number of rollouts of each input, one after another; it is encoded once.
+            choose: Function that chooses a label from the scores.
+            repeats: Number of rollouts per input, in consecutive rows; each input is encoded once.
         """
         memory = self.encoder(x)
         return self._roll_out(memory if repeats == 1 else repeat_memory(memory, repeats), choose, early=False)
@@ -79,14 +79,14 @@ class SequentialPredictor(Predictor):
         return self._with_heads(logits, features, labels, too_small=(slots < self.min_size)[None])
 
     def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:
-        """Scores of a policy that sees only counts, where these labels have been emitted; there is no rollout.
+        """Compute the scores of a policy that sees only counts after the given labels, without a rollout.
 
         Args:
             x: Inputs.
-            emitted: S multisets (B, S, C) for each input.
+            emitted: Counts (B, S, C) of S multisets of emitted labels per input.
 
         Returns:
-            S takes the place of T; there are no labels.
+            Output with S in place of T, and without labels.
         """
         memory = self.encoder(x)
         state = self.policy.start(memory)  # type: ignore[operator]
@@ -100,7 +100,7 @@ class SequentialPredictor(Predictor):
         return self._with_heads(logits, features, labels, too_small=emitted.sum(-1) < self.min_size)
 
     def _with_heads(self, logits: Tensor, features: Tensor, labels: Tensor, *, too_small: Tensor) -> SequentialOutput:
-        """Apply the heads; where too few labels were emitted, stopping and END are ruled out."""
+        """Apply the stop and value heads; where too few labels were emitted, rule out stopping and END."""
         stop = None if self.stop_head is None else self.stop_head(features)
         value = None if self.value_head is None else self.value_head(features)
         if self.min_size > 0 and self.stop != "fixed":
@@ -111,11 +111,11 @@ class SequentialPredictor(Predictor):
         return SequentialOutput(logits, features, labels, stop, value)
 
     def counts(self, output: SequentialOutput) -> Int64[Tensor, "b c"]:
-        """The counts (B, C) that a rollout comes to: the labels before it stopped."""
+        """Return the counts (B, C) of the labels that a rollout emitted before it stopped."""
         return from_labels(output.labels, len(self.classes), where=self._kept(output))
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
-        """Decode as `decoding` says, with the distribution at each step of greedy decoding, but no confidence."""
+        """Return the prediction, with the distribution at each step of greedy decoding but without confidence."""
         memory = self.encoder(x)
         prediction = self._explained(self._roll_out(memory, greedy, early=True))
         if self.decoding == "greedy":
@@ -146,7 +146,7 @@ class SequentialPredictor(Predictor):
 
     @torch.no_grad()
     def search(self, x: Shaped[Tensor, "b ..."], *, k: int = 5, beam: int = 32) -> Ranked:
-        """The k most probable multisets that a beam search finds; see `Predictor.search`."""
+        """Return the k most probable multisets found by beam search; see `Predictor.search`."""
         with self.evaluating():
             memory, search = self.encoder(x), self._search(beam)
             return search.ranked(memory, k, among=self.counts(self._roll_out(memory, greedy, early=True)))
@@ -155,12 +155,12 @@ class SequentialPredictor(Predictor):
     def log_probability(
         self, x: Shaped[Tensor, "b ..."], counts: Int64[Tensor, "b c"], *, beam: int = 32
     ) -> Float64[Tensor, " b"]:
-        """Log-probability of a multiset of each input, over all orders of its labels; see `Predictor`."""
+        """Return the log-probability of one multiset per input; see `Predictor.log_probability`."""
         with self.evaluating():
             return self._search(beam).log_probability(self.encoder(x), counts)
 
     def exact_beam(self, size: int) -> int:
-        """As many prefixes as there are: for a policy that sees only counts, orders of the same labels are one."""
+        """Return the number of prefixes: if the policy sees only counts, orders of the same labels are one prefix."""
         counts_only = getattr(self.policy, "counts_only", False)
         return math.comb(size, size // 2) if counts_only else math.factorial(size)
 
@@ -168,29 +168,29 @@ class SequentialPredictor(Predictor):
     def count_probabilities(
         self, x: Shaped[Tensor, "b ..."], *, samples: int, generator: torch.Generator
     ) -> Float64[Tensor, "b c m"]:
-        """How probable each count of each class is: shares of sampled rollouts."""
+        """Return the relative frequency of each count of each class over sampled rollouts."""
         labels, stops = torch.rand(2, samples, self.steps, generator=generator, dtype=torch.float64)
         with self.evaluating():
             memory = self.encoder(x)
             n = batch_size(memory)
             output = self._roll_out(repeat_memory(memory, samples), _by(labels.repeat(n, 1)), early=False)
-            if output.stop is not None:  # a stop that was sampled is as sure as can be
+            if output.stop is not None:  # replace probabilities by sampled decisions
                 drawn = stops.repeat(n, 1).to(output.stop.device) < output.stop.double().sigmoid()
                 output = output._replace(stop=torch.where(drawn, 1.0, -1.0))
             counts = self.counts(output).view(n, samples, -1)
         return one_hot(counts, self.max_size + 1).double().mean(1)
 
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
-        """Counts, the sequence of labels, and probabilities.
+        """Return counts, the sequence of labels, and probabilities.
 
         Raises:
-            ValueError: The predictor searches, which a graph cannot.
+            ValueError: `decoding` is ``"search"``, which cannot be exported.
         """
-        what = "'greedy' for a graph, which cannot search: set predictor.decoding = 'greedy'"
+        what = "'greedy' for an exported graph, which cannot search: set predictor.decoding = 'greedy'"
         check(self.decoding == "greedy", "decoding", what, self.decoding)
         output = self.forward(x)
         counts = self.counts(output)
-        # The labels of a prediction are the first ones, as many as its counts come to.
+        # The labels of a prediction are the first sum(counts) labels of the rollout.
         kept = until_size(counts.sum(-1), output.labels.shape[1])
         return {
             "counts": counts,
@@ -202,8 +202,8 @@ class SequentialPredictor(Predictor):
         return {"policy": describe(self.policy, POLICIES.classes), "baseline": self.value_head is not None}
 
     def _kept(self, output: SequentialOutput) -> Shaped[Tensor, "b t"]:
-        """Mask (B, T) of the labels that belong to the prediction."""
-        # The last slot ends; in a rollout that ended early it does so because all examples had stopped by then.
+        """Return the mask (B, T) of the labels that belong to the prediction."""
+        # The last step counts as a stop; a rollout ends early only after all examples have stopped.
         if output.stop is not None:
             return until_stop(output.stop)
         if self.end:
@@ -215,7 +215,7 @@ class SequentialPredictor(Predictor):
         return Search(self.policy, len(self.classes), self.max_size, beam, self.stop_head, self.end, self.min_size)  # type: ignore[arg-type]
 
     def _until_stopped(self) -> Callable[[Step, Tensor], Tensor]:
-        """Return a function that says which examples stop at a step of one rollout."""
+        """Return a function that decides which examples stop at each step of one rollout."""
         slots = count()
 
         def stopped(step: Step, labels: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class SequentialPredictor(Predictor):
 
 
 def _not_before(size: int, choose: Choose) -> Choose:
-    """Rule out END, the last class, before there are `size` labels."""
+    """Rule out END, the last class, until `size` labels have been emitted."""
 
     def limited(t: int, logits: Tensor, named: Tensor) -> Tensor:
         if t < size:
@@ -241,7 +241,7 @@ def _not_before(size: int, choose: Choose) -> Choose:
 
 
 def _by(draws: Float64[Tensor, "n t"]) -> Choose:
-    """Choose each label by a number in [0, 1): the first at which the running sum of the probabilities exceeds it."""
+    """Return a choice that samples each label by inverting the cumulative distribution at a number in [0, 1)."""
 
     def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
         edges = logits.double().softmax(-1).cumsum(-1)

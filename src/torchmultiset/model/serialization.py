@@ -1,4 +1,4 @@
-"""The files of a saved predictor: ``predictor.json``, and the weights that it names by their SHA-256."""
+"""Files of a saved predictor: ``predictor.json``, and the weights file, identified by its SHA-256."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from torchmultiset._files import write_whole
 __all__ = ["DESCRIPTION", "describe", "make", "read_description", "read_saved", "write_saved"]
 
 FORMAT = 2
-"""Format 1 called a head a policy; it is still read."""
+"""Current file format. Format 1, which stored heads under "policy", can still be read."""
 DESCRIPTION = "predictor.json"
 
 
 def write_saved(
     folder: Path, state: Mapping[str, Tensor], description: Mapping[str, Any], record: Mapping[str, Any]
 ) -> None:
-    """Put a predictor into a folder at once: it always holds the old one or the new one.
+    """Write a predictor to a folder atomically: the folder always holds either the old or the new predictor.
 
     Args:
-        folder: Made if need be.
-        state: Weights; no two of them share memory.
-        description: What it is.
-        record: What else to keep.
+        folder: Folder to write to, created if necessary.
+        state: Weights, of which no two share memory.
+        description: Architecture and settings of the predictor.
+        record: Additional data.
     """
     weights = safetensors.torch.save(dict(state))
     sha256 = hashlib.sha256(weights).hexdigest()
     whole = {"format": FORMAT, **description, "weights_sha256": sha256}
-    for name, value in {"record": record, "what modules are made with": whole}.items():
+    for name, value in {"record": record, "the arguments of the modules": whole}.items():
         try:
             json.dumps(dict(value), allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must be something that JSON can hold, which NaN is not: {error}") from error
+            raise ValueError(f"{name} must be serialisable as JSON, without NaN: {error}") from error
     write_whole(folder / _weights_file(sha256), weights)
     write_whole(folder / DESCRIPTION, json.dumps({**whole, "record": dict(record)}, indent=2) + "\n")
-    for path in folder.iterdir():  # of the predictor that was here, and of saves that were cut short
+    for path in folder.iterdir():  # files of the previous predictor and of interrupted saves
         if _OURS.fullmatch(path.name) and path.name not in (_weights_file(sha256), DESCRIPTION):
             path.unlink()
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """What `predictor.json` says, checked for its format."""
+    """Read ``predictor.json`` and check its format."""
     path = folder / DESCRIPTION
     if not path.exists():
         raise FileNotFoundError(f"there is no predictor in {folder}: {DESCRIPTION} is missing")
@@ -65,7 +65,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def describe(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[str, Any] | None:
-    """A module of ours by its class and the arguments that it was made with; None for one of the user's own."""
+    """Return the class and arguments of a module of this library; None for a custom module."""
     name = type(module).__name__
     if known.get(name) is not type(module):
         return None
@@ -75,15 +75,15 @@ def describe(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[st
 def make(
     described: Mapping[str, Any] | None, known: Mapping[str, type[nn.Module]], what: str, folder: Path
 ) -> nn.Module:
-    """The module that was described, with new weights."""
+    """Create the module that a description specifies, with new weights."""
     if described is None:
         raise ValueError(
-            f"the {what} of the predictor in {folder} is not part of torchmultiset: give one of the same make,"
-            f" load(folder, {what}=...)"
+            f"the {what} of the predictor in {folder} is not part of torchmultiset: pass one with the same"
+            f" architecture, load(folder, {what}=...)"
         )
     if described["class"] not in known:
         raise ValueError(f"the predictor in {folder} has an unknown {what}, {described['class']!r}")
-    # JSON has no tuples, and no argument of ours is a list.
+    # JSON has no tuples, and no argument of a module is a list.
     arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in dict(described["arguments"]).items()}
     return known[described["class"]](**arguments)
 
@@ -92,12 +92,12 @@ def _weights_file(sha256: str) -> str:
     return f"weights-{sha256[:12]}.safetensors"
 
 
-# What `save` may leave in a folder if it is killed, and what it leaves if not.
+# Files that `save` writes, and temporary files that it may leave behind when it is killed.
 _OURS = re.compile(r"(weights-[0-9a-f]{12}\.safetensors|predictor\.json)(\.partial)?")
 
 
 def read_saved(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Description and weights that belong together."""
+    """Read a description and the weights that belong to it."""
     description = read_description(folder)
     try:
         sha256 = str(description["weights_sha256"])
@@ -107,7 +107,7 @@ def read_saved(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         weights = path.read_bytes()
     except FileNotFoundError:
-        if read_description(folder) != description:  # replaced by another predictor just now
+        if read_description(folder) != description:  # the predictor was replaced in the meantime
             return read_saved(folder)
         raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing") from None
     if hashlib.sha256(weights).hexdigest() != sha256:

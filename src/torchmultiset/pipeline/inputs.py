@@ -1,4 +1,4 @@
-"""A saved model on inputs from anywhere: image files, folders, arrays, data sets."""
+"""Inputs for a saved model: image files, folders, arrays and data sets."""
 
 from __future__ import annotations
 
@@ -45,27 +45,30 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class InputKind:
-    """What a model was trained on."""
+    """Description of the inputs that a model was trained on."""
 
     shape: tuple[int, ...]
-    """Of one input: (channels, height, width) or (features,); of images, before any backbone."""
+    """Shape of one input, (channels, height, width) or (features,); of an image, before any backbone."""
     dtype: str
-    """As NumPy names it."""
+    """NumPy data type of the inputs."""
     exif: bool
-    """Whether images were turned the way their EXIF tag says."""
+    """Whether images were rotated according to their EXIF tag."""
 
     @property
     def of_images(self) -> bool:
-        """Whether image files can be read as such: square, grey or RGB."""
+        """Whether the inputs are square grey or RGB images, so that image files can be read."""
         return len(self.shape) == 3 and self.shape[1] == self.shape[2] and self.shape[0] in (1, 3)
 
 
 class Source(NamedTuple):
-    """Inputs by name, and what is true of them, if that is known."""
+    """Inputs with their names and, if known, their true counts."""
 
     names: Sequence[str]
+    """Paths or identifiers of the inputs."""
     inputs: Inputs
+    """Inputs, in the form that the model reads."""
     truth: Int64[Tensor, "n c"] | None
+    """True counts, if known."""
 
 
 class Explained(NamedTuple):
@@ -78,27 +81,35 @@ class Explained(NamedTuple):
 
 
 def open_model(path: str | Path) -> Predictor:
-    """Load a model: from its folder, from that of the run that made it, or by the name of one of the package's."""
+    """Load a model from its folder, from the folder of its run, by the name of an included model, or from the hub."""
     return Predictor.load(model_folder(path))
 
 
 def model_folder(path: str | Path) -> Path:
-    """Where a model is that is named in one of these ways."""
+    """Return the folder of a model, given as for `open_model`.
+
+    Raises:
+        FileNotFoundError: There is no such model, or its run is not finished.
+    """
     path = locate(path)
     inside = path / MODEL
     if not (path / DESCRIPTION).exists() and not (inside / DESCRIPTION).exists() and (path / "run.json").exists():
-        raise FileNotFoundError(f"the run in {path} has no model yet: it is not finished. Go on with it (--resume)")
+        raise FileNotFoundError(f"the run in {path} has no model yet, because it is not finished: resume it (--resume)")
     return inside if (inside / DESCRIPTION).exists() else path
 
 
 def input_kind(predictor: Predictor) -> InputKind:
-    """What the model was trained on, as its record says."""
+    """Read the description of a model's inputs from its record.
+
+    Raises:
+        ValueError: The record has no such description.
+    """
     try:
-        told: Mapping[str, Any] = predictor.record["input"]
-        return InputKind(tuple(told["shape"]), str(told["dtype"]), bool(told["exif"]))
+        kind: Mapping[str, Any] = predictor.record["input"]
+        return InputKind(tuple(kind["shape"]), str(kind["dtype"]), bool(kind["exif"]))
     except (KeyError, TypeError):
         raise ValueError(
-            "the model does not say what its inputs are like: save it with record={'input': {'shape': ..., 'dtype': "
+            "the model's record does not describe its inputs: save it with record={'input': {'shape': ..., 'dtype': "
             "..., 'exif': ...}}, as `multiset train` does"
         ) from None
 
@@ -106,13 +117,13 @@ def input_kind(predictor: Predictor) -> InputKind:
 def open_examples(
     predictor: Predictor, path: str | Path, *, fractions: Sequence[int | float] = FRACTIONS, labelled: bool = True
 ) -> dict[str, Examples]:
-    """Open a data set for a model: read as the model's training data was, with the model's classes.
+    """Open a data set in the same way as the model's training data, with the model's classes.
 
     Args:
-        predictor: The model.
-        path: A folder that a build wrote; a .jsonl or .csv file; or a folder of images with a labels file.
-        fractions: Shares of the splits, if the file names none.
-        labelled: Whether each line of a file must say its labels.
+        predictor: Model that reads the data.
+        path: Folder of a built data set, .jsonl or .csv file, or folder of images with a labels file.
+        fractions: Fractions of the splits, if the file has no splits.
+        labelled: Whether each line of a file must have labels.
 
     Raises:
         ValueError: The data has classes that the model does not know, or inputs that it cannot read.
@@ -133,24 +144,24 @@ def open_examples(
             columns=columns,
         )
         if not columns and any(column.categories or column.empty for column in splits["train"].columns):
-            raise ValueError(f"this model was trained on numbers alone, but {path} has texts or empty cells")
+            raise ValueError(f"this model was trained on numbers only, but {path} has text or empty cells")
     return {
         name: replace(examples, inputs=_fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
     }
 
 
 def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all") -> list[Source]:
-    """Open whatever is named for a model.
+    """Open inputs of all supported kinds for a model.
 
     Args:
-        predictor: The model.
-        paths: Image files, folders of images, patterns such as ``"photos/*.jpg"``, .npy files (one input or several
-            one after another), and data sets.
-        split: Which examples of data sets: ``"train"``, ``"validation"``, ``"test"`` or ``"all"``.
+        predictor: Model that reads the inputs.
+        paths: Image files, folders of images, patterns such as ``"photos/*.jpg"``, .npy files (one input, or several
+            stacked along the first axis), and data sets.
+        split: Split of data sets: ``"train"``, ``"validation"``, ``"test"`` or ``"all"``.
 
     Raises:
-        FileNotFoundError: Something is not there.
-        ValueError: Something is not what the model reads.
+        FileNotFoundError: A path does not exist, or a folder has no images.
+        ValueError: The model cannot read an input.
     """
     kind = input_kind(predictor)
     sources: list[Source] = []
@@ -163,9 +174,7 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
         elif path.is_dir():
             found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _IMAGES and file.is_file())
             if not found:
-                raise FileNotFoundError(
-                    f"there are no images in {path}: it holds no file that ends in {', '.join(_IMAGES)}"
-                )
+                raise FileNotFoundError(f"there are no images in {path}: no file name ends in {', '.join(_IMAGES)}")
             images += found
         else:
             images.append(path)
@@ -188,15 +197,15 @@ def explain(
     best: int = 0,
     beam: int = BEAM,
 ) -> Iterator[Explained]:
-    """Predict all inputs, batch by batch.
+    """Yield predictions for all inputs, batch by batch.
 
     Args:
-        predictor: The model.
+        predictor: Model that predicts.
         sources: Inputs, from `open_inputs`.
-        number: Only so many, the first ones.
-        batch_size: Inputs at a time.
-        best: As for `Predictor.explain`.
-        beam: As for `Predictor.explain`.
+        number: Maximum number of inputs; None: all.
+        batch_size: Inputs per batch.
+        best: Number of most probable multisets to search for, as in `Predictor.explain`.
+        beam: Beam width, as in `Predictor.explain`.
     """
     device = next(predictor.parameters()).device
     left = sys.maxsize if number is None else number
@@ -228,7 +237,7 @@ def _is_data_set(path: Path) -> bool:
 
 
 def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]:
-    # One whose lines name no split is taken whole, unless a part is wanted: then it is that of training.
+    # A data set without splits is used as a whole, unless one split is requested: then it is split as for training.
     fractions = (1, 0, 0) if split == "all" else FRACTIONS
     splits = open_examples(predictor, path, fractions=fractions, labelled=False)
     known = is_store(path) or glance(path).labelled
@@ -249,10 +258,10 @@ def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]
 def _from_array(path: Path, kind: InputKind) -> Source:
     array = open_array(path, "save it again with numpy.save")
     if array.dtype.kind not in "buif":
-        raise ValueError(f"{path} must hold an array of numbers, but holds {array.dtype}")
+        raise ValueError(f"{path} must contain an array of numbers, but contains {array.dtype}")
     if array.size == 0:
-        raise ValueError(f"{path} holds no inputs: its shape is {array.shape}")
-    # One input, or one without its single channel, or several.
+        raise ValueError(f"{path} contains no inputs: its shape is {array.shape}")
+    # One input, with or without its single channel, or several inputs.
     if array.shape == kind.shape or (kind.shape[0] == 1 and array.shape == kind.shape[1:]):
         names, array = [str(path)], array.reshape(1, *kind.shape)
     else:
@@ -264,7 +273,7 @@ def _from_array(path: Path, kind: InputKind) -> Source:
 
 
 def _fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
-    """Inputs that the model can read, or an error that says why not."""
+    """Return the inputs in a form that the model can read, or raise an error."""
     if not len(inputs):
         return inputs
     first = inputs[np.array([0])]
@@ -284,7 +293,7 @@ def _fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
 
 @dataclass(frozen=True, eq=False)
 class _Floats:
-    """Numbers in the precision that networks have."""
+    """Inputs converted to float32."""
 
     inputs: Inputs
 
@@ -296,18 +305,19 @@ class _Floats:
 
 
 def _columns(predictor: Predictor) -> list[Column]:
-    """Those of the table that a model was trained on, as its record says; none if it was trained on something else."""
-    return [Column(**{**told, "categories": tuple(told["categories"])}) for told in predictor.record.get("columns", ())]
+    """Return the columns of the table that a model was trained on, from its record; none for other training data."""
+    columns = predictor.record.get("columns", ())
+    return [Column(**{**column, "categories": tuple(column["categories"])}) for column in columns]
 
 
 def _with_classes(examples: Examples, predictor: Predictor, path: Path) -> Examples:
-    """The same labels by the model's numbers."""
+    """Return the examples with the class indices of the model."""
     unknown = [name for name in examples.classes if name not in predictor.classes]
     if unknown:
         raise ValueError(
             f"{path} has classes that this model does not know: {', '.join(unknown[:8])}{', ...' * (len(unknown) > 8)}"
         )
-    numbers = np.array([*map(predictor.classes.index, examples.classes), -1])  # the last for the padding, -1
+    numbers = np.array([*map(predictor.classes.index, examples.classes), -1])  # the last entry is for the padding, -1
     return replace(examples, labels=numbers[examples.labels], classes=predictor.classes)
 
 

@@ -1,4 +1,4 @@
-"""Predicted and true counts of each example, as a run leaves them behind for paired tests and intervals."""
+"""File of the predicted and true counts of a run, for paired tests and intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens the data of a run and resolves its settings: from a `RunConfig` to a `Task`."""
+"""Preparation of a run: open its data and resolve its settings, from a `RunConfig` to a `Task`."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     path = config.data.data
     if not path:
         raise ValueError(
-            "no data is given: name a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
+            "no data is given: pass a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
         )
     _build_if_missing(config.data, Path(path), progress)
     _refuse_too_few(path)
     data, pictures, choices = _open(config, path, progress)
-    for split, purpose in (("train", "learn from"), ("validation", "choose the best epoch by")):
+    for split, purpose in (("train", "train on"), ("validation", "select the best epoch with")):
         if not len(pictures.get(split, ())):
             raise ValueError(f"{path} has no {split} examples to {purpose}: give every line a split, or none")
     if not (pictures["train"].labels >= 0).any():
@@ -229,11 +229,11 @@ def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Pa
 
 
 def _refuse_too_few(data: str) -> None:
-    """Raise if a table names no splits and has too few examples to be split."""
+    """Raise an error if a table has no splits and too few examples to be split."""
     try:
         own = None if is_store(data) else glance(data)
     except FileNotFoundError:
-        return  # reported when it is opened
+        return  # reported when the data is opened
     if own is None or own.split or own.examples >= _FEWEST:
         return
     examples = read_manifest(data, fractions=(1, 0, 0), check_inputs=False)["train"]  # problems of its lines come first
@@ -250,14 +250,14 @@ def _examples(number: int, kind: str = "") -> str:
 
 
 def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
-    """Raise if images are to change from epoch to epoch, but the network does not read images."""
+    """Raise an error if images should change from epoch to epoch, but the network does not read images."""
     backbone = data.backbone
     if data.distort and not data.fresh:
         raise ValueError("distort changes the digits of fresh images: add fresh, or leave it out")
     if data.elastic and not data.distort:
         raise ValueError("elastic is a way to distort digits: add distort, or leave it out")
     if data.finetune != "none" and backbone == "none":
-        raise ValueError("finetune trains a backbone, and there is none: choose one (--backbone efficientnet-lite0)")
+        raise ValueError("finetune trains a backbone, but none is set: choose one (--backbone efficientnet-lite0)")
     if data.views and (backbone == "none" or data.finetune != "none"):
         raise ValueError("views are cached features of a frozen backbone: leave out views, or use a backbone as it is")
     if (data.fresh or (augment != "none" and not data.views)) and backbone != "none" and data.finetune == "none":
@@ -301,7 +301,7 @@ def _build_if_missing(data: DataConfig, path: Path, progress: bool) -> None:
 
 
 def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice]]:
-    """Open the data, and choose how images are read by what they are like."""
+    """Open the data, and choose image size and backbone by its images."""
     data = config.data
     size = ResolvedData.image_size if data.image_size is None else data.image_size
     pictures = load_data(path, image_size=size, progress=progress)
@@ -321,7 +321,7 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
 
 
 def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:
-    """Read all images once, unless they are too many; a damaged one is reported now, not hours later."""
+    """Read all images into memory if they fit, so that a damaged one is reported now and not hours later."""
     if sum(map(len, splits.values())) * 3 * data.image_size**2 > _IN_MEMORY:
         return splits
     try:

@@ -1,4 +1,4 @@
-"""Presets, the paper's tasks and the demo, and recipes, how they are learned: plain data below file and flags."""
+"""Presets (the paper's tasks and the demo) and recipes (optimiser settings): defaults, overridden by file and flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MNIST_MULTI: Mapping[str, MnistMulti] = {
         sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4, train=60_000, validation=2_000, test=5_000
     ),
 }
-"""What `DataConfig.mnist_multi` builds: the paper's three, and a smaller one."""
+"""Data sets that `DataConfig.mnist_multi` builds: the paper's three, and a smaller one."""
 
 RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
     "fast": {"norm": "batch", "policy_norm": "layer", "schedule": "one-cycle", "lr": 3e-3, "clip": 1.0},
@@ -44,21 +44,22 @@ RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
         "precision": "32-true",
     },
 }
-"""What each sets, by the names of the config's fields."""
+"""Settings of each recipe, by the names of the config's fields."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A task by name."""
+    """Predefined task."""
 
     about: str
+    """Description for the help text."""
     values: Mapping[str, Any]
-    """What it sets, by the names of the config's fields."""
+    """Settings of the task, by the names of the config's fields."""
     recipes: Mapping[RecipeName, Mapping[str, Any]] = field(default_factory=dict)
-    """What each recipe sets in addition for this task."""
+    """Additional settings of each recipe for this task."""
 
 
-# What would be picked: a preset leaves nothing open.
+# Settings that would otherwise be chosen by the data.
 _DIGITS: Mapping[str, Any] = {"objective": "multi", "batch_size": 64, "backbone": "none", "image_size": 224}
 
 
@@ -70,7 +71,7 @@ def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
     )
 
 
-# The backbone's features take the place of images: 600 px through ResNet-34 as in the paper, or far fewer.
+# Inputs are features of a backbone: ResNet-34 at 600 px as in the paper, or a smaller network at a lower resolution.
 _COCO: Mapping[RecipeName, Mapping[str, Any]] = {
     "fast": {
         "backbone": "efficientnet-lite0",
@@ -85,7 +86,7 @@ _COCO: Mapping[RecipeName, Mapping[str, Any]] = {
 
 PRESETS: Mapping[PresetName, Preset] = {
     "demo": Preset(
-        "1 to 4 digits on a small canvas; learned in minutes",
+        "1 to 4 digits on a small canvas; trains in minutes",
         {"data": "data/demo", "mnist_multi": "demo", **_DIGITS},
         {"fast": {"epochs": 4, "lr": 8e-3, "layers": 1}},
     ),
@@ -98,14 +99,14 @@ PRESETS: Mapping[PresetName, Preset] = {
 
 
 def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
-    """What a preset and a recipe say together; the recipe has the last word.
+    """Return the settings of a preset and a recipe; the recipe overrides the preset.
 
     Args:
-        preset: The task, if it is one of those with a name.
-        recipe: How it is learned.
+        preset: Name of a task, or None.
+        recipe: Name of a recipe.
 
     Returns:
-        Values by the names of the config's fields; fields that neither sets are left out.
+        Values by the names of the config's fields; fields that neither of them sets are left out.
 
     Example:
         >>> values_of("mnist-multi-10", "paper")["epochs"], values_of("mnist-multi-10", "fast")["epochs"]

@@ -1,6 +1,6 @@
-"""What a run folder says about itself: its config, and with what, on what and from what data it was made.
+"""Records of a run: its config, software, hardware and data.
 
-Nothing in it names a place outside: a path that is not below the working folder keeps only its last part.
+Records contain no absolute paths: of a path outside the working folder, only the last part is kept.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ __all__ = [
 
 CONFIG, RECORD = "config.toml", "run.json"
 _PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "safetensors", "pillow")
-# Where things are is no part of what a run is: the data has a checksum of its own.
+# Paths do not identify a run: the data has a checksum.
 _PLACES = ("data", "mnist", "start_from")
 FORMER = {"policy_norm": "none", "precision": "32-true"}
-"""What settings were before there was a choice: configs of older runs do not name them."""
+"""Values of settings that did not exist yet when older runs were made; their configs lack them."""
 _UNSET = {"epochs": 0, "batch_size": 0, "image_size": 0, "max_size": 0, "start_from": "", "data": ""}
-# Settings that were dropped, and what they were by default: configs of older runs name them.
+# Removed settings with their former defaults: configs of older runs contain them.
 _RETIRED = {"coaching": 0.0}
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """Read the settings of a config file, also of an older run.
+    """Read the settings of a config file, which may be that of an older run.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is not TOML, or has a setting that no longer exists with another value than its default.
+        ValueError: The file is not TOML, or has a removed setting with a value other than its default.
     """
     path = Path(path)
     if not path.is_file():
@@ -72,17 +72,17 @@ def read_config(path: str | Path) -> dict[str, Any]:
     for name, default in _RETIRED.items():
         if values.get(name, default) != default:
             raise ValueError(
-                f"{path} has {name} = {values[name]}, a setting that no longer exists: only its default, {default}, is"
-                " still read"
+                f"{path} has {name} = {values[name]}, but this setting was removed: only its former default, {default},"
+                " is accepted"
             )
     return translated(values)
 
 
 def translated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an older run as they are written today.
+    """Convert the settings of an older run to the current format.
 
-    Settings that no longer exist are left out, and so are those that are not set: older runs wrote them as "auto", 0 or
-    an empty text.
+    Removed settings are dropped, and so are those without a value, which older runs wrote as "auto", 0 or an empty
+    string.
 
     Example:
         >>> translated({"epochs": 0, "policy": "auto", "lr": 0.003, "coaching": 0.0})
@@ -96,8 +96,8 @@ def translated(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
-    """Write ``config.toml``: all values under the names of the flags, in the groups of the config."""
-    lines = ["# Everything this run was made with. To do it again: multiset train --config config.toml --out FOLDER"]
+    """Write ``config.toml``: all settings under the names of their flags, grouped as in the config."""
+    lines = ["# All settings of this run. To repeat it: multiset train --config config.toml --out FOLDER"]
     for part in fields(config):
         value = getattr(config, part.name)
         if not is_dataclass(value):
@@ -109,7 +109,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not the same in two flat configs, in words; where the data lies does not matter.
+    """Describe the differences between two flat configs, except for paths.
 
     Example:
         >>> differences({"epochs": 3, "channels": [4]}, {"epochs": 5, "channels": (4,)})
@@ -121,32 +121,32 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What ``run.json`` says; empty if there is none."""
+    """Read ``run.json``; return an empty dictionary if it does not exist."""
     path = folder / RECORD
     if not path.exists():
         return {}
     try:
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): choose another folder") from None
-    return told
+    return record
 
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write ``run.json``, at once."""
+    """Write ``run.json`` atomically."""
     write_whole(folder / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
 def data_record(path: str | Path) -> dict[str, str]:
-    """Name and checksum of a data set.
+    """Return the name and checksum of a data set.
 
-    The checksum of what was built is that of its manifest, which holds one for each of its files. That of your own
-    data is the one of the list: of images, that they are the ones it names, and not each of their pixels.
+    The checksum of a built data set is that of its manifest, which contains the checksums of all files. The checksum of
+    any other data is that of its table; it does not cover the content of the image files listed there.
     """
     path = Path(path)
     if is_store(path):
-        told = json.dumps(store.read_manifest(path), sort_keys=True).encode()
-        return {"name": path.name, "sha256": hashlib.sha256(told).hexdigest()}
+        manifest = json.dumps(store.read_manifest(path), sort_keys=True).encode()
+        return {"name": path.name, "sha256": hashlib.sha256(manifest).hexdigest()}
     if path.is_dir():
         path = next(file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file())
     name = path.parent.name + "/" + path.name if path.stem == "labels" else path.name
@@ -154,7 +154,7 @@ def data_record(path: str | Path) -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, the code's git commit if it runs from a checkout, threads and machine."""
+    """Return software versions, the git commit if the code runs from a checkout, threads and machine."""
     return {
         "git": _git(),
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
@@ -164,7 +164,7 @@ def environment() -> dict[str, Any]:
 
 
 def portable(path: str) -> str:
-    """A path without the place it is in: relative to the working folder if it is below, else its last part.
+    """Return a path relative to the working folder if it is inside, else only its last part.
 
     Example:
         >>> portable("data/digits"), portable("/home/somebody/digits"), portable("bundled")
@@ -182,7 +182,7 @@ def portable(path: str) -> str:
 
 
 def portable_command(tokens: Sequence[str]) -> list[str]:
-    """The words of a command without places.
+    """Return the tokens of a command without absolute paths.
 
     Example:
         >>> portable_command(["train", "--data", "/home/me/pets.csv", "--out=/tmp/run", "--lr", "0.1"])
@@ -196,7 +196,7 @@ def portable_command(tokens: Sequence[str]) -> list[str]:
 
 
 def _git() -> str | None:
-    """The commit of the code, marked if it was changed since; None outside a checkout of it."""
+    """Return the git commit of the code, marked if there are uncommitted changes; None outside a checkout."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -204,7 +204,7 @@ def _git() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # a venv may lie in a checkout of something else
+        git("ls-files", "--error-unmatch", "__init__.py")  # the environment may be inside a checkout of another project
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
@@ -223,11 +223,11 @@ def _plain(value: Any) -> Any:
 
 
 def _show(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else "not there" if value is None else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else "not set" if value is None else str(value)
 
 
 def _toml(name: str, value: Any) -> str:
     if name in _PLACES:
         value = portable(value)
-    # Strings, numbers and lists of them are written alike in JSON and in TOML.
+    # Strings, numbers and lists of them have the same syntax in JSON and TOML.
     return f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}"

@@ -1,7 +1,7 @@
-"""Objectives: what a model is trained with; the rows of the paper's Table 3, and what came after it.
+"""Training objectives: those of the paper's Table 3, and later ones.
 
-An objective has one method, ``loss(predictor, batch, generator)``, which rolls out the policy or reads the head as it
-needs. Its fields are its settings. Names are those of the registry.
+An objective has one method, ``loss(predictor, batch, generator)``, which rolls out the policy or computes the scores of
+the head. Its fields are its settings. The names are those of the registry.
 
 | objective             | name            | trains                              |
 | --------------------- | --------------- | ----------------------------------- |

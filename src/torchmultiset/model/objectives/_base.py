@@ -18,14 +18,14 @@ from torchmultiset.model.predictor import Predictor
 __all__ = ["CONTEXT", "Objective", "with_stop"]
 
 CONTEXT = ("seed", "height")
-"""Fields of an objective that are no settings of its own: the run's seed, and the height of its pictures."""
+"""Fields of an objective that are not settings: the seed of the run, and the height of its images."""
 
 
 class Objective(ABC):
-    """How a model is trained: which labels are emitted in training, if any, and which loss is minimised.
+    """Training objective: how labels are chosen in training rollouts, if any, and the loss to minimise.
 
-    A subclass is a frozen dataclass whose fields are its settings; config and command line have a setting for each,
-    with the docstring of the field as its help.
+    A subclass is a frozen dataclass whose fields are its settings. Each becomes a setting of the config and a flag of
+    the command line, with the docstring of the field as its help text.
     """
 
     one_shot: ClassVar[bool] = False
@@ -39,27 +39,27 @@ class Objective(ABC):
 
     @classmethod
     def from_settings(cls, values: Mapping[str, Any], *, seed: int = 0, height: int | float | None = None) -> Objective:
-        """Make an objective from settings, of which only its own are read.
+        """Create an objective from settings; those of other objectives are ignored.
 
         Args:
             values: Settings by name.
-            seed: The run's.
-            height: Height of the pictures in pixels; None if the inputs are those pictures.
+            seed: Seed of the run.
+            height: Height of the images in pixels; None if the inputs are these images.
         """
         known = {**values, "seed": seed, "height": height}
         return cls(**{field.name: known[field.name] for field in fields(cls) if field.name in known})  # type: ignore[arg-type]
 
     def check_size(self, max_size: int) -> None:  # noqa: B027  (most have no limit)
-        """Raise a ValueError if multisets of up to so many labels are too large for it."""
+        """Raise a ValueError if multisets of up to `max_size` labels are too large for the objective."""
 
     @abstractmethod
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Mean loss of a batch.
+        """Compute the mean loss of a batch.
 
         Args:
-            predictor: The model that is trained.
+            predictor: Model to train.
             batch: Inputs and targets.
-            generator: Where all randomness comes from.
+            generator: Source of all random numbers.
         """
 
 

@@ -1,4 +1,4 @@
-"""The likelihood of counts."""
+"""Likelihood of the counts, for count heads."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class CountsObjective(Objective):
     one_shot = True
 
     count_head: CountHead | None = None
-    """Head that models the counts. auto: the cells of a map, or a table of counts for vectors."""
+    """Head that models the counts. auto: cells for feature maps, table for vectors."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """Score the target's counts."""
+        """Compute the negative log-likelihood of the target's counts."""
         scores = predictor.scores(batch.x)
         for kind, loss in _LOSSES.items():
             if isinstance(predictor.module, kind):

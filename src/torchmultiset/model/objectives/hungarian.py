@@ -1,4 +1,4 @@
-"""Slots matched with labels."""
+"""Bipartite matching of slots and labels."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["HungarianObjective"]
 
 @dataclass(frozen=True)
 class HungarianObjective(Objective):
-    """Cross-entropy of slots, each matched with a label or with nothing, as in DETR."""
+    """Cross-entropy of slots, each matched to a label or to "nothing", as in DETR."""
 
     one_shot = True
 
     nothing_weight: float = 0.1
-    """Weight of the slots that are matched with nothing."""
+    """Weight of the slots matched to "nothing"."""
 
     def __post_init__(self) -> None:
-        need_scipy()  # better said now than at the first step
+        need_scipy()  # fails here rather than at the first step
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """Find the best matching, and score it."""
+        """Find the best matching, and compute its cross-entropy."""
         return hungarian_loss(predictor.scores(batch.x), batch.target, nothing_weight=self.nothing_weight)

@@ -1,4 +1,4 @@
-"""The likelihood of a multiset under a policy."""
+"""Likelihood of a multiset under a policy."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ __all__ = ["MarginalObjective"]
 class MarginalObjective(Objective):
     """Negative log-likelihood of the multiset, summed over all orders of its labels.
 
-    Exact for multisets of up to `marginal_bound` labels; for larger ones it is estimated from `marginal_orders` orders,
-    drawn from the policy itself.
+    It is exact for multisets of up to `marginal_bound` labels, and estimated for larger ones from `marginal_orders`
+    orders sampled from the policy.
     """
 
     counts_only = True
 
     marginal_bound: int = 8
-    """Largest size of a multiset whose likelihood is exact; each label more doubles the work."""
+    """Maximum size of a multiset for the exact likelihood; each additional label doubles the cost."""
     marginal_orders: int = 16
-    """Orders from which the likelihood of a larger multiset is estimated."""
+    """Number of sampled orders from which the likelihood of a larger multiset is estimated."""
 
     def __post_init__(self) -> None:
         check(self.marginal_orders >= 1, "marginal_orders", "at least 1", self.marginal_orders)
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Score the policy after every part of a small target, and along sampled orders of a large one."""
+        """Evaluate the policy after every sub-multiset of a small target, and along sampled orders of a large one."""
         small = cardinality(batch.target) <= self.marginal_bound
         if bool(small.all()):
             return self._exact(predictor, batch.x, batch.target)

@@ -29,7 +29,7 @@ class _MatchingObjective(Objective):
     """Weight of the stop loss, where a stop head is trained."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Sample a rollout, and compare its mean distribution with the shares of the target."""
+        """Sample a rollout, and compare its mean distribution with the class shares of the target."""
         output = predictor.rollout(batch.x, sample(generator))
         loss = distribution_matching_loss(output.logits, batch.target, divergence=self.divergence)
         return with_stop(loss, output, batch.target, self.stop_weight)

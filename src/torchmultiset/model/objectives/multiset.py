@@ -25,7 +25,7 @@ class MultisetObjective(Objective):
     """L_multi: the divergence from the oracle to the policy, summed over the steps of a rollout (section 2)."""
 
     strategy: Strategy = "greedy"
-    """How labels are chosen in training: the most probable one, a sample, or one that the oracle draws."""
+    """Choice of labels in training rollouts: the most probable one, a sample of the policy, or one of the oracle."""
     divergence: Literal["kl", "js", "tv"] = "kl"
     """Divergence from the oracle to the policy: Kullback-Leibler (the paper's), Jensen-Shannon or total variation."""
     stop_weight: float = 1.0
@@ -35,7 +35,7 @@ class MultisetObjective(Objective):
         check_one_of("strategy", self.strategy, get_args(Strategy))
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Roll out by the strategy, and compare each step with the labels that are still missing."""
+        """Roll out with the strategy, and compare the policy with the oracle at each step."""
         target, end = batch.target, predictor.end
         output = predictor.rollout(batch.x, self._choose(target, generator, end=end))
         loss = multiset_loss(output.logits, output.labels, target, divergence=self.divergence, end=end)

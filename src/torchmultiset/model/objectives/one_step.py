@@ -18,7 +18,7 @@ __all__ = ["OneStepObjective"]
 
 @dataclass(frozen=True)
 class OneStepObjective(Objective):
-    """L_1-step: class shares and a size, predicted at once (section 3.2)."""
+    """L_1-step: distribution matching in one step, with a regression of the size (section 3.2)."""
 
     one_shot = True
 
@@ -26,6 +26,6 @@ class OneStepObjective(Objective):
     """Weight of the regression of the size."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """Compare shares and size with the target's."""
+        """Compare the predicted class shares and size with those of the target."""
         shares, size = OneStep.split(predictor.scores(batch.x))
         return one_step_loss(shares, size, batch.target, size_weight=self.size_weight)

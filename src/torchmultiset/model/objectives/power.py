@@ -1,4 +1,4 @@
-"""A class for each multiset."""
+"""Classification over all multisets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["PowerObjective"]
 
 @dataclass(frozen=True)
 class PowerObjective(Objective):
-    """Cross-entropy over all multisets that can occur, each a class of its own (section 3.2)."""
+    """Cross-entropy over all possible multisets, each of them a class (section 3.2)."""
 
     one_shot = True
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """Score the class of the target."""
+        """Compute the cross-entropy of the target's class."""
         least, most = predictor.sizes
         return power_loss(predictor.scores(batch.x)[:, 0], batch.target, max_size=most, min_size=least)

@@ -18,7 +18,7 @@ __all__ = ["ReinforceObjective"]
 
 @dataclass(frozen=True)
 class ReinforceObjective(Objective):
-    """L_RL: policy gradients along sampled labels, with a learned baseline (section 3.3)."""
+    """L_RL: policy gradient of sampled rollouts, with a learned baseline (section 3.3)."""
 
     baseline = True
 
@@ -30,7 +30,7 @@ class ReinforceObjective(Objective):
     """Weight of the stop loss, where a stop head is trained."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Sample a rollout, and reinforce what earned a reward."""
+        """Sample a rollout, and compute the policy-gradient loss."""
         target = batch.target
         output = predictor.rollout(batch.x, sample(generator))
         loss = reinforce_loss(

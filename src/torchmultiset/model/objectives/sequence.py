@@ -21,7 +21,7 @@ __all__ = ["SequenceObjective"]
 
 Rank: TypeAlias = Literal["random", "random-per-batch", "area", "spatial"]
 _BANDS = 4
-"""Bands in which a picture is read, for the spatial rank function."""
+"""Number of horizontal bands of an image for the spatial rank function."""
 
 
 @dataclass(frozen=True)
@@ -29,28 +29,28 @@ class SequenceObjective(Objective):
     """L_seq: cross-entropy along the target's labels in the order of a rank function (section 3.1)."""
 
     rank: Rank = "random"
-    """Order in which the labels of a multiset are taught: one random permutation of the classes, another one in each
-    batch, by decreasing area, or in reading order."""
+    """Order of the target labels: a random permutation of the classes, a new permutation in each batch, by decreasing
+    area, or in reading order."""
     stop_weight: float = 1.0
     """Weight of the stop loss, where a stop head is trained."""
     seed: int = 0
     """Seed of the permutation of the classes."""
     height: int | float | None = None
-    """Height in pixels of the pictures that boxes refer to; None if the inputs are those pictures. The features of a
-    backbone are not."""
+    """Height in pixels of the images that boxes refer to; None if the inputs are these images, and not features of a
+    backbone."""
 
     def __post_init__(self) -> None:
         check_one_of("rank", self.rank, get_args(Rank))
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Force the labels in their order, and score each of them."""
+        """Compute the cross-entropy of the labels in their order, with teacher forcing."""
         labels = self.order(batch, generator, num_classes=len(predictor.classes))
         _check_sizes(labels, predictor.max_size)
         sequence = append_end(labels, len(predictor.classes)) if predictor.end else labels
         teacher = forced(sequence)
 
         def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:
-            # After the last label any will do: no loss counts it.
+            # The choice after the last label does not matter: the loss ignores it.
             return teacher(t, logits, named) if t < sequence.shape[1] else torch.zeros_like(named[:, 0])
 
         output = predictor.rollout(batch.x, choose)
@@ -60,12 +60,12 @@ class SequenceObjective(Objective):
         return with_stop(loss, output, batch.target, self.stop_weight)
 
     def order(self, batch: Batch, generator: torch.Generator, *, num_classes: int) -> Tensor:
-        """The target's labels (B, M) in the order of the rank function, padded with -1.
+        """Return the target's labels (B, M) in the order of the rank function, padded with -1.
 
         Args:
-            batch: Labels, and boxes or areas where the rank function needs them.
-            generator: For a new permutation in each batch.
-            num_classes: C.
+            batch: Labels, and boxes or areas if the rank function needs them.
+            generator: Source of the permutation, with ``rank="random-per-batch"``.
+            num_classes: Number of classes.
         """
         if self.rank in ("random", "random-per-batch"):
             once = torch.Generator().manual_seed(self.seed)
@@ -73,12 +73,12 @@ class SequenceObjective(Objective):
             return random_rank(batch.labels, permutation.to(batch.labels.device))
         if self.rank == "area":
             if batch.areas is None:
-                raise ValueError("rank 'area' needs areas, which this data has not; use 'random'")
+                raise ValueError("rank 'area' needs areas, which this data does not have: use 'random'")
             return area_rank(batch.labels, batch.areas)
         if batch.boxes is None:
-            raise ValueError("rank 'spatial' needs boxes, which this data has not; use 'random'")
+            raise ValueError("rank 'spatial' needs boxes, which this data does not have: use 'random'")
         if self.height is None and batch.x.ndim != 4:
-            raise ValueError("rank 'spatial' needs the height of the pictures if the inputs are none: give `height`")
+            raise ValueError("rank 'spatial' needs the image height if the inputs are not images: pass `height`")
         height = batch.x.shape[-2] if self.height is None else self.height
         return spatial_rank(batch.labels, batch.boxes, bands=_BANDS, height=float(height))
 
@@ -88,6 +88,6 @@ def _check_sizes(labels: Tensor, max_size: int) -> None:
     if beyond.numel() and beyond.any():
         largest = max_size + int(beyond.sum(-1).max())
         raise ValueError(
-            f"a multiset of this batch has {largest} labels, but the predictor is made for {max_size} at most: give it"
-            " a larger max_size"
+            f"a multiset of this batch has {largest} labels, but the predictor emits at most {max_size}: build it with"
+            f" max_size={largest}"
         )

@@ -1,7 +1,7 @@
-"""Trained predictors that come with the package: each a folder with its weights and a model card, README.md.
+"""Trained predictors included in the package: each is a folder with weights and a model card, README.md.
 
-``Predictor.load("mnist-multi-4")`` opens one, and so does each command that takes a model. One on the Hugging Face Hub
-is opened by its address, ``hf://owner/name``; see `hub`.
+``Predictor.load("mnist-multi-4")`` and all commands that take a model accept their names. Models on the Hugging Face
+Hub have addresses such as ``hf://owner/name``; see `hub`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ __all__ = ["NAMES", "locate"]
 
 _HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.parent.name for path in _HERE.glob("*/predictor.json")))
-"""What they are called."""
+"""Names of the included models."""
 
 
 def locate(model: str | Path) -> Path:
-    """The folder of a model: a path, the name of one that comes with the package, or an address on the hub.
+    """Return the folder of a model.
+
+    Args:
+        model: Path of a folder, name of an included model, or address on the hub.
 
     Raises:
-        FileNotFoundError: It is none of these.
+        FileNotFoundError: There is no such model.
 
     Example:
         >>> locate("mnist-multi-4").name
@@ -35,5 +38,5 @@ def locate(model: str | Path) -> Path:
     if str(model) in NAMES:
         return _HERE / str(model)
     near = get_close_matches(str(model), NAMES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"the package brings {', '.join(NAMES)}"
-    raise FileNotFoundError(f"there is no model {model}: no such folder, and no model that comes with it; {hint}")
+    hint = f"did you mean {near[0]}?" if near else f"included models are {', '.join(NAMES)}"
+    raise FileNotFoundError(f"there is no model {model}: neither a folder nor an included model; {hint}")
