@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types imports pytest docs format bench paper oldest clean
+.PHONY: help setup demo test quick lint types imports pytest docs format bench paper oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ imports: $(INSTALLED) ## check that imports go down only
 
 pytest: $(INSTALLED) ## run the tests and the examples in the documentation
 	$(BIN)/python -m pytest --numprocesses auto
+
+quick: $(INSTALLED) ## run the fast tests, about a minute
+	$(BIN)/python -m pytest --numprocesses auto -m "not slow" src tests
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff format .

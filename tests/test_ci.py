@@ -16,6 +16,8 @@ from packaging.utils import canonicalize_name
 
 from torchmultiset.pipeline.presets import values_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -102,10 +104,18 @@ def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(environment)
     assert environment.make("test") == environment.make("demo") == environment.make("setup") == []
 
 
-@pytest.mark.parametrize("target", ["test", "setup", "lint", "docs"])
+@pytest.mark.parametrize("target", ["test", "quick", "setup", "lint", "docs"])
 def test_what_needs_everything_installs_everything_and_then_the_demo_nothing(environment, target):
     assert environment.make(target) == DEMO + REST
     assert environment.make("demo") == environment.make(target) == []
+
+
+def test_quick_runs_the_tests_that_are_not_slow_and_nothing_else():
+    command = ["make", "--dry-run", "--no-print-directory", "quick", "VENV=v", "--old-file=v/.installed"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (only,) = map(shlex.split, shown.splitlines())
+    assert only[:3] == ["v/bin/python", "-m", "pytest"]
+    assert only[only.index("-m", 3) + 1] == "not slow"
 
 
 def test_the_oldest_versions_are_checked_apart(environment):

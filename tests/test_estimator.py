@@ -28,6 +28,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator, parametri
 from torchmultiset import Predictor
 from torchmultiset.estimator import MultisetClassifier
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 SMALL = {"units": (16,), "hidden": 8, "random_state": 0}
 QUICK = {**SMALL, "epochs": 1, "samples": 4}

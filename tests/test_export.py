@@ -35,6 +35,8 @@ from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.inputs import InputKind, Source
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 

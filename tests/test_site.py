@@ -13,6 +13,8 @@ import pytest
 
 import torchmultiset
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("mkdocs", reason="the documentation needs mkdocs: pip install 'torchmultiset[docs]'")
 ROOT = Path(__file__).parent.parent
 # Of the modules without an underscore, those that the reference leaves out, and why.

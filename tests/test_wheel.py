@@ -26,6 +26,8 @@ from packaging.utils import canonicalize_name
 
 import torchmultiset
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 # Less of everything: the README's own numbers are for minutes.
 SMALLER = {

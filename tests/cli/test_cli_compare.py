@@ -16,6 +16,8 @@ from torchmultiset.heads import CountTable
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import FeedForwardPolicy
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ("ant", "bee", "cat")
 RECORD = {"input": {"shape": [4], "dtype": "float32", "exif": False}}
 

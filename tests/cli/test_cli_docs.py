@@ -7,8 +7,11 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from command_line import runner
 from PIL import Image
+
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 

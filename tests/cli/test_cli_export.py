@@ -18,7 +18,7 @@ from torchmultiset.export import open_onnx
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import LSTMPolicy
 
-pytestmark = pytest.mark.usefixtures("without_shape_hook")
+pytestmark = [pytest.mark.usefixtures("without_shape_hook"), pytest.mark.slow]
 
 
 @pytest.fixture

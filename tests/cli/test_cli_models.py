@@ -31,6 +31,8 @@ from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.run import Result
 from torchmultiset.training.config import OptimConfig
 
+pytestmark = pytest.mark.slow
+
 TINY = MnistMulti(
     sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
 )

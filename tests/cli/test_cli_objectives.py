@@ -18,6 +18,8 @@ from torchmultiset.data.examples import Examples
 from torchmultiset.model.config import ObjectiveName
 from torchmultiset.pipeline.inputs import open_model
 
+pytestmark = pytest.mark.slow
+
 OBJECTIVES = get_args(ObjectiveName)
 QUICK = ["--units", "16", "--channels", "4", "8", "--hidden", "8", "--batch-size", "16", "--epochs", "1"]
 SPLITS = ("train", "validation", "test")

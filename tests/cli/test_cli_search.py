@@ -17,6 +17,8 @@ from torchmultiset.heads import OneStep
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import FeedForwardPolicy, LSTMPolicy
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ("ant", "bee", "cat")
 INPUT = {"input": {"shape": [4], "dtype": "float32", "exif": False}}
 

@@ -17,6 +17,8 @@ from pet_table import write_pets
 from torchmultiset.cli.sweep import expand
 from torchmultiset.model.predictor import read_description
 
+pytestmark = pytest.mark.slow
+
 RUNS = ["objective-multi/seed-0", "objective-counts/seed-0"]
 SETTINGS = ["--objective", "multi", "counts", "--epochs", "30", "--batch-size", "4", "--units", "8", "--hidden", "8"]
 WORKERS = ["--workers", "2", "--threads", "1"]

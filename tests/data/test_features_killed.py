@@ -9,6 +9,10 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 WORKER = """
     import sys, time
     import numpy as np, torch

@@ -19,6 +19,8 @@ from torchmultiset.data.digits import Digits, load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build, generate, stream
 from torchmultiset.data.store import load, verify
 
+pytestmark = pytest.mark.slow
+
 SMALL = MnistMulti(sizes=(1, 4), train=60, validation=25, test=30)
 
 

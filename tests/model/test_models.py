@@ -10,6 +10,8 @@ from torchmultiset import Predictor
 from torchmultiset.model.shipped import NAMES, locate
 from torchmultiset.pipeline.inputs import input_kind, open_model
 
+pytestmark = pytest.mark.slow
+
 
 def test_which_there_are():
     assert {*NAMES} >= {"mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"}

@@ -18,6 +18,8 @@ from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import LSTMPolicy
 
+pytestmark = pytest.mark.slow
+
 
 def make(seed: int) -> Predictor:
     torch.manual_seed(seed)

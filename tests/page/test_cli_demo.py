@@ -15,6 +15,8 @@ from torchmultiset.model.shipped import NAMES
 from torchmultiset.page import server
 from torchmultiset.policies import LSTMPolicy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path) -> Run:

@@ -15,7 +15,7 @@ from PIL import Image
 from real_browser import chromium, needs_chromium, sync_api, watch
 from served_page import serving
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 360, "height": 740}

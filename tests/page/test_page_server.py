@@ -26,6 +26,8 @@ from torchmultiset.page.server import Rate, create_app
 from torchmultiset.page.watching import PageModel
 from torchmultiset.policies import LSTMPolicy
 
+pytestmark = pytest.mark.slow
+
 with warnings.catch_warnings():  # Starlette would rather have httpx's successor
     warnings.filterwarnings("ignore", "Using `httpx`")
     from fastapi.testclient import TestClient

@@ -11,6 +11,8 @@ from made_records import place, write_record
 from paper.__main__ import app
 from paper.cells import all_cells, describe, find
 
+pytestmark = pytest.mark.slow
+
 MULTI = "mnist-multi-4/multi/seed-0"
 
 

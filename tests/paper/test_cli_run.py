@@ -15,6 +15,8 @@ from killed_commands import Command, read
 
 from paper.__main__ import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CELLS = ["mnist-multi-10/dm-kl/seed-0", "mnist-multi-4/multi/seed-0"]
 ONLY = [token for cell in CELLS for token in ("--only", cell)]

@@ -28,6 +28,8 @@ from torchmultiset.pipeline.run import train
 from torchmultiset.training import fit
 from torchmultiset.training.config import OptimConfig
 
+pytestmark = pytest.mark.slow
+
 
 class Enough(Exception):
     pass

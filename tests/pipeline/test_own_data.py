@@ -29,6 +29,8 @@ from torchmultiset.policies import LSTMPolicy
 from torchmultiset.training import fit
 from torchmultiset.training.config import OptimConfig
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

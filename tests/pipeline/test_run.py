@@ -42,6 +42,8 @@ from torchmultiset.pipeline.run import fitting_devices, train
 from torchmultiset.training import local_fabric
 from torchmultiset.training.config import OptimConfig
 
+pytestmark = pytest.mark.slow
+
 TINY = MnistMulti(
     sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes=(0, 1), train=48, validation=16, test=20
 )

@@ -21,6 +21,8 @@ from torchmultiset.pipeline.sweep import (
 )
 from torchmultiset.pipeline.workers import WorkerError, config_of
 
+pytestmark = pytest.mark.slow
+
 ONE, TWO = "multi/seed-0", "counts/seed-0"
 
 

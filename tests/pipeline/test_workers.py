@@ -11,6 +11,8 @@ from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.workers import Job, WorkerError, config_of, subprocesses, work
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_config_is_the_same_after_a_round_trip():
     config = config_of(

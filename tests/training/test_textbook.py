@@ -11,6 +11,8 @@ from torchmultiset.multiset import from_labels
 from torchmultiset.policies import ConvLSTMPolicy
 from torchmultiset.rollout import forced, rollout
 
+pytestmark = pytest.mark.slow
+
 B, T, C, SIDE = 12, 4, 10, 76  # enough examples, and a map large enough, for all that makes ours fast
 
 

@@ -22,6 +22,8 @@ from torchmultiset.rollout import greedy
 from torchmultiset.training import NotFiniteError, fit, local_fabric
 from torchmultiset.training.evaluation import evaluate
 
+pytestmark = pytest.mark.slow
+
 
 class Enough(Exception):
     pass

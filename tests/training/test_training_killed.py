@@ -11,6 +11,8 @@ import pytest
 import torch
 from tiny_runs import Child, outcome
 
+pytestmark = pytest.mark.slow
+
 TASKS = ("batch norm", "reinforce", "dropout")
 
 

@@ -19,6 +19,8 @@ from torchmultiset.model.predictor import Predictor
 from torchmultiset.training import fit
 from torchmultiset.training.evaluation import evaluate
 
+pytestmark = pytest.mark.slow
+
 
 def alone(name: str, folder: Path, **options: int) -> dict[str, torch.Tensor]:
     """The weights that one process ends with."""
