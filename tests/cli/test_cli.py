@@ -176,6 +176,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
 # As a process
 
 
+@pytest.mark.slow
 def test_as_a_process_it_prints_its_version_and_its_errors():
     version = process("--version")
     assert (version.returncode, version.stdout.split()[0], version.stderr) == (0, "torchmultiset", "")
@@ -184,6 +185,7 @@ def test_as_a_process_it_prints_its_version_and_its_errors():
     assert wrong.stderr == "multiset: there is no file or folder nowhere\n"
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_and_signs_that_cannot_be_shown_are_no_errors(numbers):
     command = f"{sys.executable} -m torchmultiset data describe {numbers}"
     piped = subprocess.run(f"{command} --json | true", shell=True, capture_output=True, text=True, timeout=120)

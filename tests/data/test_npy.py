@@ -87,6 +87,7 @@ def message_of(read: Callable[[Path], object], path: Path) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.filterwarnings("ignore")  # as for a user: here a warning would be an error, and stop NumPy too early
 def test_whatever_happens_to_a_header_the_error_names_the_file(reader, tmp_path):

@@ -205,6 +205,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_shape_hook")
 @every
 def test_it_learns_a_few_multisets(name):

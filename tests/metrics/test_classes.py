@@ -161,6 +161,7 @@ def one_process(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_right_across_processes(tmp_path: Path):
     torch.multiprocessing.spawn(one_process, args=(str(tmp_path),), nprocs=len(SHARES))
     for rank in range(len(SHARES)):

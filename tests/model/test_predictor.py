@@ -235,6 +235,7 @@ def test_the_rollout_ends_with_the_last_example_that_stops(stop):
         assert predictor.policy.steps == MOST + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
 def test_ending_early_gives_what_the_whole_rollout_gives(stop):
     # In double precision: alone and together are convolved in different ways, which round differently.

@@ -89,7 +89,7 @@ def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, t
     code, lines, err = run("demo")
     assert (code, lines, served) == (0, [], [([*NAMES, "runs/good"], "127.0.0.1", 8000)])
     expected = {
-        "begun": "has no model yet: it is not finished",
+        "begun": "has no model yet, because it is not finished",
         "empty": "predictor.json is missing",
         "other": "do not fit this encoder and policy",
         "silent": "the model's record does not describe its inputs",

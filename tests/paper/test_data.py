@@ -27,6 +27,7 @@ def some(scale, *patterns):
     return choose(all_cells(scale), patterns)
 
 
+@pytest.mark.slow
 def test_the_plans_say_how_many_examples_there_are(tmp_path):
     cells = some("smoke", "*/multi/seed-0")
     assert len(cells) == 9

@@ -23,6 +23,8 @@ from torchmultiset.pipeline.inputs import open_model
 from torchmultiset.pipeline.workers import Job, work
 from torchmultiset.policies import LSTMPolicy, TransformerPolicy
 
+pytestmark = pytest.mark.slow
+
 RANDOM, TEN = "mnist-multi-4/seq/seed-0", "mnist-multi-10/multi/seed-0"
 
 

@@ -98,6 +98,7 @@ def test_every_parameter_learns(name):
     assert silent == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_policy_learns_to_name_multisets_with_repeats(name, without_shape_hook):
     torch.manual_seed(0)
