@@ -17,6 +17,8 @@ from torchmultiset.multiset import to_labels
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import Step, forced, rollout, sample
 
+pytestmark = pytest.mark.slow
+
 C, MOST = 3, 3
 STOPS = ("fixed", "policy", "end")
 UNLIMITED = 10**9
