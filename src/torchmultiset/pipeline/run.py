@@ -54,6 +54,7 @@ from torchmultiset.pipeline.record import (
 )
 from torchmultiset.training.evaluation import Evaluation, evaluate
 from torchmultiset.training.loop import BEST, CHECKPOINT, Progress, fit, make_fabric
+from torchmultiset.training.solve import solve
 from torchmultiset.viz.card import CARD, model_card
 from torchmultiset.viz.scores import Report, best_constant, report
 from torchmultiset.viz.verdict import explain_exact_match, verdict
@@ -123,6 +124,8 @@ def train(
     """
     folder = Path(folder)
     task = prepare(config, progress=progress)
+    if task.config.objective.kind.closed_form:
+        devices = 1
     if devices is None:
         devices = fitting_devices(task.config.optim.batch_size, folder)
     # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
@@ -146,18 +149,21 @@ def train(
         write_config(folder, task.config)
         write_record(folder, record)
     diary = _Diary(folder, record, watch(task)) if fabric.is_global_zero else None
-    fitted = fit(
-        predictor,
-        objective,
-        task.fresh or task.splits["train"],
-        task.splits["validation"],
-        task.config.optim,
-        folder,
-        seed=task.config.seed,
-        resume=resume,
-        fabric=fabric,
-        watch=diary or (lambda _: None),
-    )
+    if objective.closed_form:
+        fitted = solve(predictor, task.splits["train"], task.splits["validation"], folder)
+    else:
+        fitted = fit(
+            predictor,
+            objective,
+            task.fresh or task.splits["train"],
+            task.splits["validation"],
+            task.config.optim,
+            folder,
+            seed=task.config.seed,
+            resume=resume,
+            fabric=fabric,
+            watch=diary or (lambda _: None),
+        )
     result = _finish(folder, task, fitted, diary, fabric, baselines) if diary else Result(record, None)
     fabric.barrier()
     return result
