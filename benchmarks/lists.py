@@ -24,7 +24,7 @@ from benchmarks.document import between, table
 from benchmarks.record import circumstances
 from benchmarks.shopping import Request, open_shop, train_tokenizer
 from torchmultiset.lm import LabelVocabulary, ListCollator, ListLoss, generate_lists, list_scores, sample_batch
-from torchmultiset.lm.training import as_batch
+from torchmultiset.lm._training import as_batch
 from torchmultiset.viz.comparison import compare
 
 RECORD, PAGE = Path("results/lm/shopping.json"), Path("docs/howto/language-model.md")
@@ -188,11 +188,14 @@ def document(record: Mapping[str, Any], page: str) -> str:
             for split in ("validation", "test")
             for name in ("exact_match", "f1")
         ]
-        content = sum(run["test"]["content"] for run in mine) / len(mine)
-        rows.append([about, *cells, f"{content:.2f}", f"{sum(run['cpu_seconds'] for run in mine) / len(mine):.0f}"])
-    header = ["loss", "validation EM", "validation F1", "test EM", "test F1", "content, nats", "training, CPU s"]
-    page = between(page, "lists", table(header, rows), record)
+        seconds = sum(run["cpu_seconds"] for run in mine) / len(mine)
+        rows.append([about, str(len(mine)), *cells, f"{seconds:.0f}"])
+    header = ["loss", "seeds", "validation EM", "validation F1", "test EM", "test F1", "training, CPU s"]
     first = next(iter(METHODS))
+    mine = [run["test"] for run in runs if run["method"] == first]
+    order, content = (np.mean([run[part] for run in mine]) for part in ("order", "content"))
+    split = f"Of the loss of the first row on a test list, {order:.2f} nats are order and {content:.2f} nats content."
+    page = between(page, "lists", [*table(header, rows), "", split], record)
     tests = compare(correct[first], {name: other for name, other in correct.items() if name != first})
     compared = [
         [METHODS[test.other], str(test.wins), str(test.losses), f"{test.ahead} of {test.seeds}", f"{test.adjusted:.2g}"]
