@@ -48,9 +48,12 @@ def main(steps: int = 1500, tested: int = 200) -> dict[str, float]:
         config(
             vocab_size=len(tokenizer),
             n_embd=64,
-            n_layer=2,
+            n_layer=3,
             n_head=4,
             initializer_range=0.1,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
             bos_token_id=end,
             eos_token_id=end,
         )
