@@ -1,6 +1,6 @@
 """Train a language model to write shopping lists, in no particular order: python examples/language_model.py
 
-Needs the extra "lm". A small GPT-2 learns from scratch, in about five minutes on one CPU core.
+Needs the extra "lm". A small GPT-2 learns from scratch, in less than five minutes on one CPU core.
 """
 
 import random
