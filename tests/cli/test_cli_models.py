@@ -28,7 +28,7 @@ from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.presets import PRESETS
 from torchmultiset.pipeline.record import read_record
-from torchmultiset.pipeline.run import Result
+from torchmultiset.pipeline.finish import Result
 from torchmultiset.training.config import OptimConfig
 
 TINY = MnistMulti(

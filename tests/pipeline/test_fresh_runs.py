@@ -153,7 +153,7 @@ def test_an_unknown_augmentation_is_refused(tmp_path, without_shape_hook):
 
 @pytest.fixture
 def config(digits, monkeypatch):
-    monkeypatch.setattr("torchmultiset.pipeline.run.find_spec", lambda _: None)  # no pictures: slow
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
     data = DataConfig(str(digits), mnist="bundled", fresh=True)
     return RunConfig(data, ModelConfig(channels=(4, 4), hidden=4), optim=OptimConfig(3, 8, augment="shift"), seed=3)
 

@@ -22,11 +22,12 @@ from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
 from torchmultiset.pipeline.inputs import input_kind, open_model
+from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, check_config
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.pipeline.record import read_config
-from torchmultiset.pipeline.run import CURVE, PREDICTIONS, Result, Watch
 from torchmultiset.pipeline.run import train as run
 from torchmultiset.pipeline.standings import standings_table
 from torchmultiset.training.config import OptimConfig
