@@ -12,6 +12,7 @@ from torch import nn
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.encoders import ConvEncoder, FinetunedBackbone, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.finetuned import Trainable
+from torchmultiset.encoders.onnx import is_onnx
 from torchmultiset.heads import CellCounts, CountMixture, CountTable, OneStep, PowerMultiset, RidgeCounts, Slots
 from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
@@ -226,8 +227,9 @@ def _encoder(
     if backbone is not None:
         check(model.encoder is None, "encoder", "left out with a backbone, which takes its place", model.encoder)
         width = model.units[-1] if model.units else None
+        channels = shape[0] if is_onnx(backbone) else None  # others are known without their weights
         encoder = PretrainedEncoder(
-            backbone, width=width, fingerprint=fingerprint, strides=tuple(strides), channels=shape[0]
+            backbone, width=width, fingerprint=fingerprint, strides=tuple(strides), channels=channels
         )
         fits = len(shape) == 3 and shape[0] == encoder.channels
         check(fits, "shape", f"({encoder.channels}, h, w), as the features of {backbone} are", shape)
