@@ -17,7 +17,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler on stand
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import features, generate, growth, latency, losses, objectives, profile, training, tried
+from benchmarks import features, generate, growth, latency, lm, losses, objectives, profile, training, tried
 from benchmarks.document import AIMED_AT, AIMS, PAGE, aims, document
 from benchmarks.record import circumstances
 
@@ -33,6 +33,7 @@ PARTS: dict[str, Callable[[Console], Any]] = {
     "generation": generate.report,
     "features": features.report,
     "growth": growth.report,
+    "lm": lm.report,
 }
 
 

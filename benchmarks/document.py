@@ -142,6 +142,17 @@ def _generation(measured: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _lm(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        ours, plain = row["ms"].values()
+        memory, other = row["memory"].values()
+        shape = [str(row["batch"]), str(row["tokens"]), f"{row['vocabulary']:,}", f"{row['labels']:,}"]
+        return [*shape, f"{ours:.0f}", f"{plain:.0f}", f"{ours / plain:.2f}x", f"{memory:.1f}x", f"{other:.1f}x"]
+
+    losses = ["order-free, ms", "`F.cross_entropy`, ms", "ratio", "memory / logits", "of `F.cross_entropy`"]
+    return table(["B", "T", "vocabulary", "labels", *losses], map(cells, rows))
+
+
 def _values(rows: Mapping[str, Mapping[str, float]]) -> list[tuple[str, tuple[float, ...]]]:
     return [(name, tuple(row.values())) for name, row in rows.items()]
 
@@ -205,4 +216,5 @@ TABLES: Mapping[str, Callable[[Any], list[str]]] = {
     "generation": _generation,
     "features": _features,
     "growth": _growth,
+    "lm": _lm,
 }

@@ -14,7 +14,7 @@ from torchmultiset.pipeline.run import train
 from torchmultiset.training.config import OptimConfig
 
 
-def main(epochs: int = 0) -> list[list[str]]:
+def main(epochs: int | None = None) -> list[list[str]]:
     folder = Path(mkdtemp())
     trips = [(people, km) for people in (1, 2, 3) for km in range(10, 400, 10)]
     rows = [f"{people},{km},{people},{int(km > 200)}" for people, km in trips]

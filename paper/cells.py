@@ -70,7 +70,7 @@ class Cell:
         values |= self.data.values
         if "rates" in self.tables:
             values |= self.data.short
-        elif self.data.rates:
+        elif _loss_of(self.method) in self.data.rates:
             values |= {"lr": self.data.rates[_loss_of(self.method)]}
         values |= {**_METHODS[self.method], "data": str(Path(folder, self.data.path)), "seed": self.seed}
         return config_of(values)

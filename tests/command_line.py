@@ -19,6 +19,7 @@ Run = Callable[..., tuple[int, list[str], str]]
 def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, commands: App = app) -> Run:
     """Run a command in this process: exit code, lines on standard output, text on standard error."""
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("torchmultiset.pipeline.auto.MINUTES", 0.0)  # one model, unless a test asks for a portfolio
     for variable in ("TORCHMULTISET_MNIST", "TORCHMULTISET_DEBUG", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(variable, raising=False)
 

@@ -59,6 +59,13 @@ def test_the_estimator_works_in_a_pipeline(capsys):
     assert load("estimator").main(epochs=15) > 0.5
 
 
+def test_a_language_model_writes_lists_of_known_labels(capsys):
+    pytest.importorskip("transformers")
+    scores = load("language_model").main(steps=3, tested=4)
+    assert {*scores} == {"exact_match", "precision", "recall", "f1"}
+    assert "which no model avoids" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", [path.stem for path in sorted(EXAMPLES.glob("*.py"))])
 def test_every_example_has_a_test(name):
     assert f'load("{name}")' in Path(__file__).read_text()

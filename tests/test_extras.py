@@ -47,6 +47,7 @@ USES = {
     "torchmetrics": "from torchmultiset.metrics import F1",
     "scipy": "from torchmultiset.model.objectives import HungarianObjective; HungarianObjective()",
     "fastapi": ["demo"],
+    "transformers": "from torchmultiset.lm import generate_lists as f; f(0, {}, 0, pad=0, max_new_tokens=1)",
     "huggingface_hub": "from torchmultiset.model.shipped import locate; locate('hf://owner/name')",
 }
 """What needs a module: a command, or a line of Python."""
@@ -110,6 +111,16 @@ ALONE = {
         from torchmultiset.pipeline.workers import on_ray
         with on_ray("local", workers=1, threads=1):
             pass
+    """,
+    "lm": """if True:
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel
+        from torchmultiset.lm import LabelVocabulary, generate_lists
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=9, n_embd=8, n_layer=1, n_head=1)).eval()
+        vocabulary = LabelVocabulary(["red apple", "rye"], [[5, 6, 1], [8, 1]], end=0)
+        inputs = {"input_ids": torch.tensor([[3]]), "attention_mask": torch.tensor([[1]])}
+        tokens = generate_lists(model, inputs, vocabulary, pad=0, max_new_tokens=6)
+        assert vocabulary.read(tokens).known[tokens >= 0].all()
     """,
     "hub": """if True:
         import os

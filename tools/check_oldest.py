@@ -47,10 +47,16 @@ def scores(*shape: int) -> Tensor:
 
 LOSSES: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "cell_count_loss": ((B, 6, C + 1), lambda x: losses.cell_count_loss(x, TARGET)),
+    "cell_joint_loss": ((B, 6, C + 1), lambda x: losses.cell_joint_loss(x, TARGET)),
+    "count_mixture_loss": ((B, 2, C, T + 1), lambda x: losses.count_mixture_loss(x, x[..., 0, 0], TARGET)),
     "count_regression_loss": ((B, C), lambda x: losses.count_regression_loss(x, TARGET)),
     "count_table_loss": ((B, C, T + 1), lambda x: losses.count_table_loss(x, TARGET)),
     "distribution_matching_loss": ((B, T, C), lambda x: losses.distribution_matching_loss(x, TARGET)),
     "hungarian_loss": ((B, T, C + 1), lambda x: losses.hungarian_loss(x, TARGET)),
+    "marginal_estimate_loss": (
+        (B, 1, T, C),
+        lambda x: losses.marginal_estimate_loss(x, multiset.to_labels(TARGET)[:, None], TARGET, max_size=T),
+    ),
     "marginal_loss": ((B, 2**T, C), lambda x: losses.marginal_loss(x, TARGET)),
     "multiset_loss": ((B, T, C), lambda x: losses.multiset_loss(x, LABELS, TARGET)),
     "one_step_loss": ((B, C), lambda x: losses.one_step_loss(x, x.sum(1), TARGET)),
@@ -58,6 +64,7 @@ LOSSES: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "power_loss": ((B, multiset.how_many(C, T, min_size=0)), lambda x: losses.power_loss(x, TARGET, max_size=T)),
     "reinforce_loss": ((B, T, C), lambda x: losses.reinforce_loss(x, LABELS, TARGET)),
     "sequence_loss": ((B, T, C), lambda x: losses.sequence_loss(x, LABELS)),
+    "sized_count_loss": ((B, C, T + 1), lambda x: losses.sized_count_loss(x.log_softmax(-1), TARGET)),
     "stop_loss": ((B, T + 1), lambda x: losses.stop_loss(x, TARGET)),
 }
 """Loss -> shape of its first argument, and a call with that argument."""

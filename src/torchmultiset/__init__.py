@@ -12,6 +12,7 @@ The parts, from the bottom up:
 - `data`: data sets
 - `Predictor`: the whole model in one module, trained by `training` with an objective of `model`
 - `MultisetClassifier`: a scikit-learn estimator
+- `lm`: the order-free loss for language models that write lists
 """
 
 from importlib import import_module
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         distributions,
         encoders,
         heads,
+        lm,
         losses,
         metrics,
         model,
@@ -45,6 +47,7 @@ __all__ = [
     "distributions",
     "encoders",
     "heads",
+    "lm",
     "losses",
     "metrics",
     "model",

@@ -147,7 +147,7 @@ def test_a_model_of_counts_is_exported(run, there, tmp_path):
     [
         ("--objective power --max-size 90", "0 to 90 labels of 3 classes make 129,766 multisets, too many"),
         ("--objective marginal --policy lstm", "policy must be 'feed-forward' or 'transformer' with objective"),
-        ("--objective counts --policy lstm", "policy must be 'auto' with objective 'counts'"),
+        ("--objective counts --policy lstm", "policy must be left out with objective 'counts'"),
         ("--objective counts --count-head cells", "count_head must be 'table', 'poisson' or 'regression' for inputs"),
         ("--objective hungarian --stop end", "stop 'end' cannot be used with objective 'hungarian'"),
         ("--objective hungarian --nothing-weight -1", "nothing_weight must be at least 0"),

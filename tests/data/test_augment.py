@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchmultiset.data import Batch
 from torchmultiset.data.augment import AUGMENTATIONS, affine, shift
+from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.training.config import OptimConfig
 
 
@@ -186,4 +187,4 @@ def test_none_changes_nothing_and_draws_nothing() -> None:
 
 
 def test_a_config_knows_them_all() -> None:
-    assert get_args(get_type_hints(OptimConfig)["augment"]) == (*AUGMENTATIONS,)
+    assert get_args(get_type_hints(OptimConfig)["augment"]) == (*AUGMENTATIONS, *PHOTO_FAMILIES)

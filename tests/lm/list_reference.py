@@ -28,7 +28,7 @@ def split(tokens: Sequence[int], vocabulary: Sequence[Piece]) -> tuple[list[Piec
 def next_token(target: Counter[Piece], tokens: Sequence[int], vocabulary: Sequence[Piece]) -> dict[int, float]:
     """The distribution of the next token when all orders of the missing labels are equally likely; {} for none.
 
-    Instances of the same label are told apart, as in the paper: each order of the instances counts.
+    Instances of the same label are distinguished, as in the paper: each order of the instances counts.
     """
     done, rest = split(tokens, vocabulary)
     missing = Counter(target)

@@ -135,6 +135,23 @@ def test_over_all_orders_of_a_teacher_order_is_the_number_of_orders():
     assert order.mean().item() == pytest.approx(math.log(math.factorial(5) / (2 * 2)), rel=1e-5)
 
 
+def test_over_all_orders_of_a_teacher_loss_and_gradient_are_those_of_cross_entropy():
+    """What differs is the noise of one order: the targets of cross-entropy add up to the same list in every order."""
+    vocabulary = [(2, 1), (2, 3, 1), (4, 1)]
+    labels = LabelVocabulary([*map(str, vocabulary)], vocabulary, END)
+    rows = [(*sum(order, ()), END) for order in permutations([vocabulary[0], *vocabulary])]
+    tokens, counts = torch.tensor(rows), torch.tensor([[2, 1, 1]]).expand(len(rows), -1)
+    # Logits that depend on all tokens before a step, as those of a model do.
+    table = torch.randn(SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    logits = table[tokens].cumsum(1).roll(1, 1) + table[0]
+    ours = list_loss(logits, tokens, labels.read(tokens).starts, counts, labels.tokens, end=END)
+    plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="sum") / len(rows)
+    # The roll puts the whole list before the first step; the same for all, since it has the same tokens in any order.
+    torch.testing.assert_close(ours, plain)
+    gradients = [torch.autograd.grad(loss, table, retain_graph=True)[0] for loss in (ours, plain)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_after_any_teacher_order_only_the_end_is_left_and_then_nothing():
     vocabulary = [(2, 1), (2, 3, 1)]
     labels = LabelVocabulary([*map(str, vocabulary)], vocabulary, END)

@@ -78,7 +78,14 @@ def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset)
         )
     if name == "regression":
         return reference.count_regression_loss(rows, target)
-    return -math.fsum(math.log(reference.softmax(row)[target[c]]) for c, row in enumerate(scores))
+    # Normalised over the sizes that can be predicted, 0 to MOST labels.
+    each = [reference.softmax(row) for row in scores]
+    weights = {
+        counts: math.prod(row[count] for row, count in zip(each, counts, strict=True))
+        for counts in itertools.product(range(MOST + 1), repeat=len(each))
+        if sum(counts) <= MOST
+    }
+    return -math.log(weights[tuple(target[c] for c in range(len(each)))] / math.fsum(weights.values()))
 
 
 @pytest.mark.parametrize(

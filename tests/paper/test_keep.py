@@ -208,7 +208,7 @@ def test_nothing_names_a_place_or_a_machine(folders):
 
 def test_the_test_data_is_evaluated_once(folders, monkeypatch, tmp_path):
     evaluated = []
-    for place in ("torchmultiset.pipeline.run.evaluate", "torchmultiset.training.evaluation.evaluate"):
+    for place in ("torchmultiset.pipeline.finish.evaluate", "torchmultiset.training.evaluation.evaluate"):
         monkeypatch.setattr(place, lambda *_, **__: evaluated.append(1))
     other = Folders(tmp_path, folders.runs, folders.data)
     run_cell(RANDOM, other)  # it is trained and tested: what is left is to keep it

@@ -474,7 +474,7 @@ def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(conf
 
 
 def test_every_objective_runs(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchmultiset.pipeline.run.find_spec", lambda _: None)  # no pictures: slow
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
     for name in ("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"):
         short = replace(config, objective=ObjectiveConfig(objective=name), optim=replace(OPTIM, epochs=1))
         assert train(short, tmp_path / name).record["finished"]
@@ -500,7 +500,7 @@ def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
     fake.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     monkeypatch.setattr(
-        "torchmultiset.pipeline.run.find_spec", lambda name: name in ("tensorboard", "matplotlib") or None
+        "torchmultiset.pipeline.finish.find_spec", lambda name: name in ("tensorboard", "matplotlib") or None
     )
     train(config, tmp_path / "run")
     history = [json.loads(line) for line in (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()]
@@ -511,7 +511,7 @@ def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
 
 
 def test_without_matplotlib_there_are_no_pictures(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchmultiset.pipeline.run.find_spec", lambda _: None)
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)
     assert train(config, tmp_path / "run").record["finished"]
     assert not list((tmp_path / "run").glob("*.png"))
 

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.record import read_record
-from torchmultiset.pipeline.run import Watch
 from torchmultiset.pipeline.standings import Standing, standings_table
 from torchmultiset.pipeline.sweep import Snapshot
 from torchmultiset.training.loop import Progress

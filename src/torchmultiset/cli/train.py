@@ -22,11 +22,12 @@ from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
 from torchmultiset.pipeline.inputs import input_kind, open_model
+from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, check_config
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of
 from torchmultiset.pipeline.record import read_config
-from torchmultiset.pipeline.run import CURVE, PREDICTIONS, Result, Watch
 from torchmultiset.pipeline.run import train as run
 from torchmultiset.pipeline.standings import standings_table
 from torchmultiset.training.config import OptimConfig
@@ -64,7 +65,11 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
     for argument in arguments:
         for token in argument.tokens:
             # Such numbers would be rounded without a word.
-            if argument.hint is int and not token.value.lstrip("+-").isdigit() and _is_number(token.value):
+            if (
+                argument.hint in (int, int | None)
+                and not token.value.lstrip("+-").isdigit()
+                and _is_number(token.value)
+            ):
                 raise ValueError(f"{argument.name} must be a whole number, but is {token.value}")
     start = _given(arguments, "--start-from")
     if start:
@@ -255,8 +260,8 @@ def _budget(config: RunConfig, preset: str | None, minutes: float | None) -> flo
                 "--minutes is the budget for comparing models on data of your own: leave it out, or leave out"
                 " --objective, --policy, --preset and --start-from"
             )
-        return 0
-    return auto.MINUTES if minutes is None else minutes
+        return 0.0
+    return auto.MINUTES if minutes is None else float(minutes)
 
 
 def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool) -> None:

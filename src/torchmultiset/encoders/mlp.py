@@ -10,18 +10,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check, check_float
+from torchmultiset._checks import check_float
 
 __all__ = ["MLPEncoder"]
 
 
 @recorded
 class MLPEncoder(nn.Module):
-    """Linear layers, each followed by ReLU.
+    """Linear layers, each followed by ReLU; without any, it only standardises.
 
     Args:
         features: Number of input features.
-        hidden: Units of each layer; the last is the memory's D.
+        hidden: Units of each layer; the last is the memory's D. If empty, D is the number of input features.
 
     Inputs are first standardised with the mean and standard deviation that `standardise` computed, if it was called.
 
@@ -35,7 +35,6 @@ class MLPEncoder(nn.Module):
 
     def __init__(self, features: int, hidden: Sequence[int] = (128, 128)) -> None:
         super().__init__()
-        check(len(hidden) >= 1, "hidden", "at least one number", hidden)
         self.features = features
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("spread", torch.ones(features))

@@ -93,7 +93,7 @@ class PretrainedEncoder(nn.Module):
     Args:
         backbone: Name of the backbone, or the path of an ``.onnx`` file. It is loaded with the first image: cached
             features do not need it.
-        width: Number of channels of the memory.
+        width: Number of channels of the memory; None: the backbone's map itself, without a projection.
         fingerprint: `fingerprint` of the backbone used in training; a backbone with other weights is rejected. None:
             that of the first backbone loaded.
         strides: Strides of the backbone's map. An ONNX file has one map: leave the default.
@@ -111,12 +111,13 @@ class PretrainedEncoder(nn.Module):
 
     arguments: dict[str, Any]
     """Constructor arguments, set by `recorded`."""
+    _device: Tensor
 
     def __init__(
         self,
         backbone: BackboneName | str,
         *,
-        width: int = 128,
+        width: int | None = 128,
         fingerprint: str | None = None,
         strides: Sequence[int] = (32,),
         channels: int | None = None,
@@ -134,7 +135,9 @@ class PretrainedEncoder(nn.Module):
         if channels is None:
             channels = self.backbone().channels if is_onnx(backbone) else backbone_channels(backbone, self.strides)
         self.channels = channels
-        self.project = nn.Conv2d(channels, width, 1)
+        self.project = None if width is None else nn.Conv2d(channels, width, 1)
+        # Without a projection, nothing else has the device and precision of this module.
+        self.register_buffer("_device", torch.empty(0), persistent=False)
 
     def backbone(self) -> Backbone:
         """Return the backbone, loading it on the first call.
@@ -168,9 +171,11 @@ class PretrainedEncoder(nn.Module):
             x,
         )
         if x.shape[1] != self.channels:
-            backbone, device = self.backbone(), self.project.weight.device
+            backbone, device = self.backbone(), self._device.device
             if backbone.mean.device != device:  # not a submodule, so it is not moved with this module
                 backbone.to(device)
             x = backbone(x)
+        if self.project is None:
+            return x.to(self._device.dtype)
         x = x.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)
         return relu(self.project(x))

@@ -13,12 +13,12 @@ one order and penalises all others. The loss here compares each next token with 
 Only `generate_lists` and `sample_batch` need the extra ``lm``, which installs `transformers`.
 """
 
+from torchmultiset.lm._generation import AllowedTokens, generate_lists, sample_batch
 from torchmultiset.lm._loss import OrderAndContent, list_loss, order_and_content
 from torchmultiset.lm._oracle import NextTokens, list_oracle
-from torchmultiset.lm.generation import AllowedTokens, generate_lists, sample_batch
-from torchmultiset.lm.scores import ListScores, list_scores, split_list
-from torchmultiset.lm.training import ListCollator, ListLoss
-from torchmultiset.lm.vocabulary import LabelVocabulary, Reading
+from torchmultiset.lm._scores import ListScores, list_scores, split_list
+from torchmultiset.lm._training import ListCollator, ListLoss
+from torchmultiset.lm._vocabulary import LabelVocabulary, Reading
 
 __all__ = [
     "AllowedTokens",

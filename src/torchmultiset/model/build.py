@@ -12,7 +12,8 @@ from torch import nn
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.encoders import ConvEncoder, FinetunedBackbone, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.finetuned import Trainable
-from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
+from torchmultiset.encoders.onnx import is_onnx
+from torchmultiset.heads import CellCounts, CountMixture, CountTable, OneStep, PowerMultiset, RidgeCounts, Slots
 from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, Stop
@@ -68,6 +69,10 @@ def build_predictor(
     check_together(objective, stop)
     model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
     num_classes = len(classes) + (stop == "end")
+    if objective.kind.closed_form:  # which trains no layers in front of its own
+        readable = len(shape) == 1 or (backbone is not None and finetune == "none")
+        check(readable, "objective", "another one for images without a frozen backbone", objective.name)
+        model = replace(model, units=())
     if backbone is not None and finetune != "none":
         encoder, memory = _finetuned(model, shape, backbone, strides, finetune)
     else:
@@ -221,15 +226,17 @@ def _encoder(
     check_one_of("norm", model.norm, get_args(Norm))
     if backbone is not None:
         check(model.encoder is None, "encoder", "left out with a backbone, which takes its place", model.encoder)
+        width = model.units[-1] if model.units else None
+        channels = shape[0] if is_onnx(backbone) else None  # others are known without their weights
         encoder = PretrainedEncoder(
-            backbone, width=model.units[-1], fingerprint=fingerprint, strides=tuple(strides), channels=shape[0]
+            backbone, width=width, fingerprint=fingerprint, strides=tuple(strides), channels=channels
         )
         fits = len(shape) == 3 and shape[0] == encoder.channels
         check(fits, "shape", f"({encoder.channels}, h, w), the shape of the features of {backbone}", shape)
-        return encoder, (model.units[-1], *shape[1:])
+        return encoder, (width or shape[0], *shape[1:])
     if model.encoder == "mlp":
         check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", model.encoder)
-        return MLPEncoder(shape[0], model.units), (model.units[-1],)
+        return MLPEncoder(shape[0], model.units), (model.units[-1] if model.units else shape[0],)
     check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", model.encoder)
     tower = ConvEncoder(shape[0], model.channels or CHANNELS, norm=None if model.norm == "none" else "batch")
     memory = tower.memory_shape(shape[1], shape[2])
@@ -269,6 +276,8 @@ def _head(
     name, features, spatial = objective.objective, memory[0], len(memory) == 3
     max_size = sizes[1]
     pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
+    if name == "ridge":
+        return RidgeCounts(num_classes, features, pool=model.pool)
     if name == "one-step":
         return OneStep(num_classes, features, **pooled)
     # Twice the channels and one layer more make up for the four gates of a ConvLSTM.
@@ -301,6 +310,8 @@ def _head(
             joint_states=model.joint_states,
         )
     if kind is CountTable:
-        pooled |= {"most": max_size, "sizes": sizes, "size_potential": model.size_potential}
+        pooled |= {"most": max_size}
+    if kind in (CountTable, CountMixture):
+        pooled |= {"sizes": sizes, "size_potential": model.size_potential}
     made: nn.Module = kind(num_classes, features, **pooled)
     return made

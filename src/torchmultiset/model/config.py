@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     PolicyName: TypeAlias = str
     ObjectiveName: TypeAlias = str
 else:
-    EncoderName = Literal[tuple(name for name in ENCODERS if name != "pretrained")]
+    EncoderName = Literal[tuple(name for name in ENCODERS if name not in ("pretrained", "finetuned"))]
     PolicyName = Literal[tuple(POLICIES)]
     ObjectiveName = Literal[tuple(OBJECTIVES)]
 Norm: TypeAlias = Literal["none", "batch"]

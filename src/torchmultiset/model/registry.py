@@ -17,6 +17,7 @@ ENCODERS = Registry(
         "conv": "torchmultiset.encoders:ConvEncoder",
         "mlp": "torchmultiset.encoders:MLPEncoder",
         "pretrained": "torchmultiset.encoders:PretrainedEncoder",
+        "finetuned": "torchmultiset.encoders:FinetunedBackbone",
     },
 )
 
@@ -37,6 +38,7 @@ COUNT_HEADS = Registry(
         "table": "torchmultiset.heads:CountTable",
         "poisson": "torchmultiset.heads:PoissonCounts",
         "regression": "torchmultiset.heads:RegressedCounts",
+        "mixture": "torchmultiset.heads:CountMixture",
     },
 )
 
@@ -44,7 +46,6 @@ HEADS = Registry(
     "head",
     {
         **COUNT_HEADS.places,
-        "mixture": "torchmultiset.heads:CountMixture",
         "ridge": "torchmultiset.heads:RidgeCounts",
         "slots": "torchmultiset.heads:Slots",
         "power": "torchmultiset.heads:PowerMultiset",
@@ -65,5 +66,6 @@ OBJECTIVES = Registry(
         "hungarian": "torchmultiset.model.objectives:HungarianObjective",
         "power": "torchmultiset.model.objectives:PowerObjective",
         "marginal": "torchmultiset.model.objectives:MarginalObjective",
+        "ridge": "torchmultiset.model.objectives:RidgeObjective",
     },
 )

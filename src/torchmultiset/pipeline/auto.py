@@ -33,10 +33,12 @@ from torchmultiset._files import write_whole
 from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.candidates import Candidate, candidates, finetuned
 from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.finish import Result, compare_with_baselines
+from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import Task, held_out, prepare
 from torchmultiset.pipeline.record import data_record, portable_command, read_record, write_record
-from torchmultiset.pipeline.run import Result, Watch, compare_with_baselines, train
+from torchmultiset.pipeline.run import train
 from torchmultiset.pipeline.speed import seconds_per_example
 from torchmultiset.pipeline.standings import Standing, read_standings, score, write_standings
 from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers, read_json, sweep

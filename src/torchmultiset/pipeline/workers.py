@@ -31,8 +31,9 @@ from filelock import FileLock
 
 from torchmultiset._files import write_whole
 from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, prepare
-from torchmultiset.pipeline.run import Watch, train
+from torchmultiset.pipeline.run import train
 from torchmultiset.training.loop import Progress
 
 __all__ = ["LOG", "PROGRESS", "Crew", "Job", "WorkerError", "config_of", "lock_of", "on_ray", "subprocesses", "work"]

@@ -39,10 +39,10 @@ def verdict(
         >>> import torch
         >>> target = torch.eye(3, dtype=torch.int64).repeat(9, 1)
         >>> verdict(target, target, {"ridge": target.flip(1)}), verdict(target.flip(1), target, {"ridge": target})
-        ('', 'This model does not beat the ridge baseline on these 27 examples (mean of exact match and F1 0.333 against 1.000).')
-    """  # noqa: E501
+        ('', 'The ridge baseline scores higher than this model: 1.000 against 0.333 (mean of exact match and F1).')
+    """
     mine = example_scores(counts, target)
-    lost: dict[str, float] = {}
+    score, lost = float(mine.mean()), dict[str, float]()
     for name, predicted in baselines.items():
         theirs = example_scores(predicted, target)
         difference = mine - theirs
@@ -52,10 +52,10 @@ def verdict(
     if not lost:
         return ""
     best = max(lost, key=lambda name: lost[name])
-    return (
-        f"This model does not beat the {best} baseline on these {len(target):,} examples (mean of exact match and F1"
-        f" {float(mine.mean()):.3f} against {lost[best]:.3f})."
-    )
+    numbers = f"{lost[best]:.3f} against {score:.3f} (mean of exact match and F1)"
+    if lost[best] > score:
+        return f"The {best} baseline scores higher than this model: {numbers}."
+    return f"On {len(target):,} examples this model is not ahead of the {best} baseline by more than chance: {numbers}."
 
 
 def explain_exact_match(counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"]) -> str:

@@ -15,6 +15,7 @@ the head. Its fields are its settings. The names are those of the registry.
 | `CountsObjective`     | ``counts``      | a count head                        |
 | `HungarianObjective`  | ``hungarian``   | the head `Slots`                    |
 | `PowerObjective`      | ``power``       | the head `PowerMultiset`            |
+| `RidgeObjective`      | ``ridge``       | the head `RidgeCounts`              |
 """
 
 from torchmultiset.model.objectives._base import CONTEXT, Objective
@@ -26,6 +27,7 @@ from torchmultiset.model.objectives.multiset import MultisetObjective
 from torchmultiset.model.objectives.one_step import OneStepObjective
 from torchmultiset.model.objectives.power import PowerObjective
 from torchmultiset.model.objectives.reinforce import ReinforceObjective
+from torchmultiset.model.objectives.ridge import RidgeObjective
 from torchmultiset.model.objectives.sequence import SequenceObjective
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "OneStepObjective",
     "PowerObjective",
     "ReinforceObjective",
+    "RidgeObjective",
     "SequenceObjective",
     "joint_fallback",
 ]

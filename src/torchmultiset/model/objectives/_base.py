@@ -32,6 +32,8 @@ class Objective(ABC):
     """Whether it trains a one-shot head; otherwise, a policy."""
     baseline: ClassVar[bool] = False
     """Whether the policy needs a value head."""
+    closed_form: ClassVar[bool] = False
+    """Whether the minimum of its loss is computed, rather than approached by steps."""
     counts_only: ClassVar[bool] = False
     """Whether the policy must see counts only, and no order."""
     no_end: ClassVar[str] = ""

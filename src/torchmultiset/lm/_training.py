@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchmultiset._checks import can_look, check
 from torchmultiset.lm._loss import OrderAndContent, list_loss, order_and_content
-from torchmultiset.lm.vocabulary import LabelVocabulary, Reading
+from torchmultiset.lm._vocabulary import LabelVocabulary, Reading
 from torchmultiset.multiset import from_labels
 
 __all__ = ["IGNORED", "ListCollator", "ListLoss"]
@@ -102,7 +102,7 @@ class ListLoss:
         self,
         outputs: Any,
         labels: Int64[Tensor, "b t"],
-        num_items_in_batch: Tensor | float | None = None,
+        num_items_in_batch: Tensor | int | float | None = None,
         *,
         target: Int64[Tensor, "b c"] | None = None,
     ) -> Float[Tensor, ""]:

@@ -106,7 +106,7 @@ class LabelVocabulary:
         pieces = _tokenise(tokenizer, texts)
         for label, text, piece in zip(labels, texts, pieces, strict=True):
             decoded = tokenizer.decode(piece, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            if decoded.strip() != text.strip():
+            if decoded.strip(" ") != text.strip(" "):
                 raise ValueError(
                     f"label {label!r} with separator {separator!r} is decoded as {decoded!r}: the tokenizer has to"
                     " represent every character; choose another separator, or add the characters to the tokenizer"

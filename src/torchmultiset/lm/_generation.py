@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from torchmultiset.lm.training import IGNORED, as_batch, padded
-from torchmultiset.lm.vocabulary import LabelVocabulary
+from torchmultiset.lm._training import IGNORED, as_batch, padded
+from torchmultiset.lm._vocabulary import LabelVocabulary
 
 __all__ = ["AllowedTokens", "generate_lists", "sample_batch"]
 

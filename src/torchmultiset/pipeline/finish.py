@@ -1,0 +1,141 @@
+"""Tests the best weights of a run once, and writes the model, the record and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmultiset._files import write_whole
+from torchmultiset.data.load import is_store
+from torchmultiset.encoders import make_backbone
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.baselines import predict_baselines
+from torchmultiset.pipeline.config import to_dict
+from torchmultiset.pipeline.inputs import MODEL, InputKind
+from torchmultiset.pipeline.journal import Journal
+from torchmultiset.pipeline.predictions import write_counts
+from torchmultiset.pipeline.prepare import Task, features_of
+from torchmultiset.pipeline.record import portable, write_record
+from torchmultiset.training.evaluation import Evaluation, evaluate
+from torchmultiset.training.loop import BEST, Progress
+from torchmultiset.viz.card import CARD, model_card
+from torchmultiset.viz.scores import Report, best_constant, report
+from torchmultiset.viz.verdict import explain_exact_match, verdict
+
+__all__ = ["CURVE", "PREDICTIONS", "Result", "compare_with_baselines", "finish"]
+
+CURVE, PREDICTIONS = "curve.png", "predictions.png"
+
+
+class Result(NamedTuple):
+    """Outcome of a run."""
+
+    record: dict[str, Any]
+    """Content of ``run.json``."""
+    report: Report | None
+    """Scores of the best weights on the test data; None if the run had been finished before."""
+
+
+def finish(
+    folder: Path, task: Task, fitted: Progress, journal: Journal, *, device: torch.device, baselines: bool
+) -> Result:
+    """Test the best weights, and write the model with all that is known about it.
+
+    Args:
+        folder: Run folder.
+        task: Data and settings of the run.
+        fitted: Progress at the end of training.
+        journal: Record of the run, which is completed.
+        device: Device of the predictions.
+        baselines: Whether to fit and score the baselines, too.
+    """
+    journal.update()  # the minutes do not include the test
+    best = Predictor.load(folder / BEST).to(device)
+    # Data of the user's own may have no test examples: then the validation data is reported, under its own name.
+    split = "test" if len(task.splits.get("test", ())) else "validation"
+    # "seen": images of training digits, as the paper's test images are.
+    tested = [name for name in ("validation", "test", "seen") if len(task.splits.get(name, ()))]
+    evaluations = {name: evaluate(best, task.splits[name]) for name in tested}
+    write_counts(folder, evaluations, best.classes)
+    constant = best_constant(torch.from_numpy(task.splits["train"].counts))
+    reports = {name: report(*one, best.classes, split=name, constant=constant) for name, one in evaluations.items()}
+    told: dict[str, Any] = {name: one.to_json() for name, one in reports.items()}
+    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], **told}
+    if baselines:
+        reports[split], more = compare_with_baselines(task, evaluations[split], split)
+        results |= more
+    dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
+    about = {
+        "input": asdict(InputKind(task.picture, dtype, exif=not is_store(task.config.data.data))),
+        "columns": [asdict(column) for column in task.splits["train"].columns],
+        "constant": constant.tolist(),
+        "data": task.data,
+        "config": to_dict(task.config)
+        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from or "") or None},
+        "git": journal.record["git"],
+        "minutes": journal.record["minutes"],
+        "metrics": results,
+    }
+    best.record = about
+    best.cpu().save(folder / MODEL)
+    _draw(folder, task, fitted, best, evaluations[split], split)
+    journal.record |= {"finished": True, **results}
+    name = task.data["name"]
+    write_whole(folder / MODEL / CARD, model_card(name, journal.record, best, objective=task.config.objective.name))
+    write_record(folder, journal.record)
+    return Result(journal.record, reports[split])
+
+
+def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tuple[Report, dict[str, Any]]:
+    """Score predictions beside those of the baselines.
+
+    Args:
+        task: Data of the run.
+        evaluation: Predictions of the model for the split.
+        split: Name of the split.
+
+    Returns:
+        The report, and entries of the run's record: the report as JSON, and a verdict in words.
+    """
+    train, others = task.splits["train"], _baselines(task, split)
+    constant = best_constant(torch.from_numpy(train.counts))
+    names = {"ridge": "ridge regression", "neighbour": "nearest neighbour"}  # the majority has a row of its own
+    listed = {names[name]: counts for name, counts in others.items() if name in names}
+    made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
+    sentences = [explain_exact_match(*evaluation), verdict(*evaluation, others)]
+    return made, {split: made.to_json(), "verdict": " ".join(sentence for sentence in sentences if sentence)}
+
+
+def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:
+    """Predict a split by the baselines: from the inputs of the network, or from features if they are photographs."""
+    splits, data = task.splits, task.config.data
+    if data.finetune != "none":
+        backbone = make_backbone(data.backbone)
+        splits = {
+            name: features_of(task.pictures[name], name, data.data, backbone, data.image_size)
+            for name in ("train", split)
+        }
+    return predict_baselines(splits["train"], splits[split])
+
+
+def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:
+    """Learning curve and predictions, where matplotlib is installed and there is something to be seen."""
+    if find_spec("matplotlib") is None:
+        return
+    from torchmultiset.viz.figures import choose, panels, save_curve, save_predictions
+
+    save_curve(fitted.history, folder / CURVE)
+    counts, target = evaluation
+    chosen = choose((counts == target).all(1))
+    pictures = task.pictures[split].inputs[np.array(chosen)]
+    if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
+        explained = best.explain(task.splits[split].batch(chosen).x)
+        shown = panels([*pictures], explained, target[chosen])
+        save_predictions(shown, best.classes, folder / PREDICTIONS)

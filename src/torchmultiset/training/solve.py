@@ -1,0 +1,64 @@
+"""Training in closed form, for ridge regression."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from torchmultiset._checks import check
+from torchmultiset._files import write_whole
+from torchmultiset.data import Examples
+from torchmultiset.heads import RidgeCounts, fit_ridge
+from torchmultiset.metrics import exact_match, f1
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.training.evaluation import evaluate
+from torchmultiset.training.loop import BEST, EPOCHS, Progress
+
+__all__ = ["solve"]
+
+_AT_A_TIME = 256
+
+
+@torch.no_grad()
+def solve(predictor: Predictor, train: Examples, validation: Examples, folder: str | Path) -> Progress:
+    """Fit a predictor with the head `RidgeCounts`, and save it like the best epoch of `fit`.
+
+    Args:
+        predictor: Predictor to fit, in place; its encoder is used as it is.
+        train: Training examples.
+        validation: Examples whose scores are recorded.
+        folder: Folder for the weights and `epochs.jsonl`.
+
+    Returns:
+        Progress with one epoch.
+    """
+    head = predictor.module
+    check(isinstance(head, RidgeCounts), "predictor", "one with the head RidgeCounts", type(head).__name__)
+    assert isinstance(head, RidgeCounts)
+    began = time.perf_counter()
+    with predictor.evaluating():
+        pooled = [
+            head.pooled(predictor.encoder(train.batch(np.arange(start, min(start + _AT_A_TIME, len(train)))).x))
+            for start in range(0, len(train), _AT_A_TIME)
+        ]
+    ridge = head.take(fit_ridge(torch.cat(pooled).float(), torch.from_numpy(train.counts)))
+    counts, target = evaluate(predictor, validation)
+    em, mean_f1 = float(exact_match(counts, target).mean()), float(f1(counts, target).mean())
+    seconds = time.perf_counter() - began
+    line = {
+        "epoch": 1,
+        "loss": ridge.error,
+        "validation_em": em,
+        "validation_f1": mean_f1,
+        "seconds": round(seconds, 3),
+        "images_per_second": round(len(train) / seconds, 1),
+    }
+    folder = Path(folder)
+    record = {"epoch": 1, "validation_em": em, "validation_f1": mean_f1}
+    predictor.save(folder / BEST, record=record)
+    write_whole(folder / EPOCHS, json.dumps(line) + "\n")
+    return Progress(epoch=1, loss=ridge.error, best_em=em, best_f1=mean_f1, history=[line])
