@@ -84,6 +84,7 @@ def test_auto_is_settled_by_the_training_data(config, pets):
     assert [pick[:2] for pick in task.choices] == [
         ("objective", "counts"),
         ("encoder", "conv"),
+        ("min_size", "1"),
         ("max_size", "2"),
     ]
     assert (task.config.model.stop, task.config.model.max_size) == ("policy", 2)

@@ -27,7 +27,7 @@ from torchmultiset.pipeline.inputs import input_kind, open_model
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, check_config
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of
-from torchmultiset.pipeline.record import read_config
+from torchmultiset.pipeline.record import read_config, translated
 from torchmultiset.pipeline.run import train as run
 from torchmultiset.pipeline.standings import standings_table
 from torchmultiset.training.config import OptimConfig
@@ -97,8 +97,8 @@ def _make_of(model: str, objective: str | None, policy: str | None) -> dict[str,
         policy: The one that is asked for, if any: a model without one was taught otherwise.
     """
     predictor = open_model(model)
-    told: Mapping[str, Any] = predictor.record.get("config", {})
-    made = {name: told[name] for name in _MAKE if name in told}
+    settings = translated(predictor.record.get("config", {}))
+    made = {name: settings[name] for name in _MAKE if name in settings}
     if "input" in predictor.record:
         kind = input_kind(predictor)
         made |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
