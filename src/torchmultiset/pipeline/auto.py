@@ -55,9 +55,9 @@ _SMALL = 1_000
 _FOLDS = 3
 _BEST = 2
 """Candidates that are trained on all parts of a cross-validation; the others are stopped after the first part."""
-_FROZEN_SHARE = 0.35
+_FROZEN_SHARE = 0.25
 """Share of the budget that candidates with frozen features may take if fine-tuning follows."""
-_FINETUNE_SHARE = 0.5
+_FINETUNE_SHARE = 0.6
 """Share of the budget for fine-tuning; the rest is for reading data, testing and pictures."""
 _ALONE_SHARE = 0.8
 """The same if nothing else is tried."""
