@@ -114,7 +114,8 @@ def test_a_table_becomes_a_model_that_predicts(run, tmp_path):
     code, lines, _ = run("train", "trips.csv")
     assert code == 0
     assert picked(lines) == {
-        "splits": numbers_of(tmp_path / "trips.csv"), "objective": "counts", "encoder": "mlp", "max_size": "4",
+        "splits": numbers_of(tmp_path / "trips.csv"), "objective": "counts", "encoder": "mlp", "min_size": "1",
+        "max_size": "4",
         "batch_size": "16", "epochs": "2",
     }  # fmt: skip
     assert all(len(line) <= 80 for line in lines)
@@ -370,8 +371,8 @@ def test_photographs_whose_multisets_occur_again_get_a_class_for_each(counts, mo
 def test_a_class_for_each_multiset_is_not_picked_if_it_would_be_refused():
     counts = np.zeros((4, 24), np.int64)
     counts[:, 0] = 4  # 17,550 multisets of 4 labels, 20,475 of up to 4
-    for stop, expected in ((None, "power"), ("fixed", "power"), ("policy", "multi")):
-        model = ModelConfig(stop=stop)
+    for least, expected in ((None, "power"), (4, "power"), (0, "multi")):
+        model = ModelConfig(min_size=least)
         picked, _, _ = resolve_objective(ObjectiveConfig(), model, (1280, 8, 8), 4, backbone=True, counts=counts)
         assert picked.objective == expected
 

@@ -32,6 +32,11 @@ from torchmultiset.viz.verdict import explain_exact_match, verdict
 __all__ = ["CURVE", "PREDICTIONS", "Result", "compare_with_baselines", "finish"]
 
 CURVE, PREDICTIONS = "curve.png", "predictions.png"
+_EXAMPLES_EACH = 100
+"""Training examples per class below which more of them are likely to help."""
+_LARGE = 448
+"""Side in pixels below which larger images are likely to help."""
+_MANY_CLASSES = 50
 
 
 class Result(NamedTuple):
@@ -109,8 +114,25 @@ def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tu
     names = {"ridge": "ridge regression", "neighbour": "nearest neighbour"}  # the majority has a row of its own
     listed = {names[name]: counts for name, counts in others.items() if name in names}
     made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
-    sentences = [explain_exact_match(*evaluation), verdict(*evaluation, others)]
+    lost = verdict(*evaluation, others)
+    sentences = [explain_exact_match(*evaluation), lost, _advice(task) if lost else ""]
     return made, {split: made.to_json(), "verdict": " ".join(sentence for sentence in sentences if sentence)}
+
+
+def _advice(task: Task) -> str:
+    """Return a sentence with the two or three changes that are most likely to help."""
+    train, data = task.splits["train"], task.config.data
+    classes = len(train.classes)
+    helps = []
+    if len(train) < _EXAMPLES_EACH * classes:
+        helps.append(f"more examples ({len(train):,} for {classes} classes)")
+    if data.backbone != "none" and data.finetune == "none":
+        helps.append("fine-tuning (--finetune most --minutes 45)")
+    if len(task.picture) == 3 and data.image_size < _LARGE:
+        helps.append(f"larger images (--image-size {2 * data.image_size})")
+    if classes > _MANY_CLASSES:
+        helps.append("fewer classes (merge the rare ones)")
+    return f"Most likely to help: {', '.join(helps[:3] or ['inputs that show what the labels say'])}."
 
 
 def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:

@@ -187,7 +187,7 @@ def resolve_objective(
     if model.policy is not None or model.stop == "end":
         return chosen("multi", "it trains a policy without imposing an order")
     if backbone and max_size <= _FEW and objective.count_head is None:
-        number, shared = (0, 0.0) if counts is None else (_possible(counts, max_size), _shared(counts))
+        number, shared = (0, 0.0) if counts is None else (_possible(counts, model.min_size, max_size), _shared(counts))
         if number <= MOST_MULTISETS and shared >= _SHARED:
             each = f"a class for each of {number:,} multisets scored highest on photographs"
             return chosen("power", f"{each}, and {shared:.0%} of the examples share theirs with another")
@@ -211,9 +211,9 @@ def resolve_objective(
     return chosen("counts", why, *finer)
 
 
-def _possible(counts: Int64[np.ndarray, "n c"], max_size: int) -> int:
+def _possible(counts: Int64[np.ndarray, "n c"], min_size: int | None, max_size: int) -> int:
     """Return how many multisets a model of such data can predict."""
-    return how_many(counts.shape[1], max_size, min_size=int(counts.sum(1).min()))
+    return how_many(counts.shape[1], max_size, min_size=int(counts.sum(1).min()) if min_size is None else min_size)
 
 
 def _shared(counts: Int64[np.ndarray, "n c"]) -> float:
