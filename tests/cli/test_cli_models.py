@@ -333,7 +333,7 @@ def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path):
 
     code, lines, _ = run("train", "--data", "digits", "--out", out, *SMALL, "--resume")
     assert code == 0
-    assert lines[0] == f"The run in {out} is finished; nothing is left to do."
+    assert lines[0] == f"The run in {out} is already finished."
 
 
 def test_the_saved_config_makes_the_same_model_again(run, there, tmp_path):

@@ -1,4 +1,4 @@
-"""``multiset train``: learn a model from a data set, and test it."""
+"""``multiset train``: train a model on a data set, and test it."""
 
 from __future__ import annotations
 
@@ -190,26 +190,25 @@ def train(
     objective: Annotated[ObjectiveConfig, _Flags, Parameter(group="Objective")] = ObjectiveConfig(),  # noqa: B008
     optim: Annotated[OptimConfig, _Flags, Parameter(group="Optimisation")] = OptimConfig(),  # noqa: B008
 ) -> None:
-    """Learn a model from a data set, and test it.
+    """Train a model on a data set, and test it.
 
     Args:
-        source: Your own data, or a folder made by `multiset data build`: the same as --data. Nothing else is needed;
-            what is not given is picked, and the command says what and why.
-        preset: A task with a name; see below.
-        recipe: How it is learned; see below.
+        source: Your own data, or a folder made by `multiset data build`: the same as --data. No other option is needed.
+        preset: Name of a task; see below.
+        recipe: Training recipe; see below.
         config: TOML file of settings: the names of the flags below, with _ for -. A run folder has one.
-        out: Folder for all that is made. If not given, runs/ and the name of the preset or of the data.
-        minutes: Time budget for data of your own without --objective: several models are tried, and the best is kept.
-            Default: 10. With 0, only the best guess is trained.
+        out: Output folder. Default: runs/ and the name of the preset or of the data.
+        minutes: Time budget for data of your own without --objective: several models are compared, and the best one is
+            kept. Default: 10. With 0, only the best guess is trained.
         resume: Resume the run in the folder, if there is one.
-        devices: Processes on each machine. If not given, one for each GPU; on a CPU one for each core, as long as each
-            has 32 examples of a batch.
-        nodes: Machines.
-        seed: Of the weights, of the order of the examples and of all sampling.
-        data: Where the examples come from.
+        devices: Processes per machine. Default: one per GPU; on a CPU one per core, as long as each has 32 examples of
+            a batch.
+        nodes: Number of machines.
+        seed: Random seed of the weights, of the order of the examples and of all sampling.
+        data: Where the examples come from, and how images are read.
         model: The network.
-        objective: What is learned from.
-        optim: How it is learned.
+        objective: Training objective and its settings.
+        optim: Optimiser settings.
     """
     data = data if source is None else replace(data, data=source)
     assert data.data is not None  # `_fill_in` refuses a command without data
@@ -323,7 +322,7 @@ def _print_result(out: Path, data: str, result: Result) -> None:
     if not record.get("finished"):  # another process has the results
         return
     if result.report is None:
-        print(f"The run in {out} is finished; nothing is left to do.")
+        print(f"The run in {out} is already finished.")
     else:
         console = Console()
         for table in tables(result.report):
@@ -335,9 +334,10 @@ def _print_result(out: Path, data: str, result: Result) -> None:
     where, what = shlex.quote(str(out)), shlex.quote(data)
     made = {
         "model": "the model",
-        CURVE: "how it learned",
-        PREDICTIONS: "some predictions, right and wrong ones",
-        "config.toml": "every setting; multiset train --config does it again",
+        "leaderboard.json": "validation scores of all candidates",
+        CURVE: "learning curve",
+        PREDICTIONS: "examples of right and wrong predictions",
+        "config.toml": "every setting; multiset train --config repeats the run",
         "run.json": "results, versions, machine",
     }
     print(f"\nIn {out}:\n")
