@@ -35,7 +35,8 @@ from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.record import differences, read_record
 from torchmultiset.pipeline.sweep import changed_data, changed_settings, epochs_done, forget, read_json, stale
-from torchmultiset.training.loop import EPOCHS, local_fabric
+from torchmultiset.training.checkpoint import EPOCHS
+from torchmultiset.training.loop import local_fabric
 from torchmultiset.viz.calibration import calibrate, log_probabilities
 from torchmultiset.viz.entropy import entropy_curves
 from torchmultiset.viz.intervals import Counts

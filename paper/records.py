@@ -10,7 +10,7 @@ from typing import Any
 
 from paper.cells import Cell, Position, describe
 from torchmultiset.pipeline.predictions import COUNTS, has_counts, read_counts
-from torchmultiset.training.loop import EPOCHS
+from torchmultiset.training.checkpoint import EPOCHS
 from torchmultiset.viz.intervals import Counts
 
 __all__ = ["ENTROPY", "ENTROPY_TABLES", "RECORD", "WORTH", "CellRun", "has_entropy", "read_runs"]

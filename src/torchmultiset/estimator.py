@@ -32,8 +32,9 @@ from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.multiset import to_labels
 from torchmultiset.pipeline.resolve import resolve_objective
+from torchmultiset.training.checkpoint import BEST
 from torchmultiset.training.config import OptimConfig
-from torchmultiset.training.loop import BEST, fit, local_fabric
+from torchmultiset.training.loop import fit, local_fabric
 
 __all__ = ["MultisetClassifier"]
 

@@ -18,7 +18,7 @@ from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.standings import Standing, standings_table
 from torchmultiset.pipeline.sweep import Snapshot
-from torchmultiset.training.loop import Progress
+from torchmultiset.training.checkpoint import Progress
 
 __all__ = ["PortfolioProgress", "SweepProgress", "TrainingProgress", "duration"]
 

@@ -23,8 +23,8 @@ from torchmultiset.pipeline.journal import Journal
 from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import Task, features_of
 from torchmultiset.pipeline.record import portable, write_record
+from torchmultiset.training.checkpoint import BEST, Progress
 from torchmultiset.training.evaluation import Evaluation, evaluate
-from torchmultiset.training.loop import BEST, Progress
 from torchmultiset.viz.card import CARD, model_card
 from torchmultiset.viz.scores import Report, best_constant, report
 from torchmultiset.viz.verdict import explain_exact_match, verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from torchmultiset.pipeline.record import write_record
-from torchmultiset.training.loop import Progress
+from torchmultiset.training.checkpoint import Progress
 
 __all__ = ["Journal", "Watch"]
 

@@ -47,7 +47,8 @@ from torchmultiset.pipeline.record import (
     write_config,
     write_record,
 )
-from torchmultiset.training.loop import CHECKPOINT, fit, make_fabric
+from torchmultiset.training.checkpoint import CHECKPOINT
+from torchmultiset.training.loop import fit, make_fabric
 from torchmultiset.training.solve import solve
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.record import CONFIG, FORMER, data_record, differences, read_config, read_record, translated
 from torchmultiset.pipeline.workers import LOG, PROGRESS, Crew, Job, lock_of, on_ray, subprocesses
-from torchmultiset.training.loop import CHECKPOINT, EPOCHS
+from torchmultiset.training.checkpoint import CHECKPOINT, EPOCHS
 from torchmultiset.viz.intervals import Counts
 
 __all__ = [

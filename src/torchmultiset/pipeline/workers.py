@@ -34,7 +34,7 @@ from torchmultiset.pipeline.config import RunConfig
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.run import train
-from torchmultiset.training.loop import Progress
+from torchmultiset.training.checkpoint import Progress
 
 __all__ = ["LOG", "PROGRESS", "Crew", "Job", "WorkerError", "config_of", "lock_of", "on_ray", "subprocesses", "work"]
 

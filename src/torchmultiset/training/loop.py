@@ -10,7 +10,6 @@ of process 0 are saved.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import signal
@@ -18,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -26,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
-from torch.optim.swa_utils import AveragedModel
 
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._files import write_whole
@@ -37,52 +35,20 @@ from torchmultiset.encoders import FinetunedBackbone
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.training.checkpoint import BEST, Checkpoint, MovingAverage, Progress
 from torchmultiset.training.config import Augmentation, OptimConfig, ResolvedOptim, Selection
 from torchmultiset.training.evaluation import evaluate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["NotFiniteError", "Progress", "fit", "local_fabric"]
+__all__ = ["NotFiniteError", "fit", "local_fabric"]
 
-CHECKPOINT, EPOCHS, BEST, BAD_BATCH = "checkpoint.pt", "epochs.jsonl", "best", "bad-batch.pt"
+BAD_BATCH = "bad-batch.pt"
 
 
 class NotFiniteError(ValueError):
     """The loss or its gradient became infinite or NaN."""
-
-
-@dataclass
-class Progress:
-    """State of a run, apart from weights and optimiser."""
-
-    epoch: int = 0
-    """Number of completed epochs."""
-    step: int = 0
-    """Number of completed steps of the current epoch."""
-    loss: float = math.nan
-    """Loss of the last step."""
-    loss_sum: float = 0.0
-    """Sum of the losses of the current epoch."""
-    seconds: float = 0.0
-    """Duration of the current epoch so far, without validation."""
-    best_em: float = -1.0
-    """Exact match of the saved epoch on the validation data."""
-    best_f1: float = -1.0
-    """F1 of the saved epoch on the validation data."""
-    since_best: int = 0
-    """Number of epochs since the saved one."""
-    history: list[dict[str, int | float]] = field(default_factory=list)
-    """One record per completed epoch: losses, validation scores and speed."""
-
-    def seen(self, examples: int, batch_size: int) -> int:
-        """Return the number of examples processed so far.
-
-        Args:
-            examples: Number of examples per epoch.
-            batch_size: Number of examples per step.
-        """
-        return self.epoch * examples + min(self.step * batch_size, examples)
 
 
 def local_fabric() -> Fabric:
@@ -158,8 +124,8 @@ def fit(
     schedule = _schedule(adam, optim, optim.epochs * steps)
     settings = {"seed": seed, "examples": len(examples), **asdict(optim)}
     del settings["precision"]  # set by the fabric; a run may be resumed in another one
-    average = _Average(predictor, optim.ema) if optim.ema else None
-    checkpoint = _Checkpoint(Path(folder), fabric, predictor, average, adam, schedule, settings)
+    average = MovingAverage(predictor, optim.ema) if optim.ema else None
+    checkpoint = Checkpoint(Path(folder), fabric, predictor, average, adam, schedule, settings)
     progress = checkpoint.load(resume=resume)
     watch(progress)
 
@@ -279,19 +245,6 @@ def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[s
     return [{"params": some, "lr": rate, "weight_decay": decay} for (rate, decay), some in groups.items()]
 
 
-class _Average(AveragedModel):
-    """Exponential moving average of weights and running statistics; its decay grows over the first steps."""
-
-    def __init__(self, predictor: Predictor, decay: float) -> None:
-        def average(averaged: Any, current: Any, number: Any) -> None:
-            steps = int(number)
-            keep = min(decay, (1 + steps) / (10 + steps))
-            for old, new in zip(averaged, current, strict=True):
-                old.lerp_(new, 1 - keep) if old.is_floating_point() else old.copy_(new)
-
-        super().__init__(predictor, multi_avg_fn=average, use_buffers=True)
-
-
 def _generator(fabric: Fabric, *place: int) -> torch.Generator:
     """Return the generator of a step, and seed PyTorch's global generator, which dropout uses."""
     own, ours = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
@@ -322,7 +275,7 @@ def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
 
 
 def _end_epoch(
-    checkpoint: _Checkpoint, validation: Examples, progress: Progress, examples: int, select: Selection
+    checkpoint: Checkpoint, validation: Examples, progress: Progress, examples: int, select: Selection
 ) -> None:
     """Validate, add the record of the epoch, and save the weights if they are the best so far."""
     predictor = checkpoint.validated
@@ -373,62 +326,6 @@ def _over_processes(fabric: Fabric, values: Tensor, how: Literal["mean", "sum"])
     return reduced
 
 
-@dataclass
-class _Checkpoint:
-    """Reads and writes the state from which a run can be resumed."""
-
-    folder: Path
-    fabric: Fabric
-    predictor: Predictor
-    average: _Average | None
-    adam: torch.optim.AdamW
-    schedule: LRScheduler
-    settings: dict[str, Any]
-    """Settings that must be the same when a run is resumed."""
-
-    @property
-    def validated(self) -> Predictor:
-        """Predictor that is validated and saved: the one with averaged weights, if they are averaged."""
-        if self.average is None:
-            return self.predictor
-        assert isinstance(self.average.module, Predictor)
-        return self.average.module
-
-    def save(self, progress: Progress) -> None:
-        """Write `epochs.jsonl`, then the checkpoint."""
-        if not self.fabric.is_global_zero:
-            return
-        lines = "".join(json.dumps(line) + "\n" for line in progress.history)
-        write_whole(self.folder / EPOCHS, lines)
-        state = {name: part.state_dict() for name, part in self._parts().items()}
-        state |= {"progress": vars(progress), "settings": self.settings}
-        write_whole(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
-
-    def load(self, *, resume: bool) -> Progress:
-        """Restore the state of the run in the folder, or return that of a new run."""
-        path = self.folder / CHECKPOINT
-        state = None
-        if self.fabric.is_global_zero:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            state = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
-        state = self.fabric.broadcast(state)
-        if state is None:
-            return Progress()
-        if not resume:
-            raise FileExistsError(f"{self.folder} already contains a run: resume it, or choose another folder")
-        for name, value in self.settings.items():
-            was = (asdict(OptimConfig()) | state["settings"])[name]  # settings newer than the run have defaults
-            check(value == was, name, f"{was!r}, as in the run to be resumed in {self.folder}", value)
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        return Progress(**state["progress"])
-
-    def _parts(self) -> dict[str, Any]:
-        precision = self.fabric.strategy.precision
-        parts = {"predictor": self.predictor, "adam": self.adam, "schedule": self.schedule, "precision": precision}
-        return parts if self.average is None else parts | {"average": self.average}
-
-
 class _Interruption:
     """Pending Ctrl-C."""
 
@@ -467,7 +364,7 @@ def _stop(fabric: Fabric) -> KeyboardInterrupt:
     return KeyboardInterrupt()
 
 
-def _not_finite(checkpoint: _Checkpoint, batch: Batch, progress: Progress) -> NotFiniteError:
+def _not_finite(checkpoint: Checkpoint, batch: Batch, progress: Progress) -> NotFiniteError:
     """Save this process's part of the batch, and return the error to raise."""
     fabric, path = checkpoint.fabric, checkpoint.folder / BAD_BATCH
     if fabric.world_size > 1:

@@ -15,8 +15,8 @@ from torchmultiset.data import Examples
 from torchmultiset.heads import RidgeCounts, fit_ridge
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.training.checkpoint import BEST, EPOCHS, Progress
 from torchmultiset.training.evaluation import evaluate
-from torchmultiset.training.loop import BEST, EPOCHS, Progress
 
 __all__ = ["solve"]
 
