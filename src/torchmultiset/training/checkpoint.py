@@ -20,7 +20,7 @@ from torchmultiset.training.config import OptimConfig
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["BEST", "CHECKPOINT", "EPOCHS", "Checkpoint", "MovingAverage", "Progress"]
+__all__ = ["Progress"]
 
 CHECKPOINT, EPOCHS, BEST = "checkpoint.pt", "epochs.jsonl", "best"
 
