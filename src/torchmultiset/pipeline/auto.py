@@ -78,13 +78,7 @@ class _Portfolio:
     say: Callable[[str], None]
     watch: Callable[[Snapshot, Sequence[Standing]], None]
     progress: bool
-    start: float
     standings: list[Standing]
-
-    @property
-    def left(self) -> float:
-        """Seconds of the budget that are left."""
-        return 60 * self.minutes - (time.monotonic() - self.start)
 
     def run(self, runs: Mapping[str, RunConfig], workers: Workers, seconds: float) -> dict[str, FinishedRun]:
         """Train runs for at most so many seconds, but at least until one of them is finished."""
@@ -153,9 +147,8 @@ def train_portfolio(
         return Result(record, None), read_standings(folder)
     if (folder / PORTFOLIO).exists() and not resume:
         raise FileExistsError(f"{folder} holds a portfolio: resume it (--resume), or choose another folder (--out)")
-    start = time.monotonic()
     task = prepare(config, progress=progress)
-    here = _Portfolio(config, folder, minutes, command, say, watch, progress, start, [])
+    here = _Portfolio(config, folder, minutes, command, say, watch, progress, [])
     plan, tuned = _plan(here, task, only)
     held_out = len(task.splits["train"]) + len(task.splits["validation"])
     folds = _FOLDS if held_out < _SMALL else 0
