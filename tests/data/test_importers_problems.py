@@ -37,7 +37,7 @@ def changed(tmp_path, change):
     [
         (
             lambda c: c["annotations"][1].update(category_id=5),
-            "SOURCE: annotations[1]: category_id 5 is not the id of a category",
+            "SOURCE: annotations[1]: category_id 5 is not the id of a category: correct or remove it",
         ),
         (
             lambda c: c["annotations"][2].update(image_id=9),

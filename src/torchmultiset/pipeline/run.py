@@ -37,6 +37,7 @@ from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
     FORMER,
+    RECORD,
     differences,
     environment,
     portable,
@@ -162,19 +163,26 @@ def fitting_devices(batch_size: int, folder: str | Path) -> int:
 def build(task: Task) -> Predictor:
     """Build the untrained predictor of a task."""
     config, backbone = task.config, task.config.data.backbone
-    predictor = build_predictor(
-        config.model,
-        config.objective,
-        shape=task.shape,
-        classes=task.splits["train"].classes,
-        max_size=config.model.max_size,
-        min_size=config.model.min_size,
-        stop=config.model.stop,
-        backbone=None if backbone == "none" else backbone,
-        fingerprint=task.fingerprint,
-        strides=config.data.strides,
-        finetune=config.data.finetune,
-    )
+    try:
+        predictor = build_predictor(
+            config.model,
+            config.objective,
+            shape=task.shape,
+            classes=task.splits["train"].classes,
+            max_size=config.model.max_size,
+            min_size=config.model.min_size,
+            stop=config.model.stop,
+            backbone=None if backbone == "none" else backbone,
+            fingerprint=task.fingerprint,
+            strides=config.data.strides,
+            finetune=config.data.finetune,
+        )
+    except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise ValueError(
+            f"the network cannot be built with these settings ({reason}): choose smaller numbers for channels, units,"
+            " hidden, layers and max_size"
+        ) from error
     if isinstance(predictor.encoder, MLPEncoder):
         predictor.encoder.standardise(task.splits["train"].batch(np.arange(len(task.splits["train"]))).x)
     return predictor
@@ -225,6 +233,19 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     state = "is finished" if record.get("finished") else "has begun"
     if not resume:
         raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
+    try:
+        differ = _changes(folder, record, task, launched)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{folder / RECORD} is damaged, {error!r}: delete the run folder, or choose another one (--out)"
+        ) from error
+    if differ:
+        raise ValueError(f"the run in {folder} is another one: {'; '.join(differ)}. Choose another folder (--out)")
+    return record
+
+
+def _changes(folder: Path, record: Mapping[str, Any], task: Task, launched: Mapping[str, Any]) -> list[str]:
+    """Describe how a run differs from the one in the folder."""
     before, now = read_config(folder / CONFIG), translated(to_dict(task.config))
     if "precision" in record:
         before.setdefault("precision", record["precision"])  # which older configs do not name
@@ -241,9 +262,7 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
         differ.append(f"start_from was {began or 'not set'} and is now {begins or 'not set'}")
     if record["data"]["sha256"] != task.data["sha256"]:
         differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
-    if differ:
-        raise ValueError(f"the run in {folder} is another one: {'; '.join(differ)}. Choose another folder (--out)")
-    return record
+    return differ
 
 
 def _launch(devices: int, nodes: int, precision: str) -> Fabric:

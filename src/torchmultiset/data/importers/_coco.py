@@ -87,7 +87,7 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
     for _, where, entry in _entries(file, content, "annotations", "image_id", int, problems):
         category, image_id = entry.get("category_id"), entry["image_id"]
         if category not in names:
-            problems.add(file, where, f"category_id {show(category)} is not the id of a category")
+            problems.add(file, where, f"category_id {show(category)} is not the id of a category: correct or remove it")
         elif image_id not in things:
             if not missing:
                 problems.add(file, where, f"image_id {show(image_id)} is not the id of an image")
