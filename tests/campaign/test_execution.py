@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from campaign.execution import check_execution, find_execution
 
+from campaign.execution import check_execution, find_execution
 from torchmultiset.training.checkpoint import read_checkpoint
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 import pytest
-from campaign.damage import judge
-from campaign.kinds import KINDS
 from command_line import runner
 
+from campaign.damage import judge
+from campaign.kinds import KINDS
 from torchmultiset.pipeline.standings import read_standings
 
 
@@ -48,6 +48,8 @@ def without(key):
         ("list of images (JSONL)", "list.jsonl", lambda data: data.replace(b"3.png", b"x.png"), "no file .*x.png: correct"),
         ("list of arrays (JSONL, .npy)", "4.npy", lambda data: data[:-4] + b"\xff\xff\xff\x7f", "contains NaN.*: remove"),
         ("COCO import", "images.json", lambda data: data.replace(b'category_id": 7', b'category_id": 9'), "correct or rem"),
+        ("COCO import", "images.json", lambda data: data.replace(b'"category_id": 7', b'"category_id": {}'), "correct or"),
+        ("COCO import", "images.json", lambda data: data.replace(b'"image_id": 2', b'"image_id": 99'), "correct or remove"),
         ("COCO build", "images.json", lambda data: data[:-9], "is not a JSON file: .* Replace it with a fresh copy"),
         ("COCO build", "test.json", lambda data: data.replace(b'category_id": 7', b'category_id": 9'), "Correct or rem"),
         ("COCO build", "test.json", lambda data: data.replace(b"bbox", b"box", 1), "have no 'bbox'.* Add it, or remove"),
@@ -68,6 +70,23 @@ def without(key):
 )  # fmt: skip
 def test_messages(read, kind, name, damage, expected):
     assert re.search(expected, read(kind, name, damage), re.DOTALL)
+
+
+@pytest.mark.parametrize("side", ["0", "9" * 30, "9" * 5000, "x"])
+def test_the_annotated_size_of_an_image_is_left_out_if_it_makes_no_sense(tmp_path, capsys, monkeypatch, side):
+    runner(capsys, monkeypatch)
+    for name, file, width in (
+        ("VOC import", "Annotations/i1.xml", "<width>40<"),
+        ("COCO import", "images.json", '"width": 40'),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        KINDS[name].build(folder)
+        text = (folder / file).read_text()
+        assert width in text
+        quoted = f'"{side}"' if side == "x" or len(side) > 4000 else side
+        (folder / file).write_text(text.replace(width, width.replace("40", quoted if "COCO" in name else side)))
+        assert KINDS[name].run(folder, folder / file)[0] == 0, capsys.readouterr().err
 
 
 def test_one_array_without_dimensions(read, tmp_path):

@@ -41,7 +41,7 @@ def changed(tmp_path, change):
         ),
         (
             lambda c: c["annotations"][2].update(image_id=9),
-            "SOURCE: annotations[2]: image_id 9 is not the id of an image",
+            "SOURCE: annotations[2]: image_id 9 is not the id of an image: correct or remove it",
         ),
         (
             lambda c: c["annotations"][0].update(bbox=[1, 2, -3, 4]),

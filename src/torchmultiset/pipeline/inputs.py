@@ -260,7 +260,7 @@ def _from_array(path: Path, kind: InputKind) -> Source:
     if array.dtype.kind not in "buif":
         raise ValueError(f"{path} must contain an array of numbers, but contains {array.dtype}")
     if array.size == 0:
-        raise ValueError(f"{path} contains no inputs: its shape is {array.shape}")
+        raise ValueError(f"{path} contains no inputs: its shape is {array.shape}. Save at least one")
     # One input, with or without its single channel, or several inputs.
     if array.shape == kind.shape or (kind.shape[0] == 1 and array.shape == kind.shape[1:]):
         names, array = [str(path)], array.reshape(1, *kind.shape)
