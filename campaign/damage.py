@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import multiprocessing
 import os
 import random
@@ -32,8 +33,9 @@ MEGABYTES = 2_000
 
 # A message tells what to do if it has a verb like these, or states what is expected.
 _ADVICE = re.compile(
-    r"\b(save|delete|write|use|build|replace|choose|remove|rename|resize|put|keep|raise|must|expected|should|start|install|"
-    r"check|resume|train|export|download|give|add|set|leave|correct|quote|repeat|repair|see|did you mean|free up|convert)\b",
+    r"\b(save|delete|write|use|build|replace|choose|remove|rename|resize|put|keep|raise|must|expected|should|start|"
+    r"install|check|resume|train|export|download|give|add|set|leave|correct|quote|repeat|repair|see|did you mean|"
+    r"free up|convert)\b",
     re.IGNORECASE,
 )
 
@@ -219,7 +221,8 @@ class Crew:
         self.restarts += 1
         self._start()
         seconds = time.monotonic() - start
-        return {"kind": name, "case": case, "file": "", "changed": True, "outcome": outcome, "detail": detail, "seconds": seconds, "megabytes": 0.0}  # fmt: skip
+        told = {"kind": name, "case": case, "file": "", "changed": True, "outcome": outcome, "detail": detail}
+        return {**told, "seconds": seconds, "megabytes": 0.0}
 
     def close(self) -> None:
         self.pipe.send(None)
@@ -231,20 +234,28 @@ BAD = ("uncaught", "wrong success", "unclear", "crash", "slow")
 
 
 def damaged_inputs(
-    root: Path, cases: int, seed: int, *, names: Sequence[str] = tuple(KINDS), shown: bool = False
+    root: Path,
+    cases: int,
+    seed: int,
+    *,
+    names: Sequence[str] = tuple(KINDS),
+    seconds: float = math.inf,
+    shown: bool = False,
 ) -> dict[str, Any]:
-    """Attempt so many cases, the kinds in turn, and count what happened."""
+    """Attempt so many cases, the kinds in turn, for at most so many seconds, and count what happened."""
     crew = Crew(root, names)
+    turns = [name for turn in range(3) for name in names if turn < KINDS[name].weight]
     counts = {name: Counter[str]() for name in names}
     most = {name: {"seconds": 0.0, "megabytes": 0.0} for name in names}
     failures: list[dict[str, Any]] = []
     start = time.monotonic()
     try:
         for number in range(cases):
-            name, case = names[number % len(names)], number // len(names)
-            told = crew.attempt(name, case, seed)
+            if time.monotonic() - start > seconds:
+                break
+            name = turns[number % len(turns)]
+            told = crew.attempt(name, counts[name].total(), seed)
             counts[name][told["outcome"]] += 1
-            counts[name]["changed"] += told["changed"]
             for key in most[name]:
                 most[name][key] = max(most[name][key], round(told[key], 3))
             if told["outcome"] in BAD:
@@ -255,10 +266,12 @@ def damaged_inputs(
                 print(f"{number + 1} inputs, {len(failures)} failures, {time.monotonic() - start:.0f} s", flush=True)
     finally:
         crew.close()
-    kinds = {
-        name: {**dict(counts[name]), **{f"most {key}": value for key, value in most[name].items()}} for name in names
-    }
     return {
-        "cases": cases, "seed": seed, "limits": {"seconds": SECONDS, "megabytes": MEGABYTES},
-        "kinds": kinds, "failures": failures,
-    }  # fmt: skip
+        "tried": sum(count.total() for count in counts.values()),
+        "seed": seed,
+        "limits": {"seconds": SECONDS, "megabytes": MEGABYTES},
+        "kinds": {
+            name: {**counts[name], **{f"most {key}": value for key, value in most[name].items()}} for name in names
+        },
+        "failures": failures,
+    }

@@ -36,10 +36,10 @@ _ATTRIBUTES = {
 
 
 def find_execution(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and a description of each call that could execute content of a file.
+    r"""Yield the line and a description of each call that could execute content of a file.
 
     Example:
-        >>> list(find_execution("import torch\\ntorch.load('model.pt')"))
+        >>> list(find_execution("import torch\ntorch.load('model.pt')"))
         [(2, 'torch.load without weights_only=True')]
         >>> list(find_execution("torch.load('model.pt', weights_only=True)"))
         []

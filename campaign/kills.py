@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -16,7 +17,7 @@ import sys
 import time
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def _finetune(folder: Path) -> None:
         "--backbone",
         "efficientnet-lite0",
         "--image-size",
-        32,
+        96,
         "--epochs",
         2,
         "--batch-size",
@@ -293,15 +294,15 @@ def _port(folder: Path) -> None:
 SCENARIOS = {
     one.name: one
     for one in (
-        Scenario("training", _train, _weights, _table, 0.3),
-        Scenario("training in two processes", _two, _weights, _table, 0.03),
-        Scenario("fine-tuning", _finetune, _weights, _photos, 0.06),
-        Scenario("portfolio", _portfolio, _winner, _table, 0.04),
+        Scenario("training", _train, _weights, _table, 0.35),
+        Scenario("training in two processes", _two, _weights, _table, 0.02),
+        Scenario("fine-tuning", _finetune, _weights, _photos, 0.04),
+        Scenario("portfolio", _portfolio, _winner, _table, 0.015),
         Scenario("data build", _build, _contents("data"), _digits, 0.15),
         Scenario("feature cache with views", _views, _contents("cache"), share=0.15),
-        Scenario("sweep", _sweep, _swept, _table, 0.04),
+        Scenario("sweep", _sweep, _swept, _table, 0.025),
         Scenario("save", _save, _contents("model"), _model, 0.13),
-        Scenario("export", _export, _exported, _model, 0.04),
+        Scenario("export", _export, _exported, _model, 0.03),
         Scenario("serve", _serve, lambda folder: (folder / "answer.json").exists(), _port, 0.06),
     )
 }
@@ -390,7 +391,7 @@ def _finish(name: str, folder: Path, log: Path) -> str | None:
     return f"{state}: {log.read_text()[-300:]}"
 
 
-def kill_scenario(name: str, root: Path, wanted: int, seed: int) -> dict[str, Any]:
+def kill_scenario(name: str, root: Path, wanted: int, seed: int, seconds: float = math.inf) -> dict[str, Any]:
     """Kill one scenario so many times; compare each chain of kills with a run that was never killed."""
     scenario, rng = SCENARIOS[name], random.Random(f"{seed} {name}")
     failures: list[str] = []
@@ -402,7 +403,8 @@ def kill_scenario(name: str, root: Path, wanted: int, seed: int) -> dict[str, An
         return {"kills": 0, "chains": 0, "failures": [f"without kills: {problem}"]}
     lasts, expected = time.monotonic() - start, scenario.outcome(whole)
     kills = chains = 0
-    while kills < wanted and not failures and chains < 3 * wanted:
+    until = time.monotonic() + seconds
+    while kills < wanted and not failures and chains < 3 * wanted and time.monotonic() < until:
         folder, log = root / "killed", root / "killed.log"
         _fresh(scenario, folder)
         log.write_text("")
@@ -454,15 +456,27 @@ def _fresh(scenario: Scenario, folder: Path) -> None:
 
 
 def kill_all(
-    root: Path, kills: int, seed: int, *, names: tuple[str, ...] = tuple(SCENARIOS), shown: bool = False
+    root: Path,
+    kills: int,
+    seed: int,
+    *,
+    names: Sequence[str] = tuple(SCENARIOS),
+    seconds: float = math.inf,
+    shown: bool = False,
 ) -> dict[str, Any]:
-    """Kill all scenarios, about so many times in all."""
+    """Kill all scenarios, about so many times in all, and begin no chain of kills after so many seconds."""
     told = {}
+    total = sum(SCENARIOS[name].share for name in names)
     for name in names:
-        wanted = max(1, round(kills * SCENARIOS[name].share / sum(SCENARIOS[one].share for one in names)))
-        start = time.monotonic()
-        told[name] = kill_scenario(name, root / name.replace(" ", "-"), wanted, seed)
+        share, start = SCENARIOS[name].share / total, time.monotonic()
+        wanted = max(1, math.ceil(kills * share))
+        told[name] = kill_scenario(name, root / name.replace(" ", "-"), wanted, seed, seconds * share)
         told[name]["minutes"] = round((time.monotonic() - start) / 60, 2)
         if shown:
             print(name, told[name], flush=True)
-    return {"seed": seed, "kills": sum(one["kills"] for one in told.values()), "scenarios": told}
+    return {
+        "seed": seed,
+        "tried": sum(one["kills"] for one in told.values()),
+        "scenarios": told,
+        "failures": [f"{name}: {failure}" for name, one in told.items() for failure in one["failures"]],
+    }

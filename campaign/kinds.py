@@ -29,7 +29,7 @@ from torchmultiset.pipeline.config import RunConfig, to_dict
 __all__ = ["KINDS", "Kind", "Reached", "command", "write_table"]
 
 SIDE = 16
-SETTINGS = "|".join(to_dict(RunConfig()))
+SETTINGS = rf"--\w+|\b({'|'.join(to_dict(RunConfig()))})\b"
 CLASSES = ("cat", "dog", "owl")
 BOXES = ([4, 2, 10, 6], [20, 3, 8, 9], [1, 1, 5, 5])
 
@@ -47,6 +47,7 @@ class Kind:
         files: Patterns of the files that are damaged.
         run: Reads the folder, given the damaged file; returns an exit code and what was read.
         checksum: Whether the files carry a checksum, so that damage must never change what is read.
+        weight: Share of the damaged inputs; smaller where each takes longer.
         named: Pattern of what a message may name in place of the file, such as a setting of a config.
     """
 
@@ -56,6 +57,7 @@ class Kind:
     run: Callable[[Path, Path], tuple[int, str]]
     checksum: bool = False
     named: str = "a^"
+    weight: int = 3
 
 
 def command(*tokens: object) -> tuple[int, str]:
@@ -368,14 +370,14 @@ KINDS: dict[str, Kind] = {
             "train", folder / "list.jsonl", "--out", folder / "run", "--backbone", folder / "net.onnx",
             "--image-size", SIDE, *_TRAIN[:6])),
         Kind("config (TOML)", _configured, ("config.toml",), lambda folder, file: _accepted(
-            "train", folder / "table.csv", "--out", folder / "again", "--config", file), named=r"--?\w+|\b(%s)\b" % SETTINGS),
+            "train", folder / "table.csv", "--out", folder / "again", "--config", file), named=SETTINGS),
         Kind("model", _npy, ("model/*",), lambda folder, _: _predicted(folder, folder / "x.npy"), checksum=True),
-        Kind("run folder", _unfinished, ("run/run.json", "run/config.toml", "run/epochs.jsonl"), _resume),
-        Kind("finished run", _run, ("run/*.json", "run/config.toml", "run/model/*"), _resume),
-        Kind("checkpoint", _unfinished, ("run/checkpoint.pt", "run/best/*"), _resume, checksum=True),
+        Kind("run folder", _unfinished, ("run/run.json", "run/config.toml", "run/epochs.jsonl"), _resume, weight=1),
+        Kind("finished run", _run, ("run/*.json", "run/config.toml", "run/model/*"), _resume, weight=1),
+        Kind("checkpoint", _unfinished, ("run/checkpoint.pt", "run/best/*"), _resume, checksum=True, weight=1),
         Kind("feature cache", _read_cache, ("cache/*",), _read_cache, checksum=True),
         Kind("stored data", _store, ("data/manifest.json", "data/*/*.npy"), _read_store, checksum=True),
         Kind("portfolio and sweep", _portfolio, ("portfolio/*.json", "portfolio/candidates/*/*/run.json",
-             "portfolio/candidates/*/*/predictions.npz", "sweep/*.json*", "sweep/*/run.json"), _resumed_portfolio),
+             "portfolio/candidates/*/*/predictions.npz", "sweep/*.json*", "sweep/*/run.json"), _resumed_portfolio, weight=1),
     )
 }  # fmt: skip

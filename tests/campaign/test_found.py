@@ -45,18 +45,63 @@ def without(key):
     [
         ("list of images (JSONL)", "list.jsonl", lambda data: data[:-9], "not JSON: .*: correct or remove the line"),
         ("list of images (JSONL)", "list.jsonl", lambda data: b"[" * 100_000, "nested too deeply: correct"),
-        ("list of images (JSONL)", "list.jsonl", lambda data: data.replace(b"3.png", b"x.png"), "no file .*x.png: correct"),
-        ("list of arrays (JSONL, .npy)", "4.npy", lambda data: data[:-4] + b"\xff\xff\xff\x7f", "contains NaN.*: remove"),
-        ("COCO import", "images.json", lambda data: data.replace(b'category_id": 7', b'category_id": 9'), "correct or rem"),
-        ("COCO import", "images.json", lambda data: data.replace(b'"category_id": 7', b'"category_id": {}'), "correct or"),
-        ("COCO import", "images.json", lambda data: data.replace(b'"image_id": 2', b'"image_id": 99'), "correct or remove"),
+        (
+            "list of images (JSONL)",
+            "list.jsonl",
+            lambda data: data.replace(b"3.png", b"x.png"),
+            "no file .*x.png: correct",
+        ),
+        (
+            "list of arrays (JSONL, .npy)",
+            "4.npy",
+            lambda data: data[:-4] + b"\xff\xff\xff\x7f",
+            "contains NaN.*: remove",
+        ),
+        (
+            "COCO import",
+            "images.json",
+            lambda data: data.replace(b'category_id": 7', b'category_id": 9'),
+            "correct or rem",
+        ),
+        (
+            "COCO import",
+            "images.json",
+            lambda data: data.replace(b'"category_id": 7', b'"category_id": {}'),
+            "correct or",
+        ),
+        (
+            "COCO import",
+            "images.json",
+            lambda data: data.replace(b'"image_id": 2', b'"image_id": 99'),
+            "correct or remove",
+        ),
         ("COCO build", "images.json", lambda data: data[:-9], "is not a JSON file: .* Replace it with a fresh copy"),
-        ("COCO build", "test.json", lambda data: data.replace(b'category_id": 7', b'category_id": 9'), "Correct or rem"),
-        ("COCO build", "test.json", lambda data: data.replace(b"bbox", b"box", 1), "have no 'bbox'.* Add it, or remove"),
+        (
+            "COCO build",
+            "test.json",
+            lambda data: data.replace(b'category_id": 7', b'category_id": 9'),
+            "Correct or rem",
+        ),
+        (
+            "COCO build",
+            "test.json",
+            lambda data: data.replace(b"bbox", b"box", 1),
+            "have no 'bbox'.* Add it, or remove",
+        ),
         ("image", "images/a.png", lambda data: data[:99], "Save them again as PNG or JPEG, or remove them"),
         ("image", "images/zero.bmp", lambda data: data, "Save them again"),
-        ("array (.npy)", "stack.npy", lambda data: data[:128] + b"\x00\x00\x80\x40" + data[132:], "float32 from .* to 4"),
-        ("digits (idx)", "t10k-labels-idx1-ubyte", lambda data: data[:8] + bytes(10), "replace MNIST's files of labels"),
+        (
+            "array (.npy)",
+            "stack.npy",
+            lambda data: data[:128] + b"\x00\x00\x80\x40" + data[132:],
+            "float32 from .* to 4",
+        ),
+        (
+            "digits (idx)",
+            "t10k-labels-idx1-ubyte",
+            lambda data: data[:8] + bytes(10),
+            "replace MNIST's files of labels",
+        ),
         ("ONNX backbone", "net.onnx", lambda data: data[:50], "export or copy it again"),
         ("config (TOML)", "config.toml", lambda data: data + b"\nlr = = 3", "is not TOML: .* Correct it"),
         ("config (TOML)", "config.toml", lambda data: data + b"\nx = " + b"[" * 100_000, "is not TOML"),
@@ -67,7 +112,7 @@ def without(key):
             "choose smaller numbers for channels, units",
         ),
     ],
-)  # fmt: skip
+)
 def test_messages(read, kind, name, damage, expected):
     assert re.search(expected, read(kind, name, damage), re.DOTALL)
 

@@ -120,7 +120,8 @@ def test_arrays_of_another_shape_or_type_are_problems_and_not_skipped(tmp_path):
         (3, "the array is float32 of shape (3,), but the one on line 2 is float32 of shape (1, 2, 3): save all alike"),
         (
             4,
-            "the array is uint8 of shape (1, 2, 3), but the one on line 2 is float32 of shape (1, 2, 3): save all alike",
+            "the array is uint8 of shape (1, 2, 3), but the one on line 2 is float32 of shape (1, 2, 3):"
+            " save all alike",
         ),
     ]
     train = read_manifest(path, check_inputs=False, fractions=ALL_TRAIN)["train"]

@@ -1,0 +1,1 @@
+"""docs/campaign.md, written from the record."""
