@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 
 from torchmultiset._checks import check
+from torchmultiset._files import alone
 from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, take_weights
 from torchmultiset.model.predictor import Predictor, read_description
@@ -91,6 +93,7 @@ def train(
 
     Raises:
         FileExistsError: The folder holds a run, and `resume` is not set.
+        OSError: Another process trains in the folder.
         ValueError: The config or the data is wrong, or another than that of the run to be resumed.
     """
     folder = Path(folder)
@@ -104,6 +107,23 @@ def train(
     if before.get("finished"):
         return Result(before, None)
     fabric = _launch(devices, nodes, task.config.optim.precision)
+    with alone(folder) if fabric.is_global_zero else nullcontext():
+        return _train(task, folder, fabric, before, (devices, nodes), resume, command, baselines, say, watch)
+
+
+def _train(
+    task: Task,
+    folder: Path,
+    fabric: Fabric,
+    before: Mapping[str, Any],
+    launched: tuple[int, int],
+    resume: bool,
+    command: Sequence[str],
+    baselines: bool,
+    say: Callable[[str], None],
+    watch: Callable[[Task], Watch],
+) -> Result:
+    """Train in a folder in which no other process does."""
     torch.manual_seed(task.config.seed)
     predictor = build(task)
     start = _start(task, predictor, before)
@@ -113,10 +133,9 @@ def train(
         seed=task.config.seed,
         height=task.picture[-2] if len(task.picture) == 3 else None,
     )
-    record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
+    record = _begin(task, predictor, fabric, command, before, launched) | start
     if fabric.is_global_zero:
         _tell(task, record, say)
-        folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, task.config)
         write_record(folder, record)
     journal = Journal(folder, record, watch(task)) if fabric.is_global_zero else None
