@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +35,28 @@ def _kills(root: Path, given: argparse.Namespace) -> dict[str, Any]:
     return kill_all(root, given.kills, given.seed, seconds=24 * given.minutes, shown=True)
 
 
-def _execution(root: Path, given: argparse.Namespace) -> dict[str, Any]:
+def _execution(_: Path, __: argparse.Namespace) -> dict[str, Any]:
     from campaign.execution import check_execution
 
     return check_execution(Path.cwd())
 
 
-def _conditions(root: Path, given: argparse.Namespace) -> dict[str, Any]:
-    told: dict[str, Any] = import_module("campaign.conditions").adverse_conditions(root)
-    return told
+def _conditions(root: Path, _: argparse.Namespace) -> dict[str, Any]:
+    from campaign.conditions import adverse_conditions
+
+    return adverse_conditions(root)
 
 
 def _server(root: Path, given: argparse.Namespace) -> dict[str, Any]:
-    told: dict[str, Any] = import_module("campaign.server").abuse(root, given.requests, given.seed)
-    return told
+    from campaign.server import abuse
+
+    return abuse(root, given.requests, given.seed)
 
 
-def _numbers(root: Path, given: argparse.Namespace) -> dict[str, Any]:
-    told: dict[str, Any] = import_module("campaign.numbers").degenerate_data(root)
-    return told
+def _numbers(root: Path, _: argparse.Namespace) -> dict[str, Any]:
+    from campaign.numbers import degenerate_data
+
+    return degenerate_data(root)
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {

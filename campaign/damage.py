@@ -129,7 +129,7 @@ def _serve(pipe: Connection, root: Path) -> None:
     size = 1024 * int(re.search(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
     resource.setrlimit(resource.RLIMIT_AS, (size + MEGABYTES * 10**6, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]  (figures take longer than what is tested)
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # figures take longer than what is tested
     warm: set[str] = set()
     while True:
         order = pipe.recv()

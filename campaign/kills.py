@@ -254,7 +254,7 @@ def _export(folder: Path) -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _main("export", folder / "model", folder / "model.onnx")
+        _main("export", folder / "model", "--out", folder / "model.onnx")
 
 
 def _exported(folder: Path) -> object:
@@ -317,7 +317,7 @@ def _victim(name: str, folder: Path, log: Path) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]  (figures take longer than training here)
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # figures take longer than training here
     SCENARIOS[name].run(folder)
 
 

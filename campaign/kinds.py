@@ -102,7 +102,7 @@ def _jsonl(folder: Path) -> None:
     lines = []
     for i in range(12):
         labels = [CLASSES[j % 3] for j in range(i % 3 + 1)]
-        line = {"image": f"{i}.png", "labels": labels, "id": f"n{i}"}
+        line: dict[str, Any] = {"image": f"{i}.png", "labels": labels, "id": f"n{i}"}
         lines.append(json.dumps({**line, "boxes": [*BOXES[: len(labels)]], "areas": [30.0] * len(labels)}))
     (folder / "list.jsonl").write_text("\n".join(lines) + "\n")
 
@@ -378,6 +378,7 @@ KINDS: dict[str, Kind] = {
         Kind("feature cache", _read_cache, ("cache/*",), _read_cache, checksum=True),
         Kind("stored data", _store, ("data/manifest.json", "data/*/*.npy"), _read_store, checksum=True),
         Kind("portfolio and sweep", _portfolio, ("portfolio/*.json", "portfolio/candidates/*/*/run.json",
-             "portfolio/candidates/*/*/predictions.npz", "sweep/*.json*", "sweep/*/run.json"), _resumed_portfolio, weight=1),
+             "portfolio/candidates/*/*/predictions.npz", "sweep/*.json*", "sweep/*/run.json"), _resumed_portfolio,
+             weight=1),
     )
 }  # fmt: skip

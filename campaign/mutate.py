@@ -19,7 +19,7 @@ __all__ = ["ENCODINGS", "Mutate", "by_bytes", "by_structure"]
 Mutate = Callable[[bytes, random.Random], bytes]
 
 NUMBERS = (0, 1, -1, 2, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**63, 2**64, 10**30, -(2**31))
-WORDS = (
+WORDS: tuple[str, ...] = (
     "",
     " ",
     "nan",
@@ -160,7 +160,7 @@ def _value(rng: random.Random) -> Any:
     for _ in range(rng.choice((3, 200))):
         deep = [deep]
     number = rng.choice(NUMBERS)
-    plain = (
+    plain: tuple[Any, ...] = (
         None,
         True,
         False,
