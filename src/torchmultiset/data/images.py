@@ -228,7 +228,9 @@ def check_files(paths: Sequence[str | Path]) -> None:
     """Raise a FileNotFoundError that lists all missing files."""
     missing = [str(path) for path in paths if not Path(path).is_file()]
     if missing:
-        raise FileNotFoundError(f"{len(missing)} of {len(paths)} image files are missing: {_some(missing)}")
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(paths)} image files are missing: {_some(missing)}\nCorrect their paths"
+        )
 
 
 @contextmanager
