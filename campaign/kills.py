@@ -242,7 +242,7 @@ def _save(folder: Path) -> None:
 
     from torchmultiset.model.predictor import Predictor
 
-    for number in (*range(60), 0):
+    for number in (*range(30), 0):
         model = Predictor.load(folder / "model")
         for parameter in model.parameters():
             torch.nn.init.constant_(parameter, number)

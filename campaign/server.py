@@ -65,6 +65,7 @@ def _serving(model: Path, *rate: int) -> Iterator[tuple[int, int, Path]]:
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
+            process.stdout.close()
 
 
 def _picture(rng: random.Random, side: int = 20) -> bytes:
@@ -82,7 +83,7 @@ def _request(
 
 
 def exchange(
-    port: int, request: bytes, *, parts: int = 1, half: bool = False, seconds: float = 60
+    port: int, request: bytes, *, parts: int = 1, half: bool = False, shut: bool = False, seconds: float = 60
 ) -> tuple[int, bytes]:
     """Send a request, in several parts or only its first half, and return status and answer; 0 if there is none."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
@@ -92,7 +93,8 @@ def exchange(
                 connection.sendall(request[start : start + size])
                 if parts > 1:
                     time.sleep(0.05)
-            connection.shutdown(socket.SHUT_WR) if half else None
+            if half or shut:
+                connection.shutdown(socket.SHUT_WR)
             answer = b""
             while block := connection.recv(1 << 16):
                 answer += block
@@ -174,6 +176,20 @@ def _load(port: int, pid: int, requests: int, seed: int, model: str) -> tuple[Co
     return counts, failures, memory
 
 
+def _damaged_requests(port: int, number: int, seed: int, model: str) -> tuple[Counter[str], list[str]]:
+    """Send mutations of a valid request; the server may refuse each, but must not fail."""
+    counts, failures = Counter[str](), list[str]()
+    valid = _request(_picture(random.Random(seed)), target=f"/api/predict?model={model}")
+    for case in range(number):
+        rng = random.Random(f"{seed} http {case}")
+        mutate = by_structure("x.http") if case % 2 else by_bytes
+        status, answer = exchange(port, mutate(valid, rng), shut=True, seconds=10)
+        counts["read" if status == 200 else "refused"] += 1
+        if status not in _ANSWERS or b"root:x:0" in answer:
+            failures.append(f"damaged request {case}: answer {status}")
+    return counts, failures
+
+
 def _default_rate(model: Path) -> tuple[dict[str, int], list[str]]:
     """Send 70 predictions in a row: the default limit answers 60 of them."""
     with _serving(model) as (port, _, _):
@@ -205,12 +221,12 @@ def _browser(model: Path) -> tuple[str, list[str]]:
         assert answer is not None
         failures += [f"browser: no header {name}" for name in wanted if name not in answer.headers]
         # Neither a script in the page nor another address gets past the policy, and the browser says so.
+        here = (f"http://127.0.0.1:{port}/", "data:")
+        failures += [f"browser: asked for {url}" for url in asked if not url.startswith(here)]
         violated = page.evaluate(_ATTACK)
         for directive in ("script-src-elem", "connect-src", "img-src"):
             if directive not in violated:
                 failures.append(f"browser: {directive} was not enforced")
-        here = (f"http://127.0.0.1:{port}/", "data:")
-        failures += [f"browser: asked for {url}" for url in asked if not url.startswith(here)]
         browser.close()
     return "checked", failures
 
@@ -237,6 +253,8 @@ def abuse(root: Path, requests: int, seed: int, *, browser: bool = True) -> dict
         before = _memory(pid)
         counts, failures, memory = _load(port, pid, requests, seed, str(model))
         after = _memory(pid)
+        damaged, wrong = _damaged_requests(port, requests, seed, str(model))
+        failures += wrong
         failures += _loopback(port)
         errors = log.read_text()
     seconds = time.monotonic() - start
@@ -248,7 +266,8 @@ def abuse(root: Path, requests: int, seed: int, *, browser: bool = True) -> dict
     failures += wrong
     shown, wrong = _browser(model) if browser else ("left out", [])
     return {
-        "tried": sum(counts.values()), "clients": CLIENTS, "seed": seed, "requests": dict(counts),
+        "tried": sum(counts.values()) + sum(damaged.values()), "clients": CLIENTS, "seed": seed,
+        "requests": dict(counts), "damaged requests": dict(damaged),
         "seconds": round(seconds, 1),
         "megabytes": {"before": round(before), "after": round(after), "most": round(max(memory, default=after))},
         "default rate": answers, "browser": shown, "failures": failures + wrong,
