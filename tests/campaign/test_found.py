@@ -75,7 +75,7 @@ def without(key):
             lambda data: data.replace(b'"image_id": 2', b'"image_id": 99'),
             "correct or remove",
         ),
-        ("COCO build", "images.json", lambda data: data.replace(b'"1.png"', b'"x.png"'), "x.png.*Correct their paths"),
+        ("COCO build", "images.json", lambda data: data.replace(b".png", b".gif"), "gif.*Correct their paths"),
         ("COCO build", "images.json", lambda data: data[:-9], "is not a JSON file: .* Replace it with a fresh copy"),
         (
             "COCO build",
