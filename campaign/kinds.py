@@ -184,8 +184,8 @@ def _voc(folder: Path) -> None:
         size = "<size><width>40</width><height>20</height><depth>3</depth></size>"
         text = f"<annotation><filename>{name}.jpg</filename>{size}{objects}</annotation>"
         (folder / "Annotations" / f"{name}.xml").write_text(text)
-    for split, part in (("train", names[:3]), ("val", names[3:5]), ("test", names[5:])):
-        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(part) + "\n")
+    for split, some in (("train", names[:3]), ("val", names[3:5]), ("test", names[5:])):
+        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(some) + "\n")
 
 
 def _digits(folder: Path) -> None:

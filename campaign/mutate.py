@@ -283,7 +283,8 @@ def _xml(data: bytes, rng: random.Random) -> bytes:
         return f"<?xml version='1.0'?><!DOCTYPE a [{entity}]>".encode() + re.sub(rb">[^<>]+<", b">&e8;<", data, count=1)
     else:
         child.text = re.sub(r"[\x00-\x08]", "?", str(rng.choice((*WORDS, *NUMBERS))))
-    return ElementTree.tostring(root, encoding=rng.choice(("utf-8", "utf-16", "latin-1", "us-ascii")))
+    content: bytes = ElementTree.tostring(root, encoding=rng.choice(("utf-8", "utf-16", "latin-1", "us-ascii")))
+    return content
 
 
 def _npy(data: bytes, rng: random.Random) -> bytes:
