@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchmultiset.estimator import MultisetClassifier as MultisetClassifier
     from torchmultiset.model.predictor import Predictor
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Predictor",
