@@ -1,7 +1,7 @@
 """Draw the picture of the README: ``python tools/draw_readme.py [OUT.png]``, about two minutes of processor time.
 
-Generates the images and the table of benchmarks/own_data.py, trains one model on each with ``multiset train``, and draws
-the prediction for one test example of each.
+Generates the images and the table of benchmarks/own_data.py, trains one model on each with ``multiset train``, and
+draws the prediction for one test example of each.
 """
 
 from __future__ import annotations
