@@ -25,9 +25,9 @@ $(INSTALLED): $(DEMO) # and what development needs
 	touch $@
 
 demo: $(DEMO) ## learn to read pictures of digits in a few minutes; writes runs/demo/
-	$(BIN)/multiset train --preset demo --mnist bundled --out runs/demo --resume
+	TORCHMULTISET_MNIST=bundled $(BIN)/multiset train --preset demo --out runs/demo --resume
 	@echo "Beside it: a count head, for two epochs."
-	@$(BIN)/multiset train --preset demo --mnist bundled --objective counts --epochs 2 --out runs/demo-counts --resume > /dev/null
+	@TORCHMULTISET_MNIST=bundled $(BIN)/multiset train --preset demo --objective counts --epochs 2 --out runs/demo-counts --resume > /dev/null
 	$(BIN)/multiset compare data/demo runs/demo runs/demo-counts
 
 test: lint types imports pytest ## run every check: format, lint, types, import contract, tests

@@ -227,12 +227,12 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     preset, folder = resolved("--preset", "mnist-multi-10")
     assert folder == "runs/mnist-multi-10"
     changed = {name: value for name, value in preset.items() if value != defaults[name]}
-    named = {"data": "data/mnist-multi-10", "mnist_multi": "10", "backbone": "none", "image_size": 224}
+    named = {"data": "data/mnist-multi-10", "backbone": "none", "image_size": 224}
     named |= {"objective": "multi"}
     assert changed == named | {"batch_size": 64, "epochs": 12, "layers": 2}
 
     paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
-    assert (paper["epochs"], paper["norm"], paper["lr"], paper["mnist_multi"]) == (350, "none", 1e-3, "10")
+    assert (paper["epochs"], paper["norm"], paper["lr"]) == (350, "none", 1e-3)
 
     file = tmp_path / "c.toml"
     file.write_text('epochs = 7\nnorm = "batch"\nrecipe = "paper"\nchannels = [3, 4]\n')
@@ -264,12 +264,12 @@ def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
 
 
 def test_a_config_file_may_name_a_preset(resolved, tmp_path):
-    (tmp_path / "c.toml").write_text('preset = "demo"\nlr = 1e-4\nmnist_multi = "10"\nseed = 5\nunits = [3]\n')
+    (tmp_path / "c.toml").write_text('preset = "demo"\nlr = 1e-4\nseed = 5\nunits = [3]\n')
     values = resolved("--config", tmp_path / "c.toml")[0]
-    assert (values["lr"], values["mnist_multi"], values["seed"], values["units"]) == (1e-4, "10", 5, (3,))
+    assert (values["lr"], values["data"], values["seed"], values["units"]) == (1e-4, "data/demo", 5, (3,))
 
 
-@pytest.mark.parametrize("name", ["demo", "mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"])
+@pytest.mark.parametrize("name", ["demo", "mnist-multi-4"])
 def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
     saved = Path(__file__).parents[2] / "results" / name / "config.toml"
     values, _ = resolved("--config", saved)
@@ -277,14 +277,25 @@ def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
         key: tuple(value) if isinstance(value, list) else value
         for key, value in tomllib.loads(saved.read_text()).items()
     }
-    assert told.pop("coaching", 0.0) == 0.0
+    removed = {"coaching": 0.0, "fresh": False, "distort": False, "elastic": False}
+    assert all(told.pop(key, value) == value for key, value in removed.items())
+    for key in ("mnist", "mnist_multi"):
+        told.pop(key)
     unset = ("auto", 0, "")  # as older runs wrote it
     assert {key: value for key, value in told.items() if values[key] != value and value not in unset} == {}
 
 
+def test_the_config_of_a_run_on_fresh_images_names_the_option_of_the_builder(run):
+    saved = Path(__file__).parents[2] / "results" / "mnist-multi-10" / "config.toml"
+    code, lines, err = run("train", "--config", saved)
+    assert (code, lines) == (2, [])
+    told = " ".join(err.split())
+    assert "fresh = true, but this setting was removed: `multiset data build mnist-multi` has --fresh instead" in told
+
+
 OTHERS = {
-    "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "grey": True,
-    "fresh": True, "distort": True, "elastic": True, "encoder": "mlp", "channels": (3,), "norm": "none",
+    "data": "d", "backbone": "resnet34", "image_size": 32, "grey": True, "encoder": "mlp",
+    "channels": (3,), "norm": "none",
     "units": (5, 6),
     "policy": "lstm", "hidden": 7, "layers": 3, "policy_norm": "none", "precision": "16-mixed",
     "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle",

@@ -331,7 +331,7 @@ def test_every_method_has_a_line_of_its_own_in_the_figures():
     assert len({*styles}) == len(styles)
 
 
-def test_new_images_are_made_of_the_digits_that_were_named():
+def test_new_images_need_a_data_set_that_was_built_for_them():
     fresh = "mnist-multi-60/multi-fresh/seed-0"
-    assert find("small", fresh).config(mnist="digits").data.mnist == "digits"
-    assert find("smoke", fresh).config(mnist="digits").data.mnist == "bundled"
+    assert find("small", fresh).config("d").data.data == "d/mnist-multi-60-plain"
+    assert find("small", fresh.replace("fresh", "wide")).config("d").data.data == "d/mnist-multi-60"

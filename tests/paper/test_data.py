@@ -135,7 +135,6 @@ def test_data_sets_are_those_of_the_presets():
     # So that `multiset train --preset mnist-multi-4` and the experiments share what takes 770 MB each.
     for cell in choose(all_cells("small", TABLES), ["mnist*/multi"]):
         assert cell.config().data.data == f"data/{cell.data_set}"
-        assert cell.config().data.mnist_multi == cell.data_set.removeprefix("mnist-multi-")
 
 
 def test_the_smoke_data_is_small(tmp_path):

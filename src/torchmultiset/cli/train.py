@@ -26,7 +26,7 @@ from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
 from torchmultiset.pipeline.inputs import input_kind, open_model
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, check_config
-from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of
+from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, build_missing, values_of
 from torchmultiset.pipeline.record import read_config, translated
 from torchmultiset.pipeline.run import train as run
 from torchmultiset.pipeline.standings import standings_table
@@ -214,6 +214,7 @@ def train(
     assert data.data is not None  # `_fill_in` refuses a command without data
     out = out or Path("runs") / (preset or _name_of(Path(data.data).resolve()))
     console = Console(stderr=True)
+    build_missing(preset, data.data, progress=console.is_terminal)
     whole = RunConfig(data, model, objective, optim, seed)
     shown = TrainingProgress(console)
     # Other processes repeat the command of this one. In a notebook, or a program of someone's own, that is another.
@@ -312,7 +313,7 @@ def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
     pairs = [
         f"{name} {_default(values[name])} ({_default(value)})"
         for name, value in values_of(preset, "paper").items()
-        if values[name] != value and name not in ("data", "mnist_multi")
+        if values[name] != value and name != "data"
     ]
     return f"Unlike the paper (--recipe paper): {', '.join(pairs) or 'nothing'}."
 

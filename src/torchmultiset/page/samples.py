@@ -17,13 +17,18 @@ from torchmultiset.data.digits import VARIABLE, load_digits
 from torchmultiset.data.mnist_multi import generate
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.inputs import InputKind
-from torchmultiset.pipeline.presets import MNIST_MULTI
+from torchmultiset.pipeline.presets import PRESETS, PresetName
 
 __all__ = ["FOLDER", "Sample", "fitting"]
 
 FOLDER = Path(__file__).parent / "static" / "samples"
-# Indices of the test images of each variant.
-_INDICES: Mapping[str, range] = {"4": range(6), "1-4": range(8), "10": range(4), "demo": range(8)}
+# Indices of the test images of each preset.
+_INDICES: Mapping[PresetName, range] = {
+    "mnist-multi-4": range(6),
+    "mnist-multi-1-4": range(8),
+    "mnist-multi-10": range(4),
+    "demo": range(8),
+}
 
 
 class Sample(NamedTuple):
@@ -55,8 +60,9 @@ def _parse(path: Path) -> Sample:
 def _make() -> None:
     digits = load_digits(os.environ.get(VARIABLE) or "download", progress=True).test
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for variant, indices in _INDICES.items():
-        parameters = MNIST_MULTI[variant]
+    for preset, indices in _INDICES.items():
+        parameters = PRESETS[preset].digits
+        assert parameters is not None
         made = generate(parameters, digits, "test", indices)
         for image, labels in zip(made.inputs[indices], made.labels, strict=True):  # type: ignore[index]
             shown = [str(parameters.canvas), *(made.classes[label] for label in sorted(labels[labels >= 0]))]

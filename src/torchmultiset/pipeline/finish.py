@@ -83,7 +83,7 @@ def finish(
         "constant": constant.tolist(),
         "data": task.data,
         "config": to_dict(task.config)
-        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from or "") or None},
+        | {"data": task.data["name"], "start_from": portable(task.config.model.start_from or "") or None},
         "git": journal.record["git"],
         "minutes": journal.record["minutes"],
         "metrics": results,

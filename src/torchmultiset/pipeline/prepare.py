@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from torchmultiset._checks import check
-from torchmultiset.data import Examples, mnist_multi, store
-from torchmultiset.data.digits import load_digits
+from torchmultiset.data import Examples
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
@@ -23,8 +21,7 @@ from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
-from torchmultiset.pipeline.presets import MNIST_MULTI
+from torchmultiset.pipeline.config import ResolvedConfig, ResolvedData, RunConfig, to_dict
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import Choice, column_choices, resolve, resolve_images, split_choice
 
@@ -106,11 +103,11 @@ def check_config(config: Any) -> None:
 
 
 def prepare(config: RunConfig, *, progress: bool = False) -> Task:
-    """Open the data, or build it first, and resolve the settings.
+    """Open the data and resolve the settings.
 
     Args:
         config: Settings of the run.
-        progress: Show progress bars while data is built or read.
+        progress: Show progress bars while data is read.
 
     Raises:
         FileNotFoundError: There is no data.
@@ -122,7 +119,6 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         raise ValueError(
             "no data is given: pass a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
         )
-    _build_if_missing(config.data, Path(path), progress)
     _refuse_too_few(path)
     data, pictures, choices = _open(config, path, progress)
     for split, purpose in (("train", "train on"), ("validation", "select the best epoch with")):
@@ -136,11 +132,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     _refuse_changes(data, config.optim.augment, pictures["train"])
     if data.holdout != "validation":
         pictures = held_out(pictures, data.holdout)
-    fresh = None
-    if data.fresh:
-        fresh = fresh_epochs(
-            data.data, seed=config.seed, mnist=data.mnist or None, distorted=data.distort, elastic=data.elastic
-        )
+    fresh = fresh_epochs(path, seed=config.seed)
     splits, fingerprint = pictures, None
     if data.backbone != "none" and data.finetune == "none":
         backbone, size = make_backbone(data.backbone, strides=data.strides, progress=progress), data.image_size
@@ -253,18 +245,13 @@ def _examples(number: int, kind: str = "") -> str:
 def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
     """Raise an error if images should change from epoch to epoch, but the network does not read images."""
     backbone = data.backbone
-    if data.distort and not data.fresh:
-        raise ValueError("distort changes the digits of fresh images: add fresh, or leave it out")
-    if data.elastic and not data.distort:
-        raise ValueError("elastic is a way to distort digits: add distort, or leave it out")
     if data.finetune != "none" and backbone == "none":
         raise ValueError("finetune trains a backbone, but none is set: choose one (--backbone efficientnet-lite0)")
     if data.views and (backbone == "none" or data.finetune != "none"):
         raise ValueError("views are cached features of a frozen backbone: leave out views, or use a backbone as it is")
-    if (data.fresh or (augment != "none" and not data.views)) and backbone != "none" and data.finetune == "none":
-        name = "fresh" if data.fresh else "augment"
+    if augment != "none" and not data.views and backbone != "none" and data.finetune == "none":
         raise ValueError(
-            f"{name} changes images, but the features of {backbone} are computed once: leave out {name}, or use"
+            f"augment changes images, but the features of {backbone} are computed once: leave out augment, or use"
             " backbone none, views, or finetune"
         )
     if augment != "none" and train.inputs[np.array([0])].ndim != 4:
@@ -285,20 +272,6 @@ def as_trained(predictor: Predictor, examples: Examples, split: str, data: str |
         return examples
     backbone, size = predictor.encoder.backbone(), int(config["image_size"])
     return features_of(examples, split, data, backbone, size, progress=sys.stderr.isatty())
-
-
-def _build_if_missing(data: DataConfig, path: Path, progress: bool) -> None:
-    name = data.mnist_multi
-    if name == "none" or (path / store.MANIFEST).exists():
-        return
-    if path.suffix or path.is_file():
-        raise ValueError(f"mnist_multi builds a data set in a folder, but data is the file {path}")
-    from filelock import FileLock
-
-    pools = load_digits(data.mnist or None, progress=progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f"{path.name}.lock")):  # several processes may build it at once
-        mnist_multi.build(path, MNIST_MULTI[name], pools, workers=os.cpu_count() or 1, progress=progress)
 
 
 def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice]]:
