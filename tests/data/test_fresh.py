@@ -110,7 +110,7 @@ def test_elastic_digits_are_decided_by_seed_and_epoch_and_are_others(folder: Pat
 
 
 @pytest.mark.parametrize("name", [*VARIANTS])
-def test_lazy_examples_are_the_others_to_the_byte(name: str) -> None:
+def test_lazy_examples_equal_eager_ones_to_the_byte(name: str) -> None:
     digits, indices = flat_pools().train, [5, 900, 5, 63_001, 12]
     whole = generate(VARIANTS[name], digits, "train", indices)
     lazy = generate(VARIANTS[name], digits, "train", indices, lazy=True)

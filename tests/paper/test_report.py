@@ -59,7 +59,7 @@ def test_the_page_has_numbers_and_what_is_missing(markdown):
         assert words in text
 
 
-def test_what_was_not_run_with_the_corrected_rule_is_called_so(tmp_path):
+def test_cells_not_run_with_the_corrected_rule_are_marked(tmp_path):
     tables = place("table-3", "L_multi", (0, 4), PAPER, column="COCO Medium")
     (block,) = summarise(read_runs(tmp_path, [about("coco-medium/multi/seed-0", tables)]))
     assert block.data == ("Our data: not run yet with the corrected rule for images that mix common and rare classes.")
@@ -118,7 +118,7 @@ def test_curves_are_means_over_seeds(tmp_path):
     assert list(line.get_xdata()) == [1, 2]
 
 
-def test_what_goes_beyond_the_paper_has_figures_of_its_own(tmp_path):
+def test_tables_beyond_the_paper_have_their_own_figures(tmp_path):
     for row, method in enumerate(("multi", "rl", "counts")):
         tables = place("beyond", method, (row, 0), None)
         if method != "counts":
@@ -188,7 +188,7 @@ def examples(counts):
     return Examples(images, padded, tuple(CLASSES))
 
 
-def test_images_with_what_each_method_says():
+def test_images_with_the_predictions_of_each_method():
     truth = np.array([[1, 1, 0], [0, 2, 0]])
     wrong = np.array([[1, 1, 0], [1, 1, 0]])
     figure = draw_gallery(examples(truth), {"multi": truth.astype(np.uint8), "rl": wrong.astype(np.uint8)})
