@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from tiny_runs import task as tiny_task
 
 from torchmultiset.data.examples import Examples
-from torchmultiset.data.manifest import ManifestError, glance, read_manifest
+from torchmultiset.data.manifest import Manifest, ManifestError, read_manifest
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.objectives import MultisetObjective
@@ -505,12 +505,14 @@ def test_as_long_as_nothing_is_right_f1_chooses_the_weights(tmp_path, monkeypatc
 # Reading
 
 
-def test_a_glance_says_what_a_file_is_like(tmp_path):
+def test_a_manifest_knows_its_images_labels_and_splits_before_it_is_opened(tmp_path):
     draw_dots(tmp_path / "dots", size=(8, 8), number=2)
-    (tmp_path / "dots" / "1.png").unlink()
-    assert glance(tmp_path / "dots") == (2, (tmp_path / "dots" / "0.png",), True, False)
-    (tmp_path / "t.jsonl").write_text('{"features": [1]}\n{"features": [2], "split": "test"}\n')
-    assert glance(tmp_path / "t.jsonl") == (2, (), False, True)
+    dots = Manifest.read(tmp_path / "dots")
+    assert dots.images == [tmp_path / "dots" / "0.png", tmp_path / "dots" / "1.png"]
+    assert (dots.has_labels, dots.has_splits) == (True, False)
+    (tmp_path / "t.jsonl").write_text('{"features": [1], "split": "train"}\n{"features": [2], "split": "test"}\n')
+    table = Manifest.read(tmp_path / "t.jsonl", classes=["a"], labelled=False)
+    assert (table.images, table.has_labels, table.has_splits) == ([], False, True)
 
 
 @pytest.mark.parametrize(("name", "text"), [("t.csv", "a,b\n1,2\n3,4\n"), ("t.jsonl", '{"features": [1, 2]}\n' * 2)])

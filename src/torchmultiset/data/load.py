@@ -72,11 +72,6 @@ def load_data(
         if check_inputs:
             store.verify(path)
         return store.load(path)
-    if path.is_dir() and not any((path / name).is_file() for name in ("labels.jsonl", "labels.csv")):
-        raise FileNotFoundError(
-            f"there is no data set in {path}: it contains neither a built data set ({store.MANIFEST}) nor images with "
-            "a file labels.csv or labels.jsonl"
-        )
     return read_manifest(
         path,
         classes=classes,

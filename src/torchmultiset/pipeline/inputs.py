@@ -19,7 +19,7 @@ from torchmultiset.data._npy import open_array
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles
 from torchmultiset.data.load import is_store
-from torchmultiset.data.manifest import FRACTIONS, Column, glance, read_manifest
+from torchmultiset.data.manifest import FRACTIONS, Column, Manifest
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.model.serialization import DESCRIPTION
@@ -115,15 +115,16 @@ def input_kind(predictor: Predictor) -> InputKind:
 
 
 def open_examples(
-    predictor: Predictor, path: str | Path, *, fractions: Sequence[int | float] = FRACTIONS, labelled: bool = True
+    predictor: Predictor, path: str | Path, *, whole: bool = False, labelled: bool = True, skip_unreadable: bool = False
 ) -> dict[str, Examples]:
     """Open a data set in the same way as the model's training data, with the model's classes.
 
     Args:
         predictor: Model that reads the data.
         path: Folder of a built data set, .jsonl or .csv file, or folder of images with a labels file.
-        fractions: Fractions of the splits, if the file has no splits.
+        whole: Return all examples of a file without splits as ``"train"``; otherwise it is split as for training.
         labelled: Whether each line of a file must have labels.
+        skip_unreadable: Skip images and arrays that cannot be read, with a warning that lists them.
 
     Raises:
         ValueError: The data has classes that the model does not know, or inputs that it cannot read.
@@ -132,15 +133,19 @@ def open_examples(
     if is_store(path):
         splits = {name: _with_classes(examples, predictor, path) for name, examples in store.load(path).items()}
     else:
-        side, columns = kind.shape[-1], _columns(predictor)
-        splits = read_manifest(
+        columns, trained = _columns(predictor), predictor.record.get("config", {})
+        manifest = Manifest.read(
             path,
             classes=predictor.classes,
-            image_size=side,
-            exif=kind.exif,
-            fractions=fractions,
-            check_inputs=False,
             labelled=labelled,
+            skip_unreadable=skip_unreadable,
+            check_inputs=skip_unreadable,
+        )
+        splits = manifest.examples(
+            fractions=(1, 0, 0) if whole else trained.get("fractions") or FRACTIONS,
+            seed=trained.get("split_seed", 0),
+            image_size=kind.shape[-1],
+            exif=kind.exif,
             columns=columns,
         )
         if not columns and any(column.categories or column.empty for column in splits["train"].columns):
@@ -150,7 +155,9 @@ def open_examples(
     }
 
 
-def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all") -> list[Source]:
+def open_inputs(
+    predictor: Predictor, paths: Sequence[str], *, split: str = "all", skip_unreadable: bool = False
+) -> list[Source]:
     """Open inputs of all supported kinds for a model.
 
     Args:
@@ -158,6 +165,7 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
         paths: Image files, folders of images, patterns such as ``"photos/*.jpg"``, .npy files (one input, or several
             stacked along the first axis), and data sets.
         split: Split of data sets: ``"train"``, ``"validation"``, ``"test"`` or ``"all"``.
+        skip_unreadable: Skip images and arrays of a data set that cannot be read, with a warning that lists them.
 
     Raises:
         FileNotFoundError: A path does not exist, or a folder has no images.
@@ -168,7 +176,7 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
     images: list[Path] = []
     for path in _matching(paths):
         if _is_data_set(path):
-            sources += _from_data_set(predictor, path, split)
+            sources += _from_data_set(predictor, path, split, skip_unreadable)
         elif path.suffix.lower() == ".npy":
             sources.append(_from_array(path, kind))
         elif path.is_dir():
@@ -236,11 +244,9 @@ def _is_data_set(path: Path) -> bool:
     return named or is_store(path) or path.suffix.lower() in (".jsonl", ".csv")
 
 
-def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]:
-    # A data set without splits is used as a whole, unless one split is requested: then it is split as for training.
-    fractions = (1, 0, 0) if split == "all" else FRACTIONS
-    splits = open_examples(predictor, path, fractions=fractions, labelled=False)
-    known = is_store(path) or glance(path).labelled
+def _from_data_set(predictor: Predictor, path: Path, split: str, skip_unreadable: bool) -> list[Source]:
+    splits = open_examples(predictor, path, whole=split == "all", labelled=False, skip_unreadable=skip_unreadable)
+    known = is_store(path) or any((examples.labels >= 0).any() for examples in splits.values())
     chosen = {name: examples for name, examples in splits.items() if split in ("all", name) and len(examples)}
     if not chosen:
         filled = [name for name, examples in splits.items() if len(examples)]
