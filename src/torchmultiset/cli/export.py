@@ -26,7 +26,7 @@ from torchmultiset.export import (
     to_onnx,
     weight_bytes,
 )
-from torchmultiset.pipeline.inputs import MODEL, input_kind, open_inputs, open_model
+from torchmultiset.model.inputs import MODEL, input_kind, open_inputs, open_model
 from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app"]

@@ -19,11 +19,11 @@ from torchmultiset.cli.progress import PortfolioProgress, TrainingProgress
 from torchmultiset.data.load import is_store
 from torchmultiset.model.build import check_together
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
-from torchmultiset.pipeline.inputs import input_kind, open_model
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, check_config
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of

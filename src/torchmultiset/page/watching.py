@@ -16,10 +16,10 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from torchmultiset.data.images import UnreadableImageError
+from torchmultiset.model.inputs import InputKind, input_kind, open_inputs, open_model
 from torchmultiset.model.outputs import Prediction, Rows
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.page.samples import fitting
-from torchmultiset.pipeline.inputs import InputKind, input_kind, open_inputs, open_model
 
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 

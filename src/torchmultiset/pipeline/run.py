@@ -28,10 +28,10 @@ import torch
 from torchmultiset._checks import check
 from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, take_weights
+from torchmultiset.model.inputs import model_folder
 from torchmultiset.model.predictor import Predictor, read_description
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.finish import Result, finish
-from torchmultiset.pipeline.inputs import model_folder
 from torchmultiset.pipeline.journal import Journal, Watch
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
