@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from torchmultiset.model.inputs import MODEL
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.shipped import MODEL
 from torchmultiset.viz.card import CARD, model_card
 
 MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "model" / "shipped"

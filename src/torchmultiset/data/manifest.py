@@ -40,6 +40,10 @@ class Glance(NamedTuple):
     """Whether any line has labels."""
     split: bool
     """Whether any line has a split."""
+    kind: str
+    """Kind of input of the first line: ``"image"``, ``"array"``, ``"features"``, or ``""`` if there is none."""
+    labels: frozenset[str]
+    """Labels that occur, as far as lines are valid."""
 
 
 def glance(path: str | Path) -> Glance:
@@ -56,6 +60,13 @@ def glance(path: str | Path) -> Glance:
         images=tuple(image for image in images if image.is_file()),
         labelled=any(fields.get(key) is not None for fields in lines for key in ("labels", "counts")),
         split=any(fields.get("split") is not None for fields in lines),
+        kind=next((kind for kind in ("image", "array", "features") if lines and kind in lines[0]), ""),
+        labels=frozenset(
+            str(name)
+            for fields in lines
+            for key in ("labels", "counts")
+            for name in (fields.get(key) if isinstance(fields.get(key), list | dict) else ()) or ()
+        ),
     )
 
 
