@@ -177,7 +177,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
-        ("evaluate run other.csv", "1 problem in other.csv"),
+        ("evaluate run other.csv", "other.csv has classes that this model does not know: 7"),
         ("evaluate run three", "three has classes that this model does not know: 2"),
         ("evaluate run large", "this model reads inputs of shape 1 x 28 x 28, but those of large have 1 x 40 x 40"),
         ("predict run nowhere.png", "there is no file or folder nowhere.png"),
@@ -568,7 +568,7 @@ def test_vectors_are_predicted_but_not_drawn(run, tmp_path):
     Image.new("L", (9, 9)).save(tmp_path / "x.png")
     code, _, err = run("predict", tmp_path / "run", tmp_path / "x.png")
     assert code == 1
-    assert "this model reads inputs of shape 2, not images" in err
+    assert "this model reads tables with the columns a, b, but" in err
 
 
 def test_a_run_that_is_not_finished_has_no_model(run, tmp_path):

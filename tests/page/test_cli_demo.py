@@ -94,7 +94,7 @@ def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, t
         "other": "do not fit this encoder and policy",
         "silent": "the model's record does not describe its inputs",
         "strange": "negative dimension",
-        "vectors": "it reads inputs of shape 7, not images",
+        "vectors": "it reads vectors of 7 numbers, not images",
     }
     for line, (name, reason) in zip(err.splitlines(), expected.items(), strict=True):
         assert line.startswith(f"multiset: skipped runs/{name}: ")

@@ -220,7 +220,7 @@ def test_arrays_of_height_and_width_can_be_exported(run, tmp_path):
     run("train", "maps", "--hidden", "4", "--channels", "4", "4")
     code, lines, _ = run("export", "runs/maps", "--data", "maps", "--split", "all", "--out", "maps.onnx")
     assert code == 0
-    assert lines[0].startswith("maps.onnx matches PyTorch on 20 inputs")
+    assert lines[0].startswith("maps.onnx agrees with PyTorch on all 20 inputs")
     assert any("shape B x 1 x 24 x 24" in line for line in lines)
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 from torchmultiset.data import manifest
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.inputs import open_examples, open_model
 from torchmultiset.pipeline.config import DataConfig, RunConfig
-from torchmultiset.pipeline.inputs import open_examples, open_model
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.run import train
 from torchmultiset.training.config import OptimConfig

@@ -19,9 +19,9 @@ from torchmultiset.cli._predictions import add_row, named, prediction_rows, pred
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.model.conformal import Conformal
+from torchmultiset.model.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.multiset import equal
-from torchmultiset.pipeline.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.pipeline.prepare import as_trained
 from torchmultiset.training.evaluation import evaluate as evaluate_all
 from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities

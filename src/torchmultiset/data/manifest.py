@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +60,12 @@ class Manifest:
         skip_unreadable: bool = False,
         check_inputs: bool = False,
         progress: bool = False,
+        accept: Callable[[Sequence[Record]], None] = lambda _: None,
     ) -> Manifest:
-        """Parse and validate a file; for the arguments and errors, see `read_manifest`."""
+        """Parse and validate a file; for the arguments and errors, see `read_manifest`.
+
+        `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems.
+        """
         _check_classes(classes)
         check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
         source = _labels_file(Path(path))
@@ -69,6 +73,7 @@ class Manifest:
         records = read_records(source, problems, labelled=labelled)
         if not records and not problems.found:
             problems.add(0, "the file has no examples: write one line per example")
+        accept(records)
         names = _class_names(records, classes, problems)
         _check_together(records, problems)
         records = _readable(records, problems, skip_unreadable, check_inputs, progress)
