@@ -26,7 +26,15 @@ from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
 from torchmultiset.model.outputs import Prediction, SequentialOutput
 from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
-from torchmultiset.model.serialization import DESCRIPTION, describe, make, read_description, read_saved, write_saved
+from torchmultiset.model.serialization import (
+    DESCRIPTION,
+    SAVE_AGAIN,
+    describe,
+    make,
+    read_description,
+    read_saved,
+    write_saved,
+)
 from torchmultiset.model.shipped import locate
 from torchmultiset.rollout import Choose
 
@@ -377,8 +385,8 @@ class Predictor(nn.Module):
             predictor.record = description["record"]
             if description["format"] == 1 and isinstance(module, OneShotHead):
                 state = {re.sub(r"^policy\.", "head.", name): value for name, value in state.items()}
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
+        except (KeyError, TypeError, AttributeError, OverflowError, MemoryError, RuntimeError) as error:
+            raise ValueError(f"{folder / DESCRIPTION} is damaged, {error!r}: {SAVE_AGAIN}") from error
         types = {value.dtype for value in state.values() if value.is_floating_point()}
         if len(types) == 1:  # it may have been saved in another precision than the default
             predictor.to(types.pop())
