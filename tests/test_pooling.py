@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from torchmultiset._memory import Memory, Tokens, drop_channels, places
 from torchmultiset._pooling import Pool, PooledFeatures
-from torchmultiset.heads import CellCounts, CountTable, OneStep, PoissonCounts, PowerMultiset, RegressedCounts, Slots
+from torchmultiset.heads import (
+    CellCounts,
+    CountTable,
+    GaussianCounts,
+    OneStep,
+    PoissonCounts,
+    PowerMultiset,
+    RegressedCounts,
+    Slots,
+)
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import forced, greedy, rollout
@@ -97,6 +106,7 @@ READERS = {
     "table": lambda: CountTable(C, D, most=3),
     "table, projected": lambda: CountTable(C, D, most=3, hidden=6, pool="mean-max"),
     "table, attention": lambda: CountTable(C, D, most=3, pool="attention"),
+    "gaussian, sum": lambda: GaussianCounts(C, D, most=3, pool="sum"),
     "poisson": lambda: PoissonCounts(C, D, pool="max"),
     "regression": lambda: RegressedCounts(C, D, hidden=5),
     "one-step": lambda: OneStep(C, D, pool="mean-max", hidden=5),

@@ -4,6 +4,7 @@
 | ----------------- | ------------------- | ---------------------------------------------------- |
 | `CellCounts`      | maps, tokens        | Poisson binomial: number of positions predicting it  |
 | `CountTable`      | any                 | any distribution over 0 to M                         |
+| `GaussianCounts`  | any                 | normal distribution, restricted to 0 to M            |
 | `PoissonCounts`   | any                 | Poisson                                              |
 | `RegressedCounts` | any                 | real number, to be rounded (section 3.2)             |
 """
@@ -30,7 +31,7 @@ from torchmultiset.heads._sizes import as_row, check_built_for, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
 
-__all__ = ["CellCounts", "CountTable", "PoissonCounts", "RegressedCounts"]
+__all__ = ["CellCounts", "CountTable", "GaussianCounts", "PoissonCounts", "RegressedCounts"]
 
 _NOTHING = 20
 """Initial odds of "nothing" against all classes together."""
@@ -230,6 +231,66 @@ class CountTable(OneShotHead):
         check(most == self.most, "most", f"{self.most}, the value the head was built with", most)
         check_built_for(self.sizes, least, most)
         return IndependentCounts(scores.double().log_softmax(-1), least, most, as_row(self.size_scores))
+
+
+@recorded
+class GaussianCounts(CountTable):
+    r"""A normal distribution around a real number for each class, restricted to the counts 0 to M.
+
+    .. math:: p(N_c = n \mid x) \propto \exp(-s_c (n - r_c(x))^2)
+
+    The number :math:`r_c` is linear in the pooled memory, and :math:`s_c` is one weight per class. With ``pool="sum"``
+    it is a sum of contributions of the positions, which suits inputs whose parts each add some labels, such as the
+    syllables of a chemical name. For `losses.count_table_loss`.
+
+    Args:
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        most: Largest count, M.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
+            likelihood over these sizes, as predictions always do; None: it does not.
+        size_potential: Learn a log-weight for each size; requires `sizes`.
+
+    Example:
+        >>> GaussianCounts(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
+        torch.Size([2, 10, 5])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        most: int,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        sizes: tuple[int, int] | None = None,
+        size_potential: bool = False,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            memory,
+            most=most,
+            pool=pool,
+            hidden=hidden,
+            dropout=dropout,
+            sizes=sizes,
+            size_potential=size_potential,
+        )
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
+        nn.init.zeros_(self.classifier.bias)  # most counts are 0
+        self.log_sharpness = nn.Parameter(torch.ones(num_classes))
+
+    def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
+        """Compute scores (B, C, M + 1) of each count of each class."""
+        numbers = self.classifier(self.pooled(memory))
+        counts = torch.arange(self.most + 1, dtype=numbers.dtype, device=numbers.device)
+        scores: Tensor = -self.log_sharpness.exp()[:, None] * (counts - numbers[..., None]) ** 2
+        return scores
 
 
 class _NumberForEach(OneShotHead):

@@ -40,6 +40,7 @@ COUNT_HEADS = Registry(
     {
         "cells": "torchmultiset.heads:CellCounts",
         "table": "torchmultiset.heads:CountTable",
+        "gaussian": "torchmultiset.heads:GaussianCounts",
         "poisson": "torchmultiset.heads:PoissonCounts",
         "regression": "torchmultiset.heads:RegressedCounts",
         "mixture": "torchmultiset.heads:CountMixture",
