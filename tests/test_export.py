@@ -23,6 +23,7 @@ from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
+from torchmultiset.model.inputs import InputKind, Source
 from torchmultiset.model.objectives import (
     CountsObjective,
     HungarianObjective,
@@ -32,7 +33,6 @@ from torchmultiset.model.objectives import (
     PowerObjective,
 )
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.inputs import InputKind, Source
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 
 pytestmark = pytest.mark.slow

@@ -99,7 +99,7 @@ ALONE = {
     "onnx": """if True:
         from torchmultiset.encoders import MLPEncoder
         from torchmultiset.export import compare, open_onnx, random_batches, to_onnx
-        from torchmultiset.pipeline.inputs import InputKind
+        from torchmultiset.model.inputs import InputKind
         from torchmultiset.policies import FeedForwardPolicy
         from torchmultiset.model.predictor import Predictor
         predictor = Predictor(MLPEncoder(5, (8,)), FeedForwardPolicy(2, 8), ("a", "b"), max_size=1, stop="fixed").eval()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import multiprocessing
@@ -31,7 +30,8 @@ from torchmultiset.encoders import ConvEncoder, MLPEncoder
 from torchmultiset.model.objectives import MultisetObjective, Objective, ReinforceObjective, SequenceObjective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import ConvLSTMPolicy, LSTMPolicy
-from torchmultiset.training import NotFiniteError, Progress, fit
+from torchmultiset.training import NotFiniteError, Progress, checkpoint, fit
+from torchmultiset.training.checkpoint import read_checkpoint
 from torchmultiset.training.config import OptimConfig
 
 CLASSES = ("a", "b", "c")
@@ -121,7 +121,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
     lines = (folder / "epochs.jsonl").read_text().splitlines()
     return {
-        "checkpoint": without_time(torch.load(folder / "checkpoint.pt", weights_only=True)),
+        "checkpoint": without_time(read_checkpoint(folder / "checkpoint.pt")),
         "epochs": [without_time(json.loads(line)) for line in lines],
         "best": {path.name: path.read_bytes() for path in sorted((folder / "best").iterdir())},
         "files": sorted(path.name for path in folder.iterdir()),
@@ -225,24 +225,21 @@ def _wait_to_be_killed(moment: str, left: int, reached: Any) -> None:
             reached.set()
             time.sleep(DEADLINE)
 
-    replace, save = Path.replace, torch.save
+    replace, write = Path.replace, checkpoint.write_whole
 
     def slow_replace(path: Path, target: Path) -> Path:
         if path.match(moment):
             stop()
         return replace(path, target)
 
-    def slow_save(state: object, file: Any) -> None:
-        buffer = io.BytesIO()
-        save(state, buffer)
-        half = buffer.tell() // 2
-        file.write(buffer.getvalue()[:half])
-        file.flush()
-        stop()
-        file.write(buffer.getvalue()[half:])
+    def slow_write(path: Path, content: Any) -> None:
+        if path.name == checkpoint.CHECKPOINT:
+            path.with_name(f"{path.name}.partial").write_bytes(content[: len(content) // 2])
+            stop()
+        write(path, content)
 
     if moment == "half a checkpoint":
-        torch.save = slow_save
+        checkpoint.write_whole = slow_write
     else:
         Path.replace = slow_replace  # type: ignore[method-assign, assignment]
 

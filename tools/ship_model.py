@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.inputs import MODEL
+from torchmultiset.model.shipped import MODEL
 from torchmultiset.viz.card import CARD, model_card
 
 MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "model" / "shipped"

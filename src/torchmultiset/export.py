@@ -44,8 +44,8 @@ from torchmultiset import __version__
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.encoders import PretrainedEncoder
+from torchmultiset.model.inputs import InputKind, Source, input_kind
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.inputs import InputKind, Source, input_kind
 
 __all__ = [
     "BATCH",

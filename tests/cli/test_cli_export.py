@@ -79,7 +79,7 @@ def test_the_file_predicts_the_same_and_its_size_and_speed_are_reported(real):
     (counts,) = open_onnx(content).run(["counts"], {"inputs": x})
     assert np.array_equal(counts, made().predict(torch.from_numpy(x)).numpy())
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("tiny.onnx matches PyTorch on 100 random inputs (")
+    assert lines[0] == "tiny.onnx agrees with PyTorch on all 100 random inputs."
     shown = [line.replace("ONNX Runtime", "ONNX") for line in lines]
     for name, size in (
         ("PyTorch", sum(value.nbytes for value in made().state_dict().values())),
@@ -110,11 +110,14 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
     (there / "t.csv").write_text("\n".join(rows))
     _, lines, err = run("export", "runs/tiny", "--data", "x.npy", "--out", "one.onnx")
     assert err == ""
-    assert lines[0] == "one.onnx matches PyTorch on 7 inputs (1 distinct multiset)."
+    assert lines[:2] == [
+        "one.onnx agrees with PyTorch on all 7 inputs.",
+        "Different multisets among these predictions: 1.",
+    ]
     _, lines, _ = run("export", "runs/tiny", "--data", "t.csv", "--out", "two.onnx")
-    assert "matches PyTorch on 1 input (" in lines[0]
+    assert "agrees with PyTorch on 1 input." in lines[0]
     _, lines, _ = run("export", "runs/tiny", "--data", "t.csv", "--split", "all", "--number", 4, "--out", "three.onnx")
-    assert "matches PyTorch on 4 inputs (" in lines[0]
+    assert "agrees with PyTorch on all 4 inputs." in lines[0]
 
 
 @pytest.mark.parametrize(

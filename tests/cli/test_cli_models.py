@@ -177,7 +177,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
-        ("evaluate run other.csv", "1 problem in other.csv"),
+        ("evaluate run other.csv", "other.csv has classes that this model does not know: 7"),
         ("evaluate run three", "three has classes that this model does not know: 2"),
         ("evaluate run large", "this model reads inputs of shape 1 x 28 x 28, but those of large have 1 x 40 x 40"),
         ("predict run nowhere.png", "there is no file or folder nowhere.png"),
@@ -303,6 +303,7 @@ OTHERS = {
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
     "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
+    "classes": ("a", "b"), "fractions": (0.5, 0.25, 0.25), "split_seed": 4, "skip_unreadable": True,
     "strides": (8, 16), "finetune": "last", "views": 2, "holdout": "1/3", "pool": "max", "dropout": 0.4,
     "size_potential": True, "joint_states": 6, "min_size": 1, "marginal_orders": 3, "weight_decay": 0.1, "ema": 0.9,
     "select": "last", "patience": 5, "mosaic": 0.2,
@@ -450,6 +451,7 @@ def test_a_model_trained_with_a_removed_setting_is_still_read(run, there, tmp_pa
     shutil.copytree("run/model", tmp_path / "old")
     path = tmp_path / "old" / "predictor.json"
     described = json.loads(path.read_text())
+    del described["description_sha256"]
     described["record"]["config"] |= {"strategy": "mixed", "coaching": 0.5}
     path.write_text(json.dumps(described))
     for command in ("evaluate", "predict"):
@@ -567,7 +569,7 @@ def test_vectors_are_predicted_but_not_drawn(run, tmp_path):
     Image.new("L", (9, 9)).save(tmp_path / "x.png")
     code, _, err = run("predict", tmp_path / "run", tmp_path / "x.png")
     assert code == 1
-    assert "this model reads inputs of shape 2, not images" in err
+    assert "this model reads tables with the columns a, b, but" in err
 
 
 def test_a_run_that_is_not_finished_has_no_model(run, tmp_path):

@@ -16,7 +16,7 @@ from tiny_runs import images, vectors
 from torchmultiset.cli import main
 from torchmultiset.data.examples import Examples
 from torchmultiset.model.config import ObjectiveName
-from torchmultiset.pipeline.inputs import open_model
+from torchmultiset.model.inputs import open_model
 
 pytestmark = pytest.mark.slow
 

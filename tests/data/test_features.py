@@ -342,3 +342,38 @@ def test_images_of_different_sizes_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match=r"\['uint8', 3, 8, 8\], like the first, but some are \['uint8', 3, 10"):
         cache_features(Halves(), Mixed(), tmp_path, keys=names(4), batch_size=2)
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_row_is_noticed_when_it_is_read(tmp_path):
+    """Rows that are not rechecked when the folder is opened have a checksum as well."""
+    images = np.arange(5 * 3 * 16, dtype=np.float32).reshape(5, 3, 4, 4)
+    keys = [*"abcde"]
+    cache_features(Halves(), images, tmp_path, keys=keys)
+    flip(tmp_path / "features.f16", 3 * (tmp_path / "features.f16").stat().st_size // 5)  # row 3
+    cache = cache_features(Halves(), images, tmp_path, keys=keys, recheck=0)
+    assert len(cache[np.array([0, 1, 2, 4])]) == 4
+    with pytest.raises(ValueError, match=r"row 3 of features\.f16 does not match its checksum\. Delete the folder"):
+        cache[np.array([2, 3])]
+
+
+@pytest.mark.parametrize("position", [2, 20])
+def test_a_damaged_line_of_the_index_is_noticed(tmp_path, position):
+    images = np.arange(2 * 3 * 16, dtype=np.float32).reshape(2, 3, 4, 4)
+    cache_features(Halves(), images, tmp_path, keys=["a", "b"])
+    flip(tmp_path / "index.jsonl", position)  # the key, or a digest
+    with pytest.raises(ValueError, match=r"line 1 of index\.jsonl cannot be read"):
+        cache_features(Halves(), images, tmp_path, keys=["a", "b"], recheck=0)
+
+
+def test_an_odd_number_of_bytes_at_the_end_is_left_by_a_kill(tmp_path):
+    images = np.arange(2 * 3 * 16, dtype=np.float32).reshape(2, 3, 4, 4)
+    before = cache_features(Halves(), images, tmp_path, keys=["a", "b"])[np.arange(2)]
+    with (tmp_path / "features.f16").open("ab") as file:
+        file.write(b"\x01")
+    assert (cache_features(Halves(), images, tmp_path, keys=["a", "b"])[np.arange(2)] == before).all()

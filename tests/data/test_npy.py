@@ -15,8 +15,8 @@ from paper.records import read_runs
 from torchmultiset.data._arrays import read_array
 from torchmultiset.data._npy import open_rows, readable
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.model.inputs import explain, open_inputs
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.inputs import explain, open_inputs
 from torchmultiset.policies import FeedForwardPolicy
 
 ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)

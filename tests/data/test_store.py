@@ -211,7 +211,24 @@ def _no_arrays(folder: Path) -> None:
 
 def _escape(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["manifest_sha256"]
     (folder / "manifest.json").write_text(json.dumps({**manifest, "splits": {"../../secret": 1}}))
+
+
+def _rename(folder: Path) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "classes": manifest["classes"][::-1]}))
+
+
+def _no_checksums(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["manifest_sha256"]
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "sha256": {}}))
+
+
+def _deep(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[" * 100_000)
 
 
 def _cut_off(folder: Path) -> None:
@@ -239,6 +256,9 @@ def _other_shape(folder: Path) -> None:
         (_other_format, "is not of format 1, which this version"),
         (_no_arrays, "is not a valid manifest .*arrays"),
         (_escape, "the name of a split must be a plain word"),
+        (_rename, "manifest.json was changed after the data set was built"),
+        (_no_checksums, "manifest.json has no checksums of all files"),
+        (_deep, "manifest.json is damaged"),
         (_cut_off, "inputs.npy is damaged"),
         (_cut_off_small, "labels.npy is damaged"),
         (_empty, "inputs.npy is damaged"),
@@ -259,15 +279,25 @@ def test_a_missing_array_is_reported_by_name(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_verify_finds_a_single_changed_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("look", [load, verify])
+def test_a_single_changed_byte_is_found(tmp_path: Path, look: Callable[[Path], object]) -> None:
     write(tmp_path, PLAN, make, chunk=4)
-    verify(tmp_path)
+    look(tmp_path)
     path = tmp_path / "train" / "inputs.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"train/inputs.npy in .* changed since the data set was built"):
-        verify(tmp_path)
+        look(tmp_path)
+
+
+def test_a_data_set_of_version_0_1_has_no_checksum_of_its_manifest(tmp_path: Path) -> None:
+    write(tmp_path, PLAN, make, chunk=4)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["manifest_sha256"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert read_manifest(tmp_path) == manifest
+    assert load(tmp_path).keys() == PLAN.splits.keys()
 
 
 def test_progress_is_shown_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

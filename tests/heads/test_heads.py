@@ -293,3 +293,24 @@ def test_a_user_defined_head():
 def test_bad_input_is_reported_by_name(build, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_gaussian_counts_follow_a_normal_distribution_around_a_sum():
+    import math
+
+    from torchmultiset.heads import GaussianCounts
+
+    torch.manual_seed(0)
+    head = GaussianCounts(2, 3, most=4, pool="sum").double()
+    memory = torch.randn(5, 3, 2, 2, dtype=torch.float64)
+    found = head.believe(head(memory), 0, 4)
+    for row, scores in zip(memory, head(memory).softmax(-1).tolist(), strict=True):
+        for c in range(2):
+            number = sum(
+                math.fsum(w * v for w, v in zip(head.classifier.weight[c].tolist(), row[:, i, j].tolist(), strict=True))
+                for i in range(2)
+                for j in range(2)
+            )
+            masses = [math.exp(-math.e * (n - number / 10) ** 2) for n in range(5)]
+            assert scores[c] == pytest.approx([mass / math.fsum(masses) for mass in masses])
+    assert found.ranked(15).log_probability.exp().sum(1).tolist() == pytest.approx([1.0] * 5)

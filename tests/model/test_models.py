@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from torchmultiset import Predictor
+from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.shipped import NAMES, locate
-from torchmultiset.pipeline.inputs import input_kind, open_model
 
 pytestmark = pytest.mark.slow
 

@@ -108,7 +108,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def description(folder: Path) -> dict:
-    return json.loads((folder / DESCRIPTION).read_text())
+    """Without its checksum: what is written like this is read as if it had been changed on purpose."""
+    told = json.loads((folder / DESCRIPTION).read_text())
+    assert len(told.pop("description_sha256", "0" * 64)) == 64
+    return told
 
 
 def change(folder: Path, **changes: object) -> None:
@@ -294,7 +297,7 @@ def test_the_description_is_plain_json_with_its_format(tmp_path):
     assert told["policy"] == {"class": "LSTMPolicy", "arguments": arguments}
     assert told["record"] == {"seed": 7}
     assert told["weights_sha256"] == hashlib.sha256(weights_in(tmp_path).read_bytes()).hexdigest()
-    assert read_description(tmp_path) == told
+    assert read_description(tmp_path) | {"description_sha256": told["description_sha256"]} == told
 
 
 def test_the_weights_are_safetensors_of_the_state_dict(tmp_path):
@@ -344,6 +347,23 @@ def test_a_folder_without_a_predictor(tmp_path):
         Predictor.load(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"there is no model .*nowhere"):
         Predictor.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("before", "after"), [("cat", "cbt"), ('"format": 2', '"format": 1'), ("stop", "st0p")])
+def test_a_changed_description_is_refused(tmp_path, before, after):
+    small().save(tmp_path)
+    text = (tmp_path / DESCRIPTION).read_text()
+    assert before in text
+    (tmp_path / DESCRIPTION).write_text(text.replace(before, after, 1))
+    with pytest.raises(ValueError, match=r"predictor\.json was changed after the predictor was saved: copy the folder"):
+        Predictor.load(tmp_path)
+
+
+def test_a_description_that_is_nested_too_deeply(tmp_path):
+    small().save(tmp_path)
+    (tmp_path / DESCRIPTION).write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"predictor\.json is damaged"):
+        Predictor.load(tmp_path)
 
 
 def test_a_folder_without_weights(tmp_path):

@@ -17,9 +17,9 @@ from paper.data import make_data
 from paper.keep import Folders, forget_cell, state_of
 from torchmultiset.data.load import load_data
 from torchmultiset.encoders import MLPEncoder
+from torchmultiset.model.inputs import open_model
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import to_dict
-from torchmultiset.pipeline.inputs import open_model
 from torchmultiset.pipeline.workers import Job, work
 from torchmultiset.policies import LSTMPolicy, TransformerPolicy
 

@@ -25,6 +25,7 @@ from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.run import train
 from torchmultiset.training import fit
+from torchmultiset.training.checkpoint import read_checkpoint
 from torchmultiset.training.config import OptimConfig
 
 pytestmark = pytest.mark.slow
@@ -135,7 +136,7 @@ def test_a_run_with_augmentation_resumes_to_the_bit(augment, tmp_path):
 def test_a_checkpoint_without_an_augmentation_setting_had_none(tmp_path):
     fit(*task("plain", epochs=1), tmp_path, fabric=cpu())
     path = tmp_path / "checkpoint.pt"
-    state = torch.load(path, weights_only=True)
+    state = read_checkpoint(path)
     del state["settings"]["augment"]
     torch.save(state, path)
     ours = task("plain", epochs=1)

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from tiny_runs import task as tiny_task
 
 from torchmultiset.data.examples import Examples
-from torchmultiset.data.manifest import ManifestError, glance, read_manifest
+from torchmultiset.data.manifest import Manifest, ManifestError, read_manifest
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.objectives import MultisetObjective
@@ -220,7 +220,7 @@ def test_arrays_of_height_and_width_can_be_exported(run, tmp_path):
     run("train", "maps", "--hidden", "4", "--channels", "4", "4")
     code, lines, _ = run("export", "runs/maps", "--data", "maps", "--split", "all", "--out", "maps.onnx")
     assert code == 0
-    assert lines[0].startswith("maps.onnx matches PyTorch on 20 inputs")
+    assert lines[0].startswith("maps.onnx agrees with PyTorch on all 20 inputs")
     assert any("shape B x 1 x 24 x 24" in line for line in lines)
 
 
@@ -505,12 +505,14 @@ def test_f1_selects_the_weights_while_exact_match_is_zero(tmp_path, monkeypatch)
 # Reading
 
 
-def test_a_preview_describes_the_file(tmp_path):
+def test_a_manifest_has_images_labels_and_splits_before_inputs_are_read(tmp_path):
     draw_dots(tmp_path / "dots", size=(8, 8), number=2)
-    (tmp_path / "dots" / "1.png").unlink()
-    assert glance(tmp_path / "dots") == (2, (tmp_path / "dots" / "0.png",), True, False)
-    (tmp_path / "t.jsonl").write_text('{"features": [1]}\n{"features": [2], "split": "test"}\n')
-    assert glance(tmp_path / "t.jsonl") == (2, (), False, True)
+    dots = Manifest.read(tmp_path / "dots")
+    assert dots.images == [tmp_path / "dots" / "0.png", tmp_path / "dots" / "1.png"]
+    assert (dots.has_labels, dots.has_splits) == (True, False)
+    (tmp_path / "t.jsonl").write_text('{"features": [1], "split": "train"}\n{"features": [2], "split": "test"}\n')
+    table = Manifest.read(tmp_path / "t.jsonl", classes=["a"], labelled=False)
+    assert (table.images, table.has_labels, table.has_splits) == ([], False, True)
 
 
 @pytest.mark.parametrize(("name", "text"), [("t.csv", "a,b\n1,2\n3,4\n"), ("t.jsonl", '{"features": [1, 2]}\n' * 2)])

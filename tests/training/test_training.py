@@ -20,6 +20,7 @@ from torchmultiset.model.objectives import MultisetObjective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.rollout import greedy
 from torchmultiset.training import NotFiniteError, fit, local_fabric
+from torchmultiset.training.checkpoint import read_checkpoint
 from torchmultiset.training.evaluation import evaluate
 
 pytestmark = pytest.mark.slow
@@ -228,7 +229,7 @@ def test_time_before_an_interruption_counts(tmp_path):
     with pytest.raises(Enough):
         fit(*task("plain", epochs=1), tmp_path, fabric=cpu(), save_every=5, watch=watch)
     path = tmp_path / "checkpoint.pt"
-    state = torch.load(path, weights_only=True)
+    state = read_checkpoint(path)
     assert state["progress"]["seconds"] > 0
     state["progress"]["seconds"] += 1000
     torch.save(state, path)
@@ -253,7 +254,7 @@ def test_nan_stops_with_the_batch_saved(tmp_path):
     assert f"the loss became nan in epoch 1 at step {step}" in str(raised.value)
     assert str(tmp_path / "bad-batch.pt") in str(raised.value)
     torch.testing.assert_close(weights(ours.predictor), last[-1], rtol=0, atol=0)
-    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    state = read_checkpoint(tmp_path / "checkpoint.pt")
     assert state["progress"]["step"] == step - 1
     torch.testing.assert_close(dict(state["predictor"]), last[-1], rtol=0, atol=0)
 
@@ -360,7 +361,7 @@ def test_mixed_precision_resumes(precision, tmp_path):
 
     whole = task("plain", epochs=2)
     fit(*whole, tmp_path / "whole", fabric=fabric())
-    state = torch.load(tmp_path / "whole" / "checkpoint.pt", weights_only=True)
+    state = read_checkpoint(tmp_path / "whole" / "checkpoint.pt")
     assert ("scale" in state["precision"]) == (precision == "16-mixed")
     assert all(value.dtype == torch.float32 for value in weights(whole.predictor).values())
 

@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 from tiny_runs import Child, outcome
+
+from torchmultiset.training.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def never_killed(tmp_path_factory):
 
 
 def position(folder: Path) -> tuple[int, int]:
-    progress = torch.load(folder / "checkpoint.pt", weights_only=True)["progress"]
+    progress = read_checkpoint(folder / "checkpoint.pt")["progress"]
     return progress["epoch"], progress["step"]
 
 

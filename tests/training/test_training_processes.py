@@ -17,6 +17,7 @@ from tiny_runs import outcome, pair, task, weights
 
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.training import fit
+from torchmultiset.training.checkpoint import read_checkpoint
 from torchmultiset.training.evaluation import evaluate
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ def test_two_processes_are_killed_and_resumed(tmp_path):
         processes[0].wait_for(lambda: processes[0].steps.value >= 20)
         for process in processes:
             process.send(signal.SIGKILL)
-    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["progress"]["epoch"] >= 1
+    assert read_checkpoint(tmp_path / "run" / "checkpoint.pt")["progress"]["epoch"] >= 1
     together("dropout", tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
     torch.testing.assert_close(ranks(tmp_path / "run"), ranks(tmp_path / "whole"), rtol=0, atol=0)
@@ -97,7 +98,7 @@ def test_ctrl_c_that_one_process_has_seen_stops_both_after_the_same_step(tmp_pat
         processes[1].send(signal.SIGINT)
         assert [process.end() for process in processes] == [3, 3]
         assert processes[0].steps.value == processes[1].steps.value
-    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["progress"]["epoch"] >= 1
+    assert read_checkpoint(tmp_path / "run" / "checkpoint.pt")["progress"]["epoch"] >= 1
     together("dropout", tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from torchmultiset.model.conformal import Conformal
+from torchmultiset.model.inputs import Explained
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import from_labels
-from torchmultiset.pipeline.inputs import Explained
 from torchmultiset.viz.scores import in_words
 from torchmultiset.viz.terminal import empty_table
 

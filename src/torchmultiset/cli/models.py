@@ -19,9 +19,9 @@ from torchmultiset.cli._predictions import add_row, named, prediction_rows, pred
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.model.conformal import Conformal
+from torchmultiset.model.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.multiset import equal
-from torchmultiset.pipeline.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.pipeline.prepare import as_trained
 from torchmultiset.training.evaluation import evaluate as evaluate_all
 from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities
@@ -60,6 +60,7 @@ _Json = Annotated[bool, Parameter("--json", negative=())]
 _Figure = Annotated[Path | None, Parameter(validator=PathOf(ext="png", dir_okay=False))]
 _Beam = Annotated[int, Parameter(validator=Number(gte=1))]
 _Coverage = Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))]
+_Skip = Annotated[bool, Parameter(negative=())]
 _FIGURE = 48  # maximum number of inputs in a figure
 
 
@@ -74,6 +75,7 @@ def _evaluate(
     calibration: bool = True,
     beam: _Beam = BEAM,
     coverage: _Coverage = None,
+    skip_unreadable: _Skip = False,
     figure: _Figure = None,
     entropy: _Figure = None,
 ) -> None:
@@ -88,6 +90,7 @@ def _evaluate(
         beam: Beam width of the confidence, in label orders. Wider is more accurate and slower.
         coverage: Also test sets of multisets that contain the truth with this probability: those of the model's own
             calibration, if it has one, and of 200 calibrations on random halves of the split.
+        skip_unreadable: Skip images and arrays that cannot be read, with a warning that lists them.
         figure: Output file (.png) for a plot of the calibration: reliability, and risk against coverage.
         entropy: Output file (.png) for a plot of the policy's entropy at each step beside the oracle's. Needs a model
             with a policy.
@@ -100,7 +103,7 @@ def _evaluate(
         _check_steps(predictor)
     if coverage is not None:
         _check_probabilities(predictor, "--coverage")
-    splits = open_splits(predictor, data, split)
+    splits = open_splits(predictor, data, split, skip_unreadable=skip_unreadable)
     examples = as_trained(predictor, splits[split], split, data)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
         counts, target = evaluate_all(predictor, examples, watch=advance)
@@ -153,6 +156,7 @@ def _predict(
     min_confidence: Annotated[float | None, Parameter(validator=Number(gte=0, lte=1))] = None,
     coverage: _Coverage = None,
     beam: _Beam = BEAM,
+    skip_unreadable: _Skip = False,
     figure: _Figure = None,
 ) -> None:
     """Predict the multisets of images or arrays.
@@ -168,6 +172,7 @@ def _predict(
         coverage: Predict a set of multisets that contains the truth with at least this probability, and an interval
             for the count of each class. Needs a model with a calibration.
         beam: Beam width of the search and of the confidence. Wider is more accurate and slower.
+        skip_unreadable: Skip images and arrays of a data set that cannot be read, with a warning that lists them.
         figure: Output file (.png): each image with its greedy prediction and the distribution over labels at each
             step.
     """
@@ -176,7 +181,7 @@ def _predict(
     for flag in (flag for flag, value in flags.items() if value is not None):
         _check_probabilities(predictor, flag)
     sets = None if coverage is None else _sets_of(predictor, coverage, best)
-    sources = open_inputs(predictor, inputs, split=split)
+    sources = open_inputs(predictor, inputs, split=split, skip_unreadable=skip_unreadable)
     in_order, drawn, tally = predictor.steps > 0, _Panels(figure, predictor), Counter[str]()
     table = predictions_table(in_order=in_order)
     found = explain(predictor, sources, number=number, best=best or 0, beam=beam)
@@ -227,9 +232,9 @@ def _guarantee(tally: Mapping[str, int], sets: Conformal, coverage: float | None
     return text + (f" In the sets: {tally['in_set']:,} of {tally['truth']:,}." if tally["truth"] else "")
 
 
-def open_splits(predictor: Predictor, data: Path, split: str) -> dict[str, Examples]:
+def open_splits(predictor: Predictor, data: Path, split: str, *, skip_unreadable: bool = False) -> dict[str, Examples]:
     """Open a data set for a model, and check that the requested split is not empty."""
-    splits = open_examples(predictor, data)
+    splits = open_examples(predictor, data, skip_unreadable=skip_unreadable)
     if not len(splits.get(split, ())):
         filled = [name for name, examples in splits.items() if len(examples)]
         raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")

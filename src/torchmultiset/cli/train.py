@@ -19,14 +19,15 @@ from torchmultiset.cli.progress import PortfolioProgress, TrainingProgress
 from torchmultiset.data.load import is_store
 from torchmultiset.model.build import check_together
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
-from torchmultiset.pipeline.inputs import input_kind, open_model
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, check_config
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, build_missing, values_of
+from torchmultiset.pipeline.quick import compares_models, run_folder
 from torchmultiset.pipeline.record import read_config, translated
 from torchmultiset.pipeline.run import train as run
 from torchmultiset.pipeline.standings import standings_table
@@ -212,7 +213,7 @@ def train(
     """
     data = data if source is None else replace(data, data=source)
     assert data.data is not None  # `_fill_in` refuses a command without data
-    out = out or Path("runs") / (preset or _name_of(Path(data.data).resolve()))
+    out = out or (Path("runs") / preset if preset else run_folder(data.data))
     console = Console(stderr=True)
     build_missing(preset, data.data, progress=console.is_terminal)
     whole = RunConfig(data, model, objective, optim, seed)
@@ -252,9 +253,7 @@ def train(
 
 def _budget(config: RunConfig, preset: str | None, minutes: float | None) -> float:
     """Return the minutes of a portfolio; 0 if one model is trained: a preset, a built data set, a named objective."""
-    model = config.model
-    named = preset or config.objective.objective or model.policy or model.start_from
-    if named or model.stop == "end" or is_store(str(config.data.data)):
+    if preset or not compares_models(config):
         if minutes:
             raise ValueError(
                 "--minutes is the budget for comparing models on data of your own: leave it out, or leave out"
@@ -291,10 +290,6 @@ def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool)
         retrained.stop()
     Console().print(standings_table(standings))
     _print_result(out, str(config.data.data), result)
-
-
-def _name_of(data: Path) -> str:
-    return data.parent.name if data.name in ("labels.csv", "labels.jsonl") else data.stem
 
 
 def _say(text: str) -> None:

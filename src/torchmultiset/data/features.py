@@ -65,12 +65,19 @@ class FeatureCache:
     """Shape of a row: D, h and w."""
     rows: Int64[np.ndarray, " n"]
     """Row number of each input (N,)."""
+    digests: dict[int, str]
+    """Checksum of each row that was not read yet; a row is compared with it when it is read first."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Float16[np.ndarray, "b ..."]:
-        chosen: np.ndarray[Any, Any] = _rows(self.path, self.shape)[self.rows[indices]]
+        numbers = self.rows[indices]
+        chosen: np.ndarray[Any, Any] = _rows(self.path, self.shape)[numbers]
+        for number, row in zip(numbers.tolist(), chosen, strict=True):
+            if number in self.digests and _digest(row) != self.digests[number]:
+                raise _damaged(self.path.parent, f"row {number} of {self.path.name} does not match its checksum")
+            self.digests.pop(number, None)
         return chosen
 
 
@@ -148,8 +155,9 @@ def cache_features(
             with progress_bar(progress, f"{backbone.name} features, {_size(need)}", len(missing)) as advance:
                 computed = _compute(backbone, inputs, missing, _kind(first), batch_size)
                 _add(store, keys, computed, advance)
-    rows = np.array([store.entries[key].row for key in keys], dtype=np.int64)
-    return FeatureCache(store.features, store.shape, rows)
+    entries = [store.entries[key] for key in keys]
+    rows = np.array([entry.row for entry in entries], dtype=np.int64)
+    return FeatureCache(store.features, store.shape, rows, {entry.row: entry.features for entry in entries})
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,9 @@ def _open(folder: Path, purpose: dict[str, Any]) -> _Store:
     try:
         found = json.loads(manifest.read_text())
         shape = tuple(int(length) for length in found["features"])
-    except (ValueError, KeyError, TypeError) as error:
+        if not shape or min(shape) < 1:
+            raise ValueError(f"features is {shape}")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise _damaged(folder, f"manifest.json cannot be read ({error})") from error
     other = [f"{what} {found.get(what)}, not {mine}" for what, mine in purpose.items() if found.get(what) != mine]
     if other:
@@ -218,8 +228,10 @@ def _open(folder: Path, purpose: dict[str, Any]) -> _Store:
     entries: dict[str, _Entry] = {}
     for row, line in enumerate(whole.splitlines()):
         try:
-            key, image, features = json.loads(line)
-        except (ValueError, TypeError) as error:
+            key, image, features, *own = json.loads(line)  # caches of version 0.1 have no checksum of the line
+            if own and own != [_line_digest(key, image, features)]:
+                raise ValueError("the line does not match its checksum")
+        except (ValueError, TypeError, RecursionError) as error:
             raise _damaged(folder, f"line {row + 1} of {store.index.name} cannot be read") from error
         if key in entries:
             raise _damaged(folder, f"line {row + 1} of {store.index.name} repeats the key {key!r}")
@@ -254,7 +266,8 @@ def _add(store: _Store, keys: Sequence[str], computed: Iterator[_Computed], adva
             for i, image, row in zip(batch, images, rows, strict=True):
                 entry = _Entry(len(store.entries), _digest(image), _digest(row))
                 store.entries[keys[i]] = entry
-                lines.append(json.dumps([keys[i], entry.image, entry.features]) + "\n")
+                own = _line_digest(keys[i], entry.image, entry.features)
+                lines.append(json.dumps([keys[i], entry.image, entry.features, own]) + "\n")
             _append(features, rows.tobytes())
             _append(index, "".join(lines).encode())
             advance(len(batch))
@@ -295,9 +308,9 @@ def _recheck(
 
 
 def _rows(path: Path, shape: tuple[int, ...]) -> Float16[np.ndarray, "n ..."]:
-    flat = np.memmap(path, dtype=_HALF, mode="r")
     length = int(np.prod(shape))
-    return flat[: flat.size // length * length].reshape(-1, *shape)
+    number = path.stat().st_size // (length * _HALF.itemsize)  # a kill can leave some bytes at the end
+    return np.memmap(path, dtype=_HALF, mode="r", shape=(number, *shape))
 
 
 def _spread(positions: Int64[np.ndarray, " n"], most: int) -> Int64[np.ndarray, " k"]:
@@ -312,6 +325,10 @@ def _kind(images: Shaped[np.ndarray, "b ..."]) -> list[Any]:
 
 def _digest(array: Shaped[np.ndarray, "*shape"]) -> str:
     return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
+
+
+def _line_digest(*entries: object) -> str:
+    return hashlib.blake2b(json.dumps(entries).encode(), digest_size=8).hexdigest()
 
 
 def _check_keys(keys: Sequence[str], length: int) -> None:

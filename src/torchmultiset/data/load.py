@@ -35,8 +35,8 @@ def load_data(
             labels.csv.
         image_size: Side length in pixels of the square that a manifest's images are resized to. Built data sets have
             a fixed size.
-        check_inputs: Validate every input now: read all images and arrays of a manifest, or compare a built data set
-            with its checksums. Otherwise errors show up when a batch is read.
+        check_inputs: Validate every input now: read all images and arrays of a manifest. Otherwise errors show up when
+            a batch is read. A built data set is always compared with its checksums.
         classes: Class names of a manifest, in the order of their indices. A built data set has its own.
         fractions: Fractions of train, validation and test of a manifest without splits; None: `FRACTIONS`. A built
             data set has its own splits.
@@ -69,14 +69,7 @@ def load_data(
             check(
                 value is None, name, f"left out, as {path} is a built data set with its own classes and splits", value
             )
-        if check_inputs:
-            store.verify(path)
         return store.load(path)
-    if path.is_dir() and not any((path / name).is_file() for name in ("labels.jsonl", "labels.csv")):
-        raise FileNotFoundError(
-            f"there is no data set in {path}: it contains neither a built data set ({store.MANIFEST}) nor images with "
-            "a file labels.csv or labels.jsonl"
-        )
     return read_manifest(
         path,
         classes=classes,

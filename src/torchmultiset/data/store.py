@@ -13,13 +13,15 @@ contains its plan and ``finished.jsonl`` lists the chunks on disk, so that a kil
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +39,7 @@ __all__ = ["Chunk", "Plan", "Row", "load", "read_manifest", "verify", "write"]
 
 FORMAT = 1
 MANIFEST, BUILDING, FINISHED = "manifest.json", "building.json", "finished.jsonl"
+_OWN = "manifest_sha256"
 
 
 class Row(NamedTuple):
@@ -134,7 +137,8 @@ def write(
     if not (folder / MANIFEST).exists():
         _begin(folder, plan)
         _fill(folder, plan, make, chunk, workers, progress)
-        _write_json(folder / MANIFEST, _to_json(plan) | {"sha256": _checksums(folder, plan, workers)})
+        content = _to_json(plan) | {"sha256": _checksums(folder, plan, workers)}
+        _write_json(folder / MANIFEST, content | {_OWN: _digest(content)})
     for name in (FINISHED, BUILDING):
         (folder / name).unlink(missing_ok=True)
     return load(folder)
@@ -143,16 +147,20 @@ def write(
 def load(folder: str | os.PathLike[str]) -> dict[str, Examples]:
     """Open the splits of a data set. Inputs are memory-mapped and read batch by batch.
 
+    All files are compared with their checksums first, once per process.
+
     Raises:
         FileNotFoundError: There is no data set, or its build is unfinished.
         ValueError: The manifest or an array is damaged.
     """
     folder = Path(folder)
-    plan = _from_json(read_manifest(folder), folder / MANIFEST)
+    manifest = read_manifest(folder)
+    plan = _from_json(manifest, folder / MANIFEST)
     # All arrays but the inputs are small and accessed often: load them into memory.
     arrays = {
         path: open_rows(path, *wanted, mapped=path.stem == "inputs") for path, wanted in plan.files(folder).items()
     }
+    _verify(folder, manifest, arrays)
     splits = {}
     for split in plan.splits:
         opened: dict[str, Any] = {name: arrays[_file(folder, split, name)] for name in plan.arrays}
@@ -171,7 +179,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     folder = Path(folder)
     if (folder / MANIFEST).exists():
-        return _read_json(folder / MANIFEST)
+        content = _read_json(folder / MANIFEST)
+        own = content.pop(_OWN, None)  # data sets built by version 0.1 have none
+        if own is not None and own != _digest(content):
+            raise ValueError(
+                f"{folder / MANIFEST} was changed after the data set was built: delete the folder and build it again"
+            )
+        return content
     if (folder / BUILDING).exists():
         raise FileNotFoundError(
             f"{folder} contains only a part of a data set, because its build is unfinished: start the same build "
@@ -181,15 +195,30 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def verify(folder: str | os.PathLike[str]) -> None:
-    """Compare the checksum of every file of a data set with the manifest.
+    """Compare the checksum of every file of a data set with the manifest, also of those compared before.
 
     Raises:
         ValueError: Some files differ; the message lists all of them.
     """
-    folder = Path(folder)
+    _sha256.cache_clear()
     load(folder)
-    sums = read_manifest(folder)["sha256"]
-    damaged = [name for name, sha256 in sums.items() if file_sha256(folder / name) != sha256]
+
+
+@lru_cache(maxsize=256)
+def _sha256(path: Path, size: int, modified: int) -> str:  # noqa: ARG001  (both identify the content)
+    return file_sha256(path)
+
+
+def _verify(folder: Path, manifest: Mapping[str, Any], paths: Collection[Path]) -> None:
+    sums = manifest.get("sha256")
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    if not isinstance(sums, dict) or not sums.keys() >= {*names}:
+        raise ValueError(f"{folder / MANIFEST} has no checksums of all files: delete the folder and build it again")
+    damaged = []
+    for name in names:
+        state = (folder / name).stat()
+        if _sha256(folder / name, state.st_size, state.st_mtime_ns) != sums[name]:
+            damaged.append(name)
     if damaged:
         raise ValueError(
             f"{', '.join(damaged)} in {folder} changed since the data set was built: delete the folder and build it "
@@ -203,7 +232,7 @@ def _refuse_other(folder: Path, plan: Plan) -> None:
         raise ValueError(f"{folder} is a file, but a data set requires a folder: choose another path")
     for name in (MANIFEST, BUILDING):
         if (folder / name).exists():
-            there = {key: value for key, value in _read_json(folder / name).items() if key != "sha256"}
+            there = {key: value for key, value in _read_json(folder / name).items() if key not in ("sha256", _OWN)}
             differences = _differences(there, _to_json(plan))
             if differences:
                 raise ValueError(
@@ -320,7 +349,7 @@ def _from_json(content: Mapping[str, Any], path: Path) -> Plan:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete the folder and build the data set again") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(
@@ -328,6 +357,10 @@ def _read_json(path: Path) -> dict[str, Any]:
             "in another folder, or use the version that wrote it"
         )
     return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,9 @@ class FeatureViews:
             seed: Seed of the training run.
         """
         drawn = np.random.default_rng([seed, epoch]).integers(self.views, size=len(self))
-        return FeatureCache(self.plain.path, self.plain.shape, self.rows[drawn, np.arange(len(self))])
+        return FeatureCache(
+            self.plain.path, self.plain.shape, self.rows[drawn, np.arange(len(self))], self.plain.digests
+        )
 
 
 def cache_views(
@@ -143,12 +145,14 @@ def cache_views(
     plain = cached(inputs, keys)
     row_bytes = 2 * int(np.prod(plain.shape))
     views = min(views, max(most_bytes // (row_bytes * len(keys)) - 1, 0))
-    rows = [plain.rows]
+    rows, digests = [plain.rows], dict(plain.digests)
     for view in range(views):
         images = AugmentedImages(inputs, keys, tuple(families), view, seed)
         tag = f"{'+'.join(families)} {seed}.{view}"
-        rows.append(cached(images, [f"{key} [{tag}]" for key in keys]).rows)
-    return FeatureViews(plain, np.stack(rows))
+        cache = cached(images, [f"{key} [{tag}]" for key in keys])
+        rows.append(cache.rows)
+        digests |= cache.digests
+    return FeatureViews(replace(plain, digests=digests), np.stack(rows))
 
 
 def mosaic_examples(

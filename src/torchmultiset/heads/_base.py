@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from torchmultiset._memory import Memory
+from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset.distributions import Belief
 
 __all__ = ["OneShotHead"]
@@ -25,6 +27,20 @@ class OneShotHead(nn.Module, ABC):
     """Number of classes, C."""
     probabilistic = True
     """Whether the head gives probabilities of multisets."""
+
+    @classmethod
+    def for_memory(
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+    ) -> OneShotHead:
+        """Create a head for a memory from the settings of a model; the heads of the registry implement it.
+
+        Args:
+            memory: Shape of the memory of one example.
+            settings: Settings of the model by name, such as `pool` and `dropout`.
+            num_classes: Number of classes, C.
+            sizes: Sizes of the smallest and of the largest multiset that can occur.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no `for_memory`: create it with its constructor")
 
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:

@@ -20,6 +20,8 @@ __all__ = ["DESCRIPTION", "describe", "make", "read_description", "read_saved", 
 FORMAT = 2
 """Current file format. Format 1, which stored heads under "policy", can still be read."""
 DESCRIPTION = "predictor.json"
+SAVE_AGAIN = "copy the folder from its source again, or train and save the predictor again"
+_OWN = "description_sha256"
 
 
 def write_saved(
@@ -42,7 +44,8 @@ def write_saved(
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} must be serialisable as JSON, without NaN: {error}") from error
     write_whole(folder / _weights_file(sha256), weights)
-    write_whole(folder / DESCRIPTION, json.dumps({**whole, "record": dict(record)}, indent=2) + "\n")
+    whole["record"] = dict(record)
+    write_whole(folder / DESCRIPTION, json.dumps({**whole, _OWN: _digest(whole)}, indent=2) + "\n")
     for path in folder.iterdir():  # files of the previous predictor and of interrupted saves
         if _OURS.fullmatch(path.name) and path.name not in (_weights_file(sha256), DESCRIPTION):
             path.unlink()
@@ -52,16 +55,29 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read ``predictor.json`` and check its format."""
     path = folder / DESCRIPTION
     if not path.exists():
-        raise FileNotFoundError(f"there is no predictor in {folder}: {DESCRIPTION} is missing")
+        raise FileNotFoundError(f"there is no predictor in {folder}: {DESCRIPTION} is missing; choose another folder")
     try:
         description = json.loads(path.read_text())
         found = description["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged, or not the description of a predictor") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged, or not the description of a predictor: {SAVE_AGAIN}") from error
     if found not in (1, FORMAT):
-        raise ValueError(f"{path} has format {found}, but this version of torchmultiset reads formats 1 and {FORMAT}")
+        raise ValueError(
+            f"{path} has format {found}, but this version of torchmultiset reads formats 1 and {FORMAT}: use the version"
+            " that wrote it"
+        )
     described: dict[str, Any] = description
+    own = described.pop(_OWN, None)  # predictors saved by version 0.1 have none
+    if own is not None and own != _digest(described):
+        raise ValueError(
+            f"{path} was changed after the predictor was saved: {SAVE_AGAIN}; if you changed it on purpose, remove"
+            f" the line {_OWN}"
+        )
     return described
+
+
+def _digest(description: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def describe(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[str, Any] | None:
@@ -102,17 +118,17 @@ def read_saved(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         sha256 = str(description["weights_sha256"])
     except KeyError as error:
-        raise ValueError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
+        raise ValueError(f"{folder / DESCRIPTION} is damaged, {error!r}: {SAVE_AGAIN}") from error
     path = folder / _weights_file(sha256)
     try:
         weights = path.read_bytes()
     except FileNotFoundError:
         if read_description(folder) != description:  # the predictor was replaced in the meantime
             return read_saved(folder)
-        raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing") from None
+        raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing; {SAVE_AGAIN}") from None
     if hashlib.sha256(weights).hexdigest() != sha256:
-        raise ValueError(f"{path} is damaged, or does not belong to {DESCRIPTION} beside it: save the predictor again")
+        raise ValueError(f"{path} is damaged, or does not belong to {DESCRIPTION} beside it: {SAVE_AGAIN}")
     try:
         return description, safetensors.torch.load(weights)
     except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+        raise ValueError(f"{path} is not a safetensors file ({error}): {SAVE_AGAIN}") from error

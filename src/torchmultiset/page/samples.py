@@ -15,8 +15,8 @@ from PIL import Image
 
 from torchmultiset.data.digits import VARIABLE, load_digits
 from torchmultiset.data.mnist_multi import generate
+from torchmultiset.model.inputs import InputKind
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.inputs import InputKind
 from torchmultiset.pipeline.presets import PRESETS, PresetName
 
 __all__ = ["FOLDER", "Sample", "fitting"]

@@ -16,10 +16,10 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from torchmultiset.data.images import UnreadableImageError
+from torchmultiset.model.inputs import InputKind, input_kind, open_inputs, open_model, reads
 from torchmultiset.model.outputs import Prediction, Rows
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.page.samples import fitting
-from torchmultiset.pipeline.inputs import InputKind, input_kind, open_inputs, open_model
 
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 
@@ -58,8 +58,7 @@ class PageModel:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         if not kind.of_images:
-            shape = " x ".join(map(str, kind.shape))
-            raise ValueError(f"{name}: it reads inputs of shape {shape}, not images: use `multiset predict` instead")
+            raise ValueError(f"{name}: it reads {reads(predictor)}, not images: use `multiset predict` instead")
         return cls(name, predictor, kind)
 
     def describe(self) -> dict[str, Any]:

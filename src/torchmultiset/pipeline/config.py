@@ -36,6 +36,15 @@ class DataConfig:
     """Side in pixels to which images of your own are resized. auto: by the sizes of the images."""
     grey: bool = False
     """Read images of your own without colour: one channel in place of three."""
+    classes: tuple[str, ...] | None = None
+    """Class names of a file of your own, in the order of their indices; any other label is an error. auto: the labels
+    of the file."""
+    fractions: tuple[float, float, float] | None = None
+    """Fractions of train, validation and test if the lines of a file have no split. auto: 0.7 0.15 0.15."""
+    split_seed: int = 0
+    """Random seed of that split."""
+    skip_unreadable: bool = False
+    """Skip images and arrays that cannot be read, with a warning that lists them, instead of stopping."""
     holdout: str = "validation"
     """Examples that choose the epoch: the validation split; "2/3" for part 2 of 3 of the training and validation data
     (cross-validation); or "none", which trains on both and keeps the last epoch."""

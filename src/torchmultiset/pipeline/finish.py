@@ -15,10 +15,11 @@ from torch import Tensor
 from torchmultiset._files import write_whole
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import make_backbone
+from torchmultiset.model.inputs import InputKind
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.shipped import MODEL
 from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import to_dict
-from torchmultiset.pipeline.inputs import MODEL, InputKind
 from torchmultiset.pipeline.journal import Journal
 from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import Task, features_of

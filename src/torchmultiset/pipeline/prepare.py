@@ -16,12 +16,12 @@ from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.manifest import glance, read_manifest
+from torchmultiset.data.manifest import FRACTIONS, Manifest
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import ResolvedConfig, ResolvedData, RunConfig, to_dict
+from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import Choice, column_choices, resolve, resolve_images, split_choice
 
@@ -119,7 +119,6 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         raise ValueError(
             "no data is given: pass a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
         )
-    _refuse_too_few(path)
     data, pictures, choices = _open(config, path, progress)
     for split, purpose in (("train", "train on"), ("validation", "select the best epoch with")):
         if not len(pictures.get(split, ())):
@@ -221,20 +220,15 @@ def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Pa
     return path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
 
 
-def _refuse_too_few(data: str) -> None:
+def _refuse_too_few(manifest: Manifest) -> None:
     """Raise an error if a table has no splits and too few examples to be split."""
-    try:
-        own = None if is_store(data) else glance(data)
-    except FileNotFoundError:
-        return  # reported when the data is opened
-    if own is None or own.split or own.examples >= _FEWEST:
+    if manifest.has_splits or len(manifest.records) >= _FEWEST:
         return
-    examples = read_manifest(data, fractions=(1, 0, 0), check_inputs=False)["train"]  # problems of its lines come first
-    labelled = int((examples.labels >= 0).any(1).sum())
+    labelled = sum(bool(record.labels) for record in manifest.records)
     raise ValueError(
-        f"{data} has {_examples(len(examples))} ({labelled} with labels), too few to split into training, validation"
-        f" and test data: add examples until there are at least {_FEWEST} (a few hundred make a useful model), or give"
-        " each a 'split'"
+        f"{manifest.path} has {_examples(len(manifest.records))} ({labelled} with labels), too few to split into"
+        f" training, validation and test data: add examples until there are at least {_FEWEST} (a few hundred make a"
+        " useful model), or give each a 'split'"
     )
 
 
@@ -278,20 +272,35 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     """Open the data, and choose image size and backbone by its images."""
     data = config.data
     size = ResolvedData.image_size if data.image_size is None else data.image_size
-    pictures = load_data(path, image_size=size, progress=progress)
-    own = None if is_store(path) else glance(path)
-    split = [] if own is None or own.split else [split_choice(pictures)]
-    if own is None or not own.images:
-        resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
+    resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
+    if is_store(path):
+        return resolved, load_data(path, **_reading(data)), []
+    manifest = Manifest.read(
+        path,
+        classes=data.classes,
+        skip_unreadable=data.skip_unreadable,
+        check_inputs=data.skip_unreadable,
+        progress=progress,
+    )
+    _refuse_too_few(manifest)
+    choices: list[Choice] = []
+    if manifest.images:
+        resolved, choices = resolve_images(data, manifest.images, encoder=config.model.encoder)
+    pictures = manifest.examples(
+        fractions=data.fractions or FRACTIONS, seed=data.split_seed, image_size=resolved.image_size
+    )
+    split = [] if manifest.has_splits else [split_choice(pictures)]
+    if not manifest.images:
         return resolved, pictures, [*split, *column_choices(pictures["train"].columns)]
-    resolved, choices = resolve_images(data, own.images, encoder=config.model.encoder)
-    if resolved.image_size != size:
-        pictures = load_data(path, image_size=resolved.image_size, progress=progress)
     if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
     if resolved.backbone == "none" or resolved.finetune != "none":
         pictures = _in_memory(pictures, resolved)
     return resolved, pictures, [*split, *choices]
+
+
+def _reading(data: DataConfig) -> dict[str, Any]:
+    return {"classes": data.classes, "fractions": data.fractions, "skip_unreadable": data.skip_unreadable}
 
 
 def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:

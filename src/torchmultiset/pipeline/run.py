@@ -29,9 +29,9 @@ from torchmultiset._checks import check
 from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, take_weights
 from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.model.shipped import locate
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.finish import Result, finish
-from torchmultiset.pipeline.inputs import model_folder
 from torchmultiset.pipeline.journal import Journal, Watch
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
@@ -185,7 +185,7 @@ def _start(task: Task, predictor: Predictor, before: Mapping[str, Any]) -> dict[
     name = task.config.model.start_from
     if before or not name:  # a run that goes on has its weights in its checkpoint
         return {"start": before["start"]} if "start" in before else {}
-    folder = model_folder(name)
+    folder = locate(name)
     model = Predictor.load(folder)
     _check_inputs(task, model, name)
     about = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -20,9 +22,11 @@ from torchmultiset.training.config import OptimConfig
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "read_checkpoint"]
 
 CHECKPOINT, EPOCHS, BEST = "checkpoint.pt", "epochs.jsonl", "best"
+_MAGIC = b"torchmultiset checkpoint, SHA-256 "
+_ARCHIVE = b"PK\x03\x04"  # checkpoints of version 0.1 have no checksum
 
 
 @dataclass
@@ -100,7 +104,10 @@ class Checkpoint:
         write_whole(self.folder / EPOCHS, lines)
         state = {name: part.state_dict() for name, part in self._parts().items()}
         state |= {"progress": vars(progress), "settings": self.settings}
-        write_whole(self.folder / CHECKPOINT, lambda file: torch.save(state, file))
+        content = io.BytesIO()
+        torch.save(state, content)
+        sha256 = hashlib.sha256(content.getbuffer()).hexdigest()
+        write_whole(self.folder / CHECKPOINT, _MAGIC + sha256.encode() + b"\n" + content.getbuffer())
 
     def load(self, *, resume: bool) -> Progress:
         """Restore the state of the run in the folder, or return that of a new run."""
@@ -108,15 +115,15 @@ class Checkpoint:
         state = None
         if self.fabric.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
-            state = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+            state = read_checkpoint(path) if path.exists() else None
         state = self.fabric.broadcast(state)
         if state is None:
             return Progress()
         if not resume:
             raise FileExistsError(f"{self.folder} already contains a run: resume it, or choose another folder")
+        before = asdict(OptimConfig()) | state["settings"]  # settings newer than the run have defaults
         for name, value in self.settings.items():
-            was = (asdict(OptimConfig()) | state["settings"])[name]  # settings newer than the run have defaults
-            check(value == was, name, f"{was!r}, as in the run to be resumed in {self.folder}", value)
+            check(value == before[name], name, f"{before[name]!r}, as in the run to be resumed in {self.folder}", value)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         return Progress(**state["progress"])
@@ -125,3 +132,31 @@ class Checkpoint:
         precision = self.fabric.strategy.precision
         parts = {"predictor": self.predictor, "adam": self.adam, "schedule": self.schedule, "precision": precision}
         return parts if self.average is None else parts | {"average": self.average}
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint: one line with the SHA-256 of what follows, then tensors in plain containers.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: The file is damaged. Nothing in it is executed.
+    """
+    content = path.read_bytes()
+    if not content.startswith(_ARCHIVE):
+        first, _, content = content.partition(b"\n")
+        if first != _MAGIC + hashlib.sha256(content).hexdigest().encode():
+            raise _damaged(path, "it does not match its checksum")
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        missing = {"predictor", "adam", "schedule", "progress", "settings"} - state.keys()
+    except Exception as error:  # damaged archives raise almost anything
+        raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0][:120]) from error
+    if missing:
+        raise _damaged(path, f"it has no {', '.join(sorted(missing))}")
+    return state
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    return ValueError(f"{path} is damaged: {why}. Delete the run folder and train again, or choose another folder")
