@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "docs" / "results" / "small.md"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "which-loss.md")
+PAGES = (ROOT / "docs" / "which-loss.md",)
 _MARKED = re.compile(r"(<!-- quote: (.*?) -->\n).*?(<!-- /quote -->)", re.DOTALL)
 
 
