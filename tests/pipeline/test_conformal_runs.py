@@ -63,7 +63,9 @@ def test_the_sets_of_a_run_contain_the_truth_as_often_as_requested(config, tmp_p
     # Scores of the calibration examples, computed anew from the probabilities of their labels.
     calibration = splits["calibration"].batch(np.arange(len(splits["calibration"])))
     expected = -predictor.log_probability(calibration.x, calibration.target).double()
-    torch.testing.assert_close(torch.tensor(conformal.scores), expected.sort().values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        torch.tensor(conformal.scores, dtype=torch.float64), expected.sort().values, rtol=1e-4, atol=1e-4
+    )
     fresh = prepare(
         replace(config, data=DataConfig(str(write_table(tmp_path / "more.csv", 3000)), fractions=(0.02, 0.02, 0.96)))
     ).splits["test"]
