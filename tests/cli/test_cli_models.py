@@ -304,6 +304,7 @@ OTHERS = {
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
     "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
     "classes": ("a", "b"), "fractions": (0.5, 0.25, 0.25), "split_seed": 4, "skip_unreadable": True,
+    "conformal": True,
     "strides": (8, 16), "finetune": "last", "views": 2, "holdout": "1/3", "pool": "max", "dropout": 0.4,
     "size_potential": True, "joint_states": 6, "min_size": 1, "marginal_orders": 3, "weight_decay": 0.1, "ema": 0.9,
     "select": "last", "patience": 5, "mosaic": 0.2,

@@ -20,12 +20,13 @@ from torchmultiset.data.manifest import FRACTIONS, Manifest
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
+from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import Choice, column_choices, resolve, resolve_images, split_choice
 
-__all__ = ["Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
+__all__ = ["CALIBRATION", "Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class Task:
     """Function from an epoch, starting at 0, to its training examples, if they change."""
 
 
+CALIBRATION = "calibration"
+"""Name of the split that `DataConfig.conformal` sets aside."""
+_COVERAGE = 0.9
+"""Coverage for which there must be enough calibration examples; a higher one is refused later, if necessary."""
 _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
 _FEWEST = 10
@@ -79,6 +84,7 @@ _LEAST = {
     "marginal_orders": 1,
     "stop_weight": 0,
     "seed": 0,
+    "split_seed": 0,
 }
 
 
@@ -129,6 +135,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             f" {'it' if len(pictures['train']) == 1 else 'them'}: add training examples with labels"
         )
     _refuse_changes(data, config.optim.augment, pictures["train"])
+    if data.conformal:
+        _refuse_too_few_to_calibrate(pictures["train"], path)
+        pictures["train"], pictures[CALIBRATION] = split_for_conformal(pictures["train"])
     if data.holdout != "validation":
         pictures = held_out(pictures, data.holdout)
     fresh = fresh_epochs(path, seed=config.seed)
@@ -230,6 +239,15 @@ def _refuse_too_few(manifest: Manifest) -> None:
         f" training, validation and test data: add examples until there are at least {_FEWEST} (a few hundred make a"
         " useful model), or give each a 'split'"
     )
+
+
+def _refuse_too_few_to_calibrate(train: Examples, path: str) -> None:
+    least = 5 * examples_needed(_COVERAGE)
+    if len(train) < least:
+        raise ValueError(
+            f"{path} has {_examples(len(train), 'training')}, and conformal sets a fifth of them aside: for a coverage"
+            f" of {_COVERAGE:g} at least {least} are needed; add examples, or leave out conformal"
+        )
 
 
 def _examples(number: int, kind: str = "") -> str:

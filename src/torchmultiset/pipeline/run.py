@@ -105,6 +105,8 @@ def train(
     fabric = _launch(devices, nodes, task.config.optim.precision)
     torch.manual_seed(task.config.seed)
     predictor = build(task)
+    if task.config.data.conformal and not predictor.probabilistic:
+        raise ValueError(f"conformal needs probabilities, which {predictor.kind} has not: choose another objective")
     start = _start(task, predictor, before)
     objective = build_objective(
         task.config.objective,
