@@ -163,7 +163,7 @@ def test_training_on_images_can_start_from_a_model_of_grey_images(run, tmp_path)
     draw_dots(tmp_path / "dots", size=(80, 72), number=12)
     code, lines, err = run("train", "dots", "--start-from", "mnist-multi-1-4")
     assert (code, "Traceback" in err) == (0, False)
-    assert any(line.startswith("Begins with the weights of mnist-multi-1-4: all but ") for line in lines)
+    assert any(line.startswith("Starting from the weights of mnist-multi-1-4: all but ") for line in lines)
     assert Predictor.load(tmp_path / "runs" / "dots" / "model").record["input"]["shape"] == [1, 100, 100]
     assert run("predict", "runs/dots", "dots/0.png", "--json")[0] == 0
     (_, _, err) = run("train", "dots", "--grey", "--backbone", "efficientnet-lite0", "--out", "new")

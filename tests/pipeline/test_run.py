@@ -276,7 +276,7 @@ def test_it_can_be_run_again_from_its_config(finished, tmp_path):
 def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
     config, folder, _, _ = finished
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    with pytest.raises(FileExistsError, match="holds a run that is finished"):
+    with pytest.raises(FileExistsError, match="contains a finished run"):
         train(config, folder)
     result = train(config, folder, resume=True)
     assert (result.record["finished"], result.report) == (True, None)
@@ -328,7 +328,7 @@ def test_a_stopped_run_resumes_exactly(finished, tmp_path):
         train(config, tmp_path / "run", watch=lambda _: stop_after_an_epoch)
     assert not read_record(tmp_path / "run")["finished"]
     minutes = read_record(tmp_path / "run")["minutes"]
-    with pytest.raises(FileExistsError, match="holds a run that has begun"):
+    with pytest.raises(FileExistsError, match="contains an unfinished run"):
         train(config, tmp_path / "run")
     resumed = train(config, tmp_path / "run", resume=True)
     assert resumed.report == result.report
@@ -347,7 +347,7 @@ def test_a_run_can_start_from_the_weights_of_another(finished, config, tmp_path)
     begun, ended = (Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "later"))
     learned = [name for name in begun if "running" not in name and "tracked" not in name]
     assert all(torch.allclose(begun[name], ended[name], atol=1e-6) for name in learned)
-    assert "Begins with the weights of first: all of them." in said
+    assert "Starting from the weights of first: all of them." in said
     assert result.record["start"]["anew"] == ()
     assert result.record["start"]["data"]["name"] == "digits"
     assert (
@@ -402,7 +402,7 @@ def test_with_other_classes_only_the_encoder_is_initialised(finished, config, tm
     anew = result.record["start"]["anew"]
     assert anew
     assert all(name.startswith("head.") for name in anew)
-    assert any(f"all but {len(anew)}, which begin anew" in line for line in said)
+    assert any(f"all but {len(anew)} tensors, which do not fit" in line for line in said)
 
     wider = replace(config, model=replace(MODEL, channels=(7, 6), start_from=str(finished[1])))
     with pytest.raises(ValueError, match=r"has another encoder: the shapes of encoder\..*leave out start_from"):
