@@ -21,7 +21,7 @@ from torchmultiset.data import Examples
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
-from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
+from torchmultiset.export import batches_of, measure_agreement, open_onnx, random_batches, save_new, speed, to_onnx
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
 from torchmultiset.model.inputs import InputKind, Source
 from torchmultiset.model.objectives import (
@@ -202,11 +202,11 @@ def test_other_weights_are_detected():
     predictor, content = exported("conv-lstm", "policy")
     session = open_onnx(content)
     x = images(40, seed=7).inputs[np.arange(40)]
-    same = compare(predictor, session, [x[:32], x[32:]])
+    same = measure_agreement(predictor, session, [x[:32], x[32:]])
     assert (same.inputs, same.different) == (40, 0)
     assert same.multisets == len({tuple(row) for row in predictor.predict(torch.from_numpy(x)).tolist()})
     other = made("conv-lstm", "policy", steps=0)
-    assert compare(other, session, [x]).different > 10
+    assert measure_agreement(other, session, [x]).different > 10
 
 
 def test_the_predictor_stays_as_it_was():
@@ -237,7 +237,7 @@ def test_a_backbone_is_in_the_file(monkeypatch):
     content = to_onnx(predictor, kind=kind)
     assert len(content) > 4 * 3 * 1280
     session = open_onnx(content)
-    assert compare(predictor, session, random_batches(kind, 100)).different == 0
+    assert measure_agreement(predictor, session, random_batches(kind, 100)).different == 0
     x = next(random_batches(kind, 1))
     (found,) = session.run(["probabilities"], {"inputs": x})
     assert np.allclose(found, predictor(torch.from_numpy(x)).logits.softmax(-1).detach(), atol=1e-5)

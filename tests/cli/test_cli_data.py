@@ -68,7 +68,7 @@ OTHERS = {
 
 
 def made_with(folder) -> dict[str, object]:
-    return store.read_manifest(folder)["source"]["parameters"]
+    return store.read_header(folder)["source"]["parameters"]
 
 
 def test_every_parameter_of_mnist_multi_is_a_flag(run, tmp_path):

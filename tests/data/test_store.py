@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from torchmultiset.data.store import Chunk, Plan, Row, load, read_manifest, verify, write
+from torchmultiset.data.store import Chunk, Plan, Row, load, read_header, verify, write
 
 PLAN = Plan(
     source={"made": "for a test", "numbers": [1, 2]},
@@ -82,7 +82,7 @@ def test_what_is_written_is_what_load_opens_and_nothing_else_is_left(tmp_path: P
     loaded = load(tmp_path)["train"]
     assert isinstance(loaded.inputs, np.memmap)
     np.testing.assert_array_equal(loaded.inputs, make(Chunk("train", 0, 10))["inputs"])
-    manifest = read_manifest(tmp_path)
+    manifest = read_header(tmp_path)
     assert manifest["source"] == PLAN.source
     assert manifest["splits"] == PLAN.splits
     assert set(manifest["sha256"]) == files
@@ -296,7 +296,7 @@ def test_a_data_set_of_version_0_1_has_no_checksum_of_its_manifest(tmp_path: Pat
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     del manifest["manifest_sha256"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert read_manifest(tmp_path) == manifest
+    assert read_header(tmp_path) == manifest
     assert load(tmp_path).keys() == PLAN.splits.keys()
 
 
