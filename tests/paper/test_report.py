@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,6 +25,7 @@ PAPER = {"em": 0.5, "f1": 0.7}
 EVIL = '<script src="http://evil"></script>|_x_'
 RIGHT = [True] * 6 + [False] * 2
 COMMAND = "python -m paper report --scale smoke"
+RESULTS = Path(__file__).parents[2] / "results" / "full"
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +213,16 @@ def test_only_the_images_that_were_tested_on(tmp_path):
     plot.figure.savefig(buffer, format="png")
     assert not [text for text in plot.figure.texts if "multi-js" in text.get_text()]
     assert galleries(runs, {"d": examples(truth[::-1])}) == []
+
+
+def test_trained_losses_stand_beside_the_paper():
+    text = (Path(__file__).parents[2] / "docs" / "results" / "full.md").read_text()
+    (_, table) = text.split("## Exact match at a glance: Trained losses beside the paper\n\n")
+    rows = [line.split(" | ") for line in table.split("\n\n")[0].splitlines()[2:]]
+    printed = {("MNIST Multi (4)", "L\\_multi"): "0.950 |", ("MNIST Multi (4)", "L\\_RL"): "0.912 |"}
+    found = {(row[0].removeprefix("| "), row[1]): row for row in rows}
+    for key, paper in printed.items():
+        record = json.loads((RESULTS / re.search(r"results/full/(\S+?)\)", found[key][3])[1]).read_text())
+        for cell, split in ((3, "test"), (4, "seen")):
+            assert found[key][cell].startswith(f"[{record['metrics'][split]['overall']['exact_match']:.3f}](")
+        assert found[key][5] == paper

@@ -463,6 +463,18 @@ def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path)
     assert (tmp_path / "run" / "predictions.png").exists()
 
 
+def test_features_of_data_on_a_read_only_disk_are_cached_for_the_user(config, pets, tmp_path, monkeypatch):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
+    task = prepare(replace(config, data=data, model=ModelConfig(hidden=8, units=(8,))))
+    assert task.shape == (1280, 2, 2)
+    (folder,) = (tmp_path / "caches" / "torchmultiset" / "features").iterdir()
+    assert folder.name.startswith("labels-efficientnet-lite0-64-")
+    assert not (pets / "labels-efficientnet-lite0-64").exists()
+
+
 def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(config, pets, tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     heights = []

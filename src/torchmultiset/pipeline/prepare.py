@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +14,7 @@ import numpy as np
 
 from torchmultiset._checks import check
 from torchmultiset.data import Examples
+from torchmultiset.data._download import cache_folder
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
@@ -159,7 +162,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
 def features_of(
     examples: Examples, split: str, data: str | Path, backbone: Backbone, image_size: int, *, progress: bool = False
 ) -> Examples:
-    """Return the same examples with features of a backbone as inputs, computed once and cached beside the data.
+    """Return the same examples with features of a backbone as inputs, computed once.
+
+    They are cached beside the data, or in the user's cache folder if the data is on a read-only disk.
 
     Args:
         examples: Examples of one split.
@@ -226,7 +231,12 @@ def _fold(holdout: str) -> tuple[int, int]:
 def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Path:
     path, strides = Path(data), backbone.strides or (32,)
     fine = "" if tuple(strides) == (32,) else "-" + "-".join(map(str, strides))
-    return path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
+    beside = path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
+        return beside
+    # Data may be on a read-only disk.
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    return cache_folder("features") / f"{beside.name}-{place}"
 
 
 def _refuse_too_few(manifest: Manifest) -> None:
