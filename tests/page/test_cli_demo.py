@@ -9,6 +9,7 @@ import pytest
 from command_line import Run, runner
 from page_models import predictor, save
 
+from torchmultiset._install import pip_install
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.shipped import NAMES
@@ -130,5 +131,5 @@ def test_a_port_that_is_none(run, port):
 def test_without_the_extra():
     program = "import sys; sys.modules['fastapi'] = None; from torchmultiset.cli import main; sys.exit(main(['demo']))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    told = 'multiset: The demo page needs FastAPI, which is not installed: pip install "torchmultiset[page]"\n'
+    told = f"multiset: The page and the HTTP API need FastAPI, which is not installed: {pip_install('page')}\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", told)
