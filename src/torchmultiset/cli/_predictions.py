@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from rich.table import Table
@@ -19,7 +20,7 @@ from torchmultiset.multiset import from_labels
 from torchmultiset.viz.scores import in_words
 from torchmultiset.viz.terminal import empty_table
 
-__all__ = ["add_row", "named", "prediction_rows", "predictions_table", "write_csv"]
+__all__ = ["add_row", "csv_lines", "named", "prediction_rows", "predictions_table"]
 
 _LISTED = 20  # maximum number of multisets of one input's set in a table, besides the first
 
@@ -90,16 +91,18 @@ def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
     return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
 
 
-def write_csv(file: TextIO, row: Mapping[str, Any], *, header: bool) -> None:
-    """Write the fields of an input as a line of CSV, after a header if requested.
+def csv_lines(row: Mapping[str, Any], *, header: bool) -> str:
+    """Return the fields of an input as a line of CSV, after a header if requested.
 
     Labels are written as in a labels.csv, so that a corrected file can be used for training.
     """
     names = [name for name in row if name != "sequence"]
-    writer = csv.writer(file, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     if header:
         writer.writerow(names)
     writer.writerow([_csv_cell(row[name]) for name in names])
+    return text.getvalue()
 
 
 def _csv_cell(value: Any) -> str:

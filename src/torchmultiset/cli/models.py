@@ -15,7 +15,7 @@ from cyclopts.validators import Number
 from cyclopts.validators import Path as PathOf
 from rich.console import Console
 
-from torchmultiset.cli._predictions import add_row, named, prediction_rows, predictions_table, write_csv
+from torchmultiset.cli._predictions import add_row, csv_lines, named, prediction_rows, predictions_table
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.model.conformal import Conformal
@@ -193,7 +193,7 @@ def _predict(
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
             elif csv_:
-                write_csv(sys.stdout, row, header=not tally)
+                print(csv_lines(row, header=not tally), end="")
                 tally["input"] += 1
             else:
                 add_row(table, row, in_order=in_order)

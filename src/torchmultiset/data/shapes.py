@@ -18,11 +18,14 @@ __all__ = ["SHAPES", "draw_shapes", "write_shapes"]
 SHAPES = {"circle": "#d1495b", "square": "#00798c", "triangle": "#edae49"}
 """Classes, with their colours."""
 _SIDE, _CELLS = 96, 4  # pixels of a picture, and cells along each side, with at most one shape each
+_SPLITS = (*["train"] * 3, "test", *["train"] * 3, "validation", "train", "test")
 _FINER = 4  # pictures are drawn larger, and reduced, for smooth edges
 
 
-def write_shapes(folder: str | Path, *, number: int = 60, most: int = 5, seed: int = 0) -> Path:
+def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: int = 0) -> Path:
     """Write pictures of coloured shapes, and a labels.csv that lists them; the same arguments write the same files.
+
+    Of ten pictures, seven are for training, one for validation and two for testing.
 
     Args:
         folder: Folder to write to, which must be empty or not exist.
@@ -44,14 +47,15 @@ def write_shapes(folder: str | Path, *, number: int = 60, most: int = 5, seed: i
     generator = np.random.default_rng(seed)
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
-    rows.writerow(["image", "labels"])
+    rows.writerow(["image", "labels", "split"])
     for i in range(number):
         names = generator.choice([*SHAPES], int(generator.integers(1, most + 1))).tolist()
         name = f"{i + 1:03d}.png"
         file = io.BytesIO()
         draw_shapes(names, generator).save(file, "PNG")
         write_whole(folder / name, file.getvalue())
-        rows.writerow([name, ";".join(f"{shape}:{count}" for shape, count in sorted(Counter(names).items()))])
+        labels = ";".join(f"{shape}:{count}" for shape, count in sorted(Counter(names).items()))
+        rows.writerow([name, labels, _SPLITS[i % len(_SPLITS)]])
     write_whole(folder / "labels.csv", table.getvalue())
     return folder / "labels.csv"
 
@@ -72,7 +76,7 @@ def draw_shapes(names: list[str], generator: np.random.Generator) -> Image.Image
     pen = ImageDraw.Draw(picture)
     cells = generator.permutation(_CELLS**2)[: len(names)].tolist()
     for name, place in zip(names, cells, strict=True):
-        radius = cell * float(generator.uniform(0.36, 0.42))
+        radius = cell * float(generator.uniform(0.39, 0.41))
         x, y = (cell * (k + 0.5) + float(generator.uniform(-0.06, 0.06)) * cell for k in divmod(place, _CELLS))
         if name == "circle":
             pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=SHAPES[name])

@@ -308,6 +308,8 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     pictures = load_data(path, image_size=size, progress=progress)
     own = None if is_store(path) else glance(path)
     split = [] if own is None or own.split else [split_choice(pictures)]
+    if own is not None and own.kind == "features" and data.backbone not in (None, "none"):
+        raise ValueError(f"a backbone reads images, but {path} is a table: leave out --backbone {data.backbone}")
     if own is None or not own.images:
         resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
         return resolved, pictures, [*split, *column_choices(pictures["train"].columns)]
