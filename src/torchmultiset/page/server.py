@@ -112,6 +112,12 @@ def create_app(
     async def describe() -> dict[str, Any]:
         return {"max_bytes": MAX_BYTES, "models": [model.describe() for model in offered.values()]}
 
+    @app.get("/api/sample")
+    async def sample(model: str, index: int) -> Response:
+        if model not in offered or not 0 <= index < len(offered[model].own):
+            raise HTTPException(404, "There is no such sample.")
+        return Response(offered[model].sample(index), media_type="image/png")
+
     @app.post("/api/predict")
     async def predict(request: Request, model: str = first) -> dict[str, Any]:
         if model not in offered:
