@@ -280,7 +280,7 @@ class _Panels:
     def add(self, batch: Explained) -> None:
         """Add panels for a batch until the figure is full."""
         if self.path is not None and len(self.panels) < _FIGURE:
-            from torchmultiset.viz.figures import panels
+            from torchmultiset.viz.panels import panels
 
             made = panels([*batch.inputs], batch.prediction, batch.truth)
             self.panels += made[: _FIGURE - len(self.panels)]
