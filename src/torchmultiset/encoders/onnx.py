@@ -194,7 +194,8 @@ def _open(path: Path, threads: int | None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types, which do not share a public base
-        raise ValueError(f"{path} is damaged or is not an ONNX file: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} is damaged or is not an ONNX file ({reason}): export or copy it again") from error
 
 
 def _numbers(metadata: Mapping[str, str], key: str, default: Sequence[float], path: Path) -> tuple[float, ...]:
