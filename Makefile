@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint types imports pytest docs format bench campaign paper oldest clean
+.PHONY: help setup demo test quick lint types imports pytest docs format bench campaign paper oldest dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +25,9 @@ $(INSTALLED): $(DEMO) # and what development needs
 	touch $@
 
 demo: $(DEMO) ## learn to read pictures of digits in a few minutes; writes runs/demo/
-	$(BIN)/multiset train --preset demo --mnist bundled --out runs/demo --resume
+	TORCHMULTISET_MNIST=bundled $(BIN)/multiset train --preset demo --out runs/demo --resume
 	@echo "Beside it: a count head, for two epochs."
-	@$(BIN)/multiset train --preset demo --mnist bundled --objective counts --epochs 2 --out runs/demo-counts --resume > /dev/null
+	@TORCHMULTISET_MNIST=bundled $(BIN)/multiset train --preset demo --objective counts --epochs 2 --out runs/demo-counts --resume > /dev/null
 	$(BIN)/multiset compare data/demo runs/demo runs/demo-counts
 
 test: lint types imports pytest ## run every check: format, lint, types, import contract, tests
@@ -70,5 +70,10 @@ docs: $(INSTALLED) ## build the documentation; writes site/
 oldest: ## check the lower bounds of pyproject.toml, some gigabytes; writes results/oldest.json
 	$(PYTHON) tools/oldest.py
 
+dist: $(INSTALLED) ## build sdist and wheel, and check their metadata; writes dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python tools/check_dist.py dist
+
 clean: ## remove what was installed and cached
-	rm -rf $(VENV) .venv-oldest site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

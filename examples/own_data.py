@@ -8,8 +8,8 @@ from tempfile import mkdtemp
 
 import torch
 
+from torchmultiset.model.inputs import open_model
 from torchmultiset.pipeline.config import DataConfig, RunConfig
-from torchmultiset.pipeline.inputs import open_model
 from torchmultiset.pipeline.run import train
 from torchmultiset.training.config import OptimConfig
 

@@ -122,7 +122,7 @@ def _run(cells: Sequence[Cell], folders: Folders, workers: Workers, mnist: str |
     try:
         with SweepProgress(console, folders.runs / scale, len(cells)) as shown:
             result = sweep(
-                {cell.id: cell.config(folders.data, mnist=mnist or "") for cell in cells},
+                {cell.id: cell.config(folders.data) for cell in cells},
                 folders.runs / scale,
                 workers=workers,
                 command=["python", "-m", "paper", *sys.argv[1:]],

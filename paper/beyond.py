@@ -49,8 +49,8 @@ _TRAINING: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "plain": ("without batch normalisation", {"norm": "none"}),
     "wide": ("twice as wide", {"channels": (20, 20, 64)}),
     "fine": ("a finer map", {"channels": (16, 32)}),
-    "fresh": ("fresh images in each epoch", {"fresh": True}),
-    "distort": ("fresh images of distorted digits", {"fresh": True, "distort": True}),
+    "fresh": ("fresh images in each epoch", {"fresh": "plain"}),
+    "distort": ("fresh images of distorted digits", {"fresh": "distorted"}),
     "affine": ("turned, scaled and shifted images", {"augment": "affine"}),
     "faster": ("three times the learning rate", {"lr": 3e-3}),
 }

@@ -14,6 +14,7 @@ from paper.beyond import BEYOND, BEYOND_METHODS
 from paper.scales import SCALES, DataSet, ScaleName
 from paper.tables import COLUMNS, METHODS, TABLES, DataSetName, TableName
 from torchmultiset._checks import check_one_of
+from torchmultiset.data.mnist_multi import Fresh
 from torchmultiset.pipeline.config import RunConfig
 from torchmultiset.pipeline.presets import PresetName, values_of
 from torchmultiset.pipeline.workers import config_of
@@ -58,22 +59,30 @@ class Cell:
         """Its data set at this scale."""
         return SCALES[self.scale].data[self.data_set]
 
-    def config(self, folder: str | Path = "data", *, mnist: str = "") -> RunConfig:
+    @property
+    def fresh(self) -> Fresh:
+        """New training images in each epoch, as for `mnist_multi.build`."""
+        return cast(Fresh, _METHODS[self.method].get("fresh", "none"))
+
+    @property
+    def path(self) -> str:
+        """Path of its data set in the folder of the data."""
+        return self.data.path if self.fresh == "none" else f"{self.data.path}-{self.fresh}"
+
+    def config(self, folder: str | Path = "data") -> RunConfig:
         """Return the config that `multiset train` would use with the same preset, recipe and flags.
 
         Args:
             folder: Folder of the data sets.
-            mnist: Source of the digits, for cells that generate new images in each epoch; empty: as for `load_digits`.
         """
         values = values_of(self.data.preset or cast(PresetName, self.data_set), SCALES[self.scale].recipe)
-        values |= {"mnist": mnist} if mnist else {}
         values |= self.data.values
         if "rates" in self.tables:
             values |= self.data.short
         elif _loss_of(self.method) in self.data.rates:
             values |= {"lr": self.data.rates[_loss_of(self.method)]}
-        values |= {**_METHODS[self.method], "data": str(Path(folder, self.data.path)), "seed": self.seed}
-        return config_of(values)
+        values |= {**_METHODS[self.method], "data": str(Path(folder, self.path)), "seed": self.seed}
+        return config_of({name: value for name, value in values.items() if name != "fresh"})
 
     @property
     def seconds(self) -> float | None:

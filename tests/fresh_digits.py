@@ -28,7 +28,7 @@ def digits_task(folder: Path) -> Task:
     policy = ConvLSTMPolicy(2, encoder.memory_shape(28, 28), hidden=4)
     predictor = Predictor(encoder, policy, ("0", "1"), max_size=2)
     optim = OptimConfig(epochs=3, batch_size=8, schedule="constant")
-    examples = fresh_epochs(folder, seed=5, mnist="bundled")
+    examples = fresh_epochs(folder, seed=5)
     return Task(predictor, MultisetObjective(), examples, load_data(folder)["validation"], optim)
 
 

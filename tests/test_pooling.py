@@ -10,12 +10,21 @@ from torch import Tensor, nn
 
 from torchmultiset._memory import Memory, Tokens, drop_channels, places
 from torchmultiset._pooling import Pool, PooledFeatures
-from torchmultiset.heads import CellCounts, CountTable, OneStep, PoissonCounts, PowerMultiset, RegressedCounts, Slots
+from torchmultiset.heads import (
+    CellCounts,
+    CountTable,
+    GaussianCounts,
+    OneStep,
+    PoissonCounts,
+    PowerMultiset,
+    RegressedCounts,
+    Slots,
+)
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import forced, greedy, rollout
 
-KINDS = ("mean", "max", "mean-max", "attention")
+KINDS = ("mean", "max", "mean-max", "attention", "sum")
 C, D = 3, 4
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -27,7 +36,8 @@ def by_hand(rows: list[list[float]], kind: str, weights: list[float]) -> list[fl
     if kind == "attention":
         scores = [math.exp(math.fsum(w * v for w, v in zip(weights, row, strict=True))) for row in rows]
         return [math.fsum(s * v for s, v in zip(scores, column, strict=True)) / math.fsum(scores) for column in columns]
-    return {"mean": mean, "max": largest, "mean-max": mean + largest}[kind]
+    sums = [math.fsum(column) / 10 for column in columns]
+    return {"mean": mean, "max": largest, "mean-max": mean + largest, "sum": sums}[kind]
 
 
 def draw(*shape: int) -> Tensor:
@@ -54,7 +64,7 @@ def test_vectors_and_maps_are_pooled_over_their_positions(kind, shape):
 
 
 @kinds
-def test_padding_is_ignored_whatever_it_holds(kind):
+def test_padding_is_ignored_for_any_content(kind):
     values, pool = draw(3, 6, D), pool_of(kind)
     lengths = [6, 1, 4]
     mask = torch.arange(6) < torch.tensor(lengths)[:, None]
@@ -96,6 +106,7 @@ READERS = {
     "table": lambda: CountTable(C, D, most=3),
     "table, projected": lambda: CountTable(C, D, most=3, hidden=6, pool="mean-max"),
     "table, attention": lambda: CountTable(C, D, most=3, pool="attention"),
+    "gaussian, sum": lambda: GaussianCounts(C, D, most=3, pool="sum"),
     "poisson": lambda: PoissonCounts(C, D, pool="max"),
     "regression": lambda: RegressedCounts(C, D, hidden=5),
     "one-step": lambda: OneStep(C, D, pool="mean-max", hidden=5),
@@ -240,7 +251,10 @@ def test_channels_are_dropped_at_all_positions_at_once():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Pool(D, "median"), "pool must be one of 'mean', 'max', 'mean-max', 'attention', but is 'median'"),
+        (
+            lambda: Pool(D, "median"),
+            "pool must be one of 'mean', 'max', 'mean-max', 'attention', 'sum', but is 'median'",
+        ),
         (lambda: CountTable(C, D, most=3, hidden=0), "hidden must be at least 1, or None, but is 0"),
         (lambda: CountTable(C, D, most=3, dropout=1.0), "dropout must be at least 0 and below 1, but is 1.0"),
         (lambda: places(Tokens(torch.rand(2, 3, D + 1)), D), r"memory must be tokens .* \(B, N, 4\)"),
@@ -250,6 +264,6 @@ def test_channels_are_dropped_at_all_positions_at_once():
         (lambda: Slots(C, D, slots=2, places=-1), "places must be at least 0"),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from torchmultiset.pipeline.inputs import open_examples, open_model
+from torchmultiset.model.inputs import open_examples, open_model
 from torchmultiset.pipeline.prepare import as_trained
 from torchmultiset.pipeline.record import data_record, environment
 from torchmultiset.viz.entropy import entropy_curves

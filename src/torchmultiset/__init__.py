@@ -10,6 +10,7 @@ The parts, from the bottom up:
 - `encoders`, `policies`, `heads`: networks
 - `metrics`: exact match, precision, recall, F1, entropy
 - `data`: data sets
+- `train`: train a model on a file or folder in one call
 - `Predictor`: the whole model in one module, trained by `training` with an objective of `model`
 - `MultisetClassifier`: a scikit-learn estimator
 - `lm`: the order-free loss for language models that write lists
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     )
     from torchmultiset.estimator import MultisetClassifier as MultisetClassifier
     from torchmultiset.model.predictor import Predictor
+    from torchmultiset.pipeline.quick import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Predictor",
@@ -56,16 +58,17 @@ __all__ = [
     "policies",
     "rollout",
     "search",
+    "train",
     "training",
 ]
 
-_CLASSES = {"MultisetClassifier": "estimator", "Predictor": "model.predictor"}
+_NAMES = {"MultisetClassifier": "estimator", "Predictor": "model.predictor", "train": "pipeline.quick"}
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that `multiset --help` does not wait for PyTorch.
-    if name in _CLASSES:
-        return getattr(import_module(f"torchmultiset.{_CLASSES[name]}"), name)
+    if name in _NAMES:
+        return getattr(import_module(f"torchmultiset.{_NAMES[name]}"), name)
     if name in __all__:
         return import_module(f"torchmultiset.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,12 +1,13 @@
-"""A decorator for modules that record their constructor arguments, so that they can be rebuilt."""
+"""Constructor arguments and attributes of modules."""
 
 from __future__ import annotations
 
 import inspect
+import operator
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["recorded"]
+__all__ = ["declared", "recorded"]
 
 T = TypeVar("T")
 
@@ -34,3 +35,12 @@ def recorded(cls: type[T]) -> type[T]:
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls
+
+
+def declared(module: Any, name: str) -> int:
+    """Return an integer attribute that every policy or head must have, also a custom one."""
+    try:
+        return operator.index(getattr(module, name))
+    except (AttributeError, TypeError):
+        what = type(module).__name__
+        raise TypeError(f"policy must have an integer attribute `{name}` (see Policy), but {what} has none") from None

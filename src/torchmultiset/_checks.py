@@ -25,13 +25,20 @@ __all__ = [
     "given",
 ]
 
+_LONGEST = 200  # characters of a value in a message
+
 
 def given(value: object) -> str:
-    """Format a value for an error message: a tensor by its dtype and shape, anything else by its repr."""
+    """Format a value for an error message: tensors and arrays by dtype and shape, others by their repr, shortened."""
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return f"{'an' if dtype.startswith('int') else 'a'} {dtype} tensor of shape {tuple(value.shape)}"
-    return repr(value)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):  # a NumPy array, whose repr may be long
+        return (
+            f"{'an' if str(value.dtype).startswith('int') else 'a'} {value.dtype} array of shape {tuple(value.shape)}"
+        )
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def check(ok: bool, name: str, expected: str, value: object) -> None:

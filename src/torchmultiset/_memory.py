@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from torchmultiset._checks import check, check_mask
 
-__all__ = ["Memory", "Tokens", "batch_size", "drop_channels", "places", "repeat_memory", "select_memory"]
+__all__ = ["Memory", "MemorySpec", "Tokens", "batch_size", "drop_channels", "places", "repeat_memory", "select_memory"]
 
 
 class Tokens(NamedTuple):
@@ -20,6 +21,30 @@ class Tokens(NamedTuple):
     """Features (B, N, D) of each position; those of padding are ignored."""
     mask: Bool[Tensor, "b n"] | None = None
     """True (B, N) where there is a position, False at padding; None: no padding."""
+
+
+@dataclass(frozen=True)
+class MemorySpec:
+    """Shape of the memory of one example, from which policies and heads build themselves.
+
+    Example:
+        >>> MemorySpec(32, grid=(9, 9)).positions, MemorySpec(128).positions, MemorySpec(64, tokens=True).positions
+        (81, 1, 0)
+    """
+
+    features: int
+    """Number of features D of a position."""
+    grid: tuple[int, int] | None = None
+    """Height and width of a map; None for vectors and tokens."""
+    tokens: bool = False
+    """Whether the memory is `Tokens`, whose number differs between examples."""
+
+    @property
+    def positions(self) -> int:
+        """Number of positions: h w of a map, 1 of a vector, 0 (unlimited) of tokens."""
+        if self.tokens:
+            return 0
+        return 1 if self.grid is None else self.grid[0] * self.grid[1]
 
 
 Memory: TypeAlias = Float[Tensor, "b ..."] | Tokens

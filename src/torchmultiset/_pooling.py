@@ -13,7 +13,7 @@ from torchmultiset._memory import Memory, Tokens, places
 
 __all__ = ["Pool", "PoolKind", "PooledFeatures"]
 
-PoolKind: TypeAlias = Literal["mean", "max", "mean-max", "attention"]
+PoolKind: TypeAlias = Literal["mean", "max", "mean-max", "attention", "sum"]
 
 
 class Pool(nn.Module):
@@ -22,11 +22,13 @@ class Pool(nn.Module):
     .. math::
         \text{mean: } \frac{1}{N} \sum_n v_n \qquad
         \text{max: } \max_n v_{nd} \text{ for each channel } d \qquad
-        \text{attention: } \sum_n a_n v_n, \quad a = \operatorname{softmax}_n (w^\top v_n)
+        \text{attention: } \sum_n a_n v_n, \quad a = \operatorname{softmax}_n (w^\top v_n) \qquad
+        \text{sum: } \frac{1}{10} \sum_n v_n
 
     ``"mean-max"`` concatenates both, so that W = 2 D; otherwise W = D. Padding is ignored. A single position, such as a
-    vector, passes through unchanged (twice for ``"mean-max"``). Only ``"attention"`` has a parameter: w starts at 0,
-    which makes it the mean.
+    vector, passes through unchanged (twice for ``"mean-max"``, scaled for ``"sum"``). The sum is the only one that
+    grows with the number of positions; its factor keeps it at the scale of the others for about ten. Only
+    ``"attention"`` has a parameter: w starts at 0, which makes it the mean.
 
     Args:
         features: Number of features of a position, D.
@@ -56,6 +58,8 @@ class Pool(nn.Module):
             if mask is not None:
                 scores = scores.masked_fill(~mask, -torch.inf)
             return (scores.softmax(1)[:, None] @ values).squeeze(1)
+        if self.kind == "sum":
+            return values.sum(1) / 10
         pooled = []
         if self.kind != "max":
             pooled.append(values.mean(1) if mask is None else values.sum(1) / mask.sum(1, keepdim=True))

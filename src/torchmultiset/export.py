@@ -43,16 +43,17 @@ from torch.export import Dim
 from torchmultiset import __version__
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
+from torchmultiset._install import pip_install
 from torchmultiset.encoders import PretrainedEncoder
+from torchmultiset.model.inputs import InputKind, Source, input_kind
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.inputs import InputKind, Source, input_kind
 
 __all__ = [
     "BATCH",
-    "Comparison",
+    "Agreement",
     "Speed",
     "batches_of",
-    "compare",
+    "measure_agreement",
     "open_onnx",
     "random_batches",
     "refuse_existing",
@@ -68,7 +69,7 @@ _PATCH = 4
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
-class Comparison(NamedTuple):
+class Agreement(NamedTuple):
     """Agreement of PyTorch and ONNX Runtime on the same inputs."""
 
     inputs: int
@@ -183,7 +184,7 @@ def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Itera
             yield np.ascontiguousarray(x, dtype=np.uint8 if kind.dtype == "uint8" else np.float32)
 
 
-def compare(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Comparison:
+def measure_agreement(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Agreement:
     """Predict the same inputs with PyTorch and with ONNX Runtime.
 
     Args:
@@ -195,7 +196,7 @@ def compare(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndar
     pairs = [(ours(torch.from_numpy(x)).numpy(), session.run(["counts"], {"inputs": x})[0]) for x in batches]
     check(len(pairs) >= 1, "batches", "at least one", len(pairs))
     expected, found = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    return Comparison(
+    return Agreement(
         inputs=len(expected),
         different=int((expected != found).any(1).sum()),
         multisets=len(np.unique(expected, axis=0)),
@@ -281,7 +282,7 @@ def _need_packages() -> None:
         try:
             import_module(name)
         except ImportError as error:
-            raise ImportError('exporting needs ONNX packages: pip install "torchmultiset[onnx]"') from error
+            raise ImportError(f"exporting needs ONNX packages: {pip_install('onnx')}") from error
 
 
 def _seconds(call: Callable[[], object]) -> float:

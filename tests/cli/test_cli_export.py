@@ -11,6 +11,7 @@ import torch
 from command_line import Run, cells, runner
 from jaxtyping import config
 
+from torchmultiset._install import pip_install
 from torchmultiset.cli import export as command
 from torchmultiset.cli import main
 from torchmultiset.encoders import MLPEncoder
@@ -73,13 +74,13 @@ def test_help_has_examples_in_80_columns(run):
     assert max(map(len, lines)) <= 80
 
 
-def test_the_file_predicts_the_same_and_the_command_says_how_large_and_fast_it_is(real):
+def test_the_file_predicts_the_same_and_its_size_and_speed_are_reported(real):
     lines, content = real
     x = np.random.default_rng(3).normal(size=(50, 5)).astype(np.float32)
     (counts,) = open_onnx(content).run(["counts"], {"inputs": x})
     assert np.array_equal(counts, made().predict(torch.from_numpy(x)).numpy())
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("tiny.onnx matches PyTorch on 100 random inputs (")
+    assert lines[0] == "tiny.onnx agrees with PyTorch on all 100 random inputs."
     shown = [line.replace("ONNX Runtime", "ONNX") for line in lines]
     for name, size in (
         ("PyTorch", sum(value.nbytes for value in made().state_dict().values())),
@@ -110,11 +111,14 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
     (there / "t.csv").write_text("\n".join(rows))
     _, lines, err = run("export", "runs/tiny", "--data", "x.npy", "--out", "one.onnx")
     assert err == ""
-    assert lines[0] == "one.onnx matches PyTorch on 7 inputs (1 distinct multiset)."
+    assert lines[:2] == [
+        "one.onnx agrees with PyTorch on all 7 inputs.",
+        "Different multisets among these predictions: 1.",
+    ]
     _, lines, _ = run("export", "runs/tiny", "--data", "t.csv", "--out", "two.onnx")
-    assert "matches PyTorch on 1 input (" in lines[0]
+    assert "agrees with PyTorch on 1 input." in lines[0]
     _, lines, _ = run("export", "runs/tiny", "--data", "t.csv", "--split", "all", "--number", 4, "--out", "three.onnx")
-    assert "matches PyTorch on 4 inputs (" in lines[0]
+    assert "agrees with PyTorch on all 4 inputs." in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
         ("silent", 1, "the model's record does not describe its inputs"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(run, there, tokens, code, message):
+def test_errors_are_reported_in_one_line_and_nothing_is_written(run, there, tokens, code, message):
     made().save(there / "silent", record={})
     (there / "taken.onnx").write_text("mine")
     np.save("wrong.npy", np.zeros((2, 7)))
@@ -154,9 +158,9 @@ def test_a_file_that_predicts_something_else_is_not_written(run, there):
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
-def test_without_the_extra_the_command_says_how_to_install_it(run, there, monkeypatch, package):
+def test_without_the_extra_the_error_has_the_install_command(run, there, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     code, lines, err = run("export", "runs/tiny")
     assert (code, lines) == (1, [])
-    assert err == 'multiset: exporting needs ONNX packages: pip install "torchmultiset[onnx]"\n'
+    assert err == f"multiset: exporting needs ONNX packages: {pip_install('onnx')}\n"
     assert [path.name for path in there.iterdir()] == ["runs"]

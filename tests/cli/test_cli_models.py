@@ -85,7 +85,7 @@ def resolved(run, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        ("train", ["--preset", "tested once at the end", *PRESETS, "multiset train --preset demo", "paper:", "fast:"]),
+        ("train", ["--preset", "tested once at the end", *PRESETS, "multiset train --preset demo", "--help-all"]),
         ("evaluate", ["MODEL DATA", "--split", "--json", "multiset evaluate runs/demo data/demo"]),
         ("predict", ["MODEL INPUTS", "--figure", "--json", "multiset predict runs/demo inputs.npy"]),
     ],
@@ -99,11 +99,34 @@ def test_every_command_has_help_with_examples_in_80_columns(run, command, named)
 
 
 def test_the_help_explains_every_field_of_the_configuration(run):
-    _, lines, _ = run("train", "--help")
+    _, lines, _ = run("train", "--help-all")
     flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
     for part in (DataConfig, ModelConfig, ObjectiveConfig, OptimConfig):
         assert {f"--{field.name.replace('_', '-')}" for field in fields(part)} <= {*flags}
     assert "--seed" in flags
+    text = " ".join(" ".join(lines).split())
+    expected = [f"{name}: {preset.about}"[:40] for name, preset in PRESETS.items()]
+    assert [name for name in (*expected, "paper:", "fast:") if name not in text] == []
+
+
+def test_the_short_help_has_the_options_that_people_need(run):
+    _, lines, _ = run("train", "--help")
+    flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
+    assert flags[:4] == ["--out", "--minutes", "--resume", "--preset"]
+    assert flags[4:] == ["--backbone", "--image-size", "--objective", "--epochs"]
+    assert len(lines) < 75
+    _, again, _ = run("train", "--help")  # --help-all before it left nothing behind
+    assert again == lines
+
+
+def test_auto_is_a_default_only_where_the_data_chooses(run):
+    _, lines, _ = run("train", "--help-all")
+    entries = re.split(r"^│ \*?\s*(?=--)", "\n".join(lines), flags=re.MULTILINE)[1:]
+    said = {entry.split()[0]: " ".join(entry.replace("│", " ").split()) for entry in entries}
+    auto = {flag for flag, text in said.items() if "[default: auto]" in text}
+    assert {"--backbone", "--image-size", "--objective", "--epochs", "--batch-size"} <= auto
+    assert not auto & {"--data", "--start-from", "--out", "--minutes"}
+    assert all("auto: " in said[flag] for flag in auto)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +137,7 @@ def test_the_help_explains_every_field_of_the_configuration(run):
         ("train --preset dmo", 'Did you mean "demo"'),
         ("train --preset demo --recipe papier", 'Did you mean "paper"'),
         ("train --preset demo --epocs 3", "Did you mean --epochs"),
-        ("train --preset demo --epochs many", 'unable to convert "many" into int'),
+        ("train --preset demo --epochs many", '"many" is not a whole number'),
         ("train --preset demo --epochs 2.5", "--epochs must be a whole number"),
         ("train --preset demo --epochs -1", "epochs must be at least 1"),
         ("train --preset demo --lr -1", "lr must be more than 0"),
@@ -124,7 +147,7 @@ def test_the_help_explains_every_field_of_the_configuration(run):
         ("train --preset demo --devices 0", "Must be >= 1"),
         ("train --preset demo --seed -1", "Must be >= 0"),
         ("train --config unknown.toml", 'Unknown option: "[epocs]" from unknown.toml. Did you mean --epochs?'),
-        ("train --config wrong.toml", 'Invalid value for [epochs] from wrong.toml: unable to convert "many" into int'),
+        ("train --config wrong.toml", 'Invalid value for [epochs] from wrong.toml: "many" is not a whole number'),
         ("train --config broken.toml", "broken.toml is not TOML"),
         (
             "train --config coached.toml",
@@ -160,10 +183,10 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
     [
         ("train --data nowhere", "there is no file or folder nowhere"),
         ("train --data digits --config nowhere.toml", "there is no config file nowhere.toml"),
-        ("train --data digits --out run", "run holds a run that is finished: go on with it (--resume)"),
+        ("train --data digits --out run", "run contains a finished run: resume it (--resume)"),
         (
             "train --data digits --out run --resume",
-            "the run in run is another one: channels was 6 6 and is now 16 32",
+            "the run in run is a different one: channels was 6 6 and is now 16 32",
         ),
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size = 2 labels"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
@@ -177,7 +200,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("evaluate nowhere digits", "there is no model nowhere"),
         ("evaluate digits digits", "there is no predictor in digits"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
-        ("evaluate run other.csv", "1 problem in other.csv"),
+        ("evaluate run other.csv", "other.csv has classes that this model does not know: 7"),
         ("evaluate run three", "three has classes that this model does not know: 2"),
         ("evaluate run large", "this model reads inputs of shape 1 x 28 x 28, but those of large have 1 x 40 x 40"),
         ("predict run nowhere.png", "there is no file or folder nowhere.png"),
@@ -195,7 +218,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ),
     ],
 )
-def test_what_is_wrong_in_data_is_told_without_a_traceback_and_ends_in_1(run, there, command, message):
+def test_errors_in_the_data_have_no_traceback_and_exit_with_1(run, there, command, message):
     if not (there / "empty").exists():
         (there / "empty").mkdir()
         (there / "other.csv").write_text("image,labels,split\nx.png,7,test\n")
@@ -227,12 +250,12 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     preset, folder = resolved("--preset", "mnist-multi-10")
     assert folder == "runs/mnist-multi-10"
     changed = {name: value for name, value in preset.items() if value != defaults[name]}
-    named = {"data": "data/mnist-multi-10", "mnist_multi": "10", "backbone": "none", "image_size": 224}
+    named = {"data": "data/mnist-multi-10", "backbone": "none", "image_size": 224}
     named |= {"objective": "multi"}
     assert changed == named | {"batch_size": 64, "epochs": 12, "layers": 2}
 
     paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
-    assert (paper["epochs"], paper["norm"], paper["lr"], paper["mnist_multi"]) == (350, "none", 1e-3, "10")
+    assert (paper["epochs"], paper["norm"], paper["lr"]) == (350, "none", 1e-3)
 
     file = tmp_path / "c.toml"
     file.write_text('epochs = 7\nnorm = "batch"\nrecipe = "paper"\nchannels = [3, 4]\n')
@@ -243,7 +266,7 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     assert folder == str(tmp_path / "o")
 
 
-def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
+def test_the_architecture_is_that_of_the_model_to_start_from(resolved):
     def asked(*flags, model="mnist-multi-4"):
         values, _ = resolved("--data", "x", "--start-from", model, *flags)
         return [values[name] for name in ("objective", "policy", "channels", "layers")]
@@ -264,12 +287,12 @@ def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
 
 
 def test_a_config_file_may_name_a_preset(resolved, tmp_path):
-    (tmp_path / "c.toml").write_text('preset = "demo"\nlr = 1e-4\nmnist_multi = "10"\nseed = 5\nunits = [3]\n')
+    (tmp_path / "c.toml").write_text('preset = "demo"\nlr = 1e-4\nseed = 5\nunits = [3]\n')
     values = resolved("--config", tmp_path / "c.toml")[0]
-    assert (values["lr"], values["mnist_multi"], values["seed"], values["units"]) == (1e-4, "10", 5, (3,))
+    assert (values["lr"], values["data"], values["seed"], values["units"]) == (1e-4, "data/demo", 5, (3,))
 
 
-@pytest.mark.parametrize("name", ["demo", "mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"])
+@pytest.mark.parametrize("name", ["demo", "mnist-multi-4"])
 def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
     saved = Path(__file__).parents[2] / "results" / name / "config.toml"
     values, _ = resolved("--config", saved)
@@ -277,14 +300,25 @@ def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
         key: tuple(value) if isinstance(value, list) else value
         for key, value in tomllib.loads(saved.read_text()).items()
     }
-    assert told.pop("coaching", 0.0) == 0.0
+    removed = {"coaching": 0.0, "fresh": False, "distort": False, "elastic": False}
+    assert all(told.pop(key, value) == value for key, value in removed.items())
+    for key in ("mnist", "mnist_multi"):
+        told.pop(key)
     unset = ("auto", 0, "")  # as older runs wrote it
     assert {key: value for key, value in told.items() if values[key] != value and value not in unset} == {}
 
 
+def test_the_config_of_a_run_on_fresh_images_names_the_option_of_the_builder(run):
+    saved = Path(__file__).parents[2] / "results" / "mnist-multi-10" / "config.toml"
+    code, lines, err = run("train", "--config", saved)
+    assert (code, lines) == (2, [])
+    told = " ".join(err.split())
+    assert "fresh = true, but this setting was removed: `multiset data build mnist-multi` has --fresh instead" in told
+
+
 OTHERS = {
-    "data": "d", "mnist_multi": "4", "mnist": "m", "backbone": "resnet34", "image_size": 32, "grey": True,
-    "fresh": True, "distort": True, "elastic": True, "encoder": "mlp", "channels": (3,), "norm": "none",
+    "data": "d", "backbone": "resnet34", "image_size": 32, "grey": True, "encoder": "mlp",
+    "channels": (3,), "norm": "none",
     "units": (5, 6),
     "policy": "lstm", "hidden": 7, "layers": 3, "policy_norm": "none", "precision": "16-mixed",
     "stop": "end", "max_size": 9, "objective": "seq", "strategy": "oracle",
@@ -292,6 +326,8 @@ OTHERS = {
     "divergence": "tv", "entropy_weight": 0.5, "value_weight": 0.25, "size_weight": 2.0, "stop_weight": 3.0,
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
     "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
+    "classes": ("a", "b"), "fractions": (0.5, 0.25, 0.25), "split_seed": 4, "skip_unreadable": True,
+    "conformal": True,
     "strides": (8, 16), "finetune": "last", "views": 2, "holdout": "1/3", "pool": "max", "dropout": 0.4,
     "size_potential": True, "joint_states": 6, "min_size": 1, "marginal_orders": 3, "weight_decay": 0.1, "ema": 0.9,
     "select": "last", "patience": 5, "mosaic": 0.2,
@@ -350,7 +386,7 @@ def test_the_saved_config_makes_the_same_model_again(run, there, tmp_path):
     assert one == other
 
 
-def test_ctrl_c_stops_with_a_word_on_how_to_resume(there, tmp_path):
+def test_ctrl_c_stops_with_a_hint_on_how_to_resume(there, tmp_path):
     out = tmp_path / "run"
     command = [
         sys.executable,
@@ -404,7 +440,7 @@ def test_two_processes_learn_what_one_does(run, there, tmp_path):
         assert np.allclose(value, weights[1][name], atol=1e-5), name
 
 
-def test_the_command_decides_how_many_processes_and_says_nothing_of_their_meeting(there, tmp_path):
+def test_the_command_chooses_the_number_of_processes_and_prints_no_rendezvous_messages(there, tmp_path):
     flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
     result = process("train", *flags, OMP_NUM_THREADS="2")
     assert result.returncode == 0, result.stderr
@@ -421,7 +457,7 @@ def test_a_program_that_calls_the_command_stays_one_process(run, there, tmp_path
 # Evaluate
 
 
-def test_evaluate_says_what_training_said(run, there):
+def test_evaluate_reports_the_scores_of_training(run, there):
     code, lines, err = run("evaluate", "run", "digits", "--json")
     assert (code, err) == (0, "")
     told = json.loads("\n".join(lines))
@@ -435,7 +471,7 @@ def test_evaluate_says_what_training_said(run, there):
     assert json.loads("\n".join(lines))["overall"]["examples"] == 16
 
 
-def test_a_model_that_learned_with_what_was_dropped_is_still_read(run, there, tmp_path):
+def test_a_model_trained_with_a_removed_setting_is_still_read(run, there, tmp_path):
     shutil.copytree("run/model", tmp_path / "old")
     path = tmp_path / "old" / "predictor.json"
     described = json.loads(path.read_text())
@@ -448,7 +484,7 @@ def test_a_model_that_learned_with_what_was_dropped_is_still_read(run, there, tm
         assert now[0] == 0
 
 
-def test_evaluate_knows_classes_by_name(run, there, tmp_path):
+def test_evaluate_matches_classes_by_name(run, there, tmp_path):
     """The same test images with the classes in another order, as a data set and as a list of files."""
     build(tmp_path / "swapped", replace(TINY, classes=(1, 0)), load_digits("bundled"))
     splits = load_data(tmp_path / "swapped")
@@ -518,7 +554,7 @@ def test_data_sets_come_with_the_truth(run, there):
     assert len(run("predict", "run", "digits", "--json", "--number", 50)[1]) == 50
 
 
-def test_a_list_without_splits_is_predicted_whole(run, pictures):
+def test_all_lines_of_a_list_without_splits_are_predicted(run, pictures):
     folder, _, _ = pictures
     (folder / "own.csv").write_text("image,labels\na.png,0;1\n")
     (row,) = predictions(run("predict", "run", folder / "own.csv", "--json")[1])
@@ -557,7 +593,7 @@ def test_vectors_are_predicted_but_not_drawn(run, tmp_path):
     Image.new("L", (9, 9)).save(tmp_path / "x.png")
     code, _, err = run("predict", tmp_path / "run", tmp_path / "x.png")
     assert code == 1
-    assert "this model reads inputs of shape 2, not images" in err
+    assert "this model reads tables with the columns a, b, but" in err
 
 
 def test_a_run_that_is_not_finished_has_no_model(run, tmp_path):

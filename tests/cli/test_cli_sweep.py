@@ -14,6 +14,7 @@ from command_line import runner
 from killed_commands import Command, exists
 from pet_table import write_pets
 
+from torchmultiset._install import pip_install
 from torchmultiset.cli.sweep import expand
 from torchmultiset.model.predictor import read_description
 
@@ -54,7 +55,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_what_is_finished_is_skipped(whole):
+def test_finished_runs_are_skipped(whole):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != "leaderboard.json"}
     code, out, err = sweep(whole, "--ray", "an address that nobody connects to").end()
     assert (code, err) == (0, "")
@@ -194,9 +195,9 @@ def test_errors_are_explained(run, tokens, code, message):
     assert "Traceback" not in err
 
 
-def test_without_ray_the_error_says_how_to_install_it(run, monkeypatch, tmp_path):
+def test_without_ray_the_error_has_the_install_command(run, monkeypatch, tmp_path):
     write_pets(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = run("sweep", "pets.csv", "--ray", "local")
     assert code == 1
-    assert err == 'multiset: --ray needs Ray, which is not installed: pip install "torchmultiset[cluster]"\n'
+    assert err == f"multiset: --ray needs Ray, which is not installed: {pip_install('cluster')}\n"

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from tools.ship_model import card as written
 from torchmultiset import Predictor
+from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.shipped import NAMES, locate
-from torchmultiset.pipeline.inputs import input_kind, open_model
 
 pytestmark = pytest.mark.slow
 
 
-def test_which_there_are():
+def test_the_papers_three_variants_are_included():
     assert {*NAMES} >= {"mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"}
 
 
@@ -28,6 +29,7 @@ def test_each_loads_by_name_and_has_a_card(name):
     assert row.endswith(f") | {metrics['overall']['f1']:.3f} | {metrics['class_f1']:.3f} |")
     assert "licence" in card
     assert re.search(r"`multiset train .*`", card)
+    assert card == written(name, predictor)
     assert sum(path.stat().st_size for path in locate(name).iterdir()) < 1_000_000
 
 
@@ -39,7 +41,7 @@ def test_a_folder_comes_before_a_name(tmp_path, monkeypatch):
         open_model(NAMES[0])
 
 
-def test_what_is_neither_gets_a_hint():
+def test_an_unknown_model_gets_a_hint():
     with pytest.raises(FileNotFoundError, match="did you mean mnist-multi-4"):
         open_model("mnist-multi4")
     with pytest.raises(FileNotFoundError, match=r"included models are .*mnist-multi-4"):

@@ -9,6 +9,7 @@ import pytest
 from command_line import Run, runner
 from page_models import predictor, save
 
+from torchmultiset._install import pip_install
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.shipped import NAMES
@@ -38,7 +39,7 @@ def served(monkeypatch):
 def test_help_in_80_columns(run):
     code, lines, err = run("demo", "--help")
     assert (code, err) == (0, "")
-    text = " ".join(" ".join(lines).split())
+    text = " ".join(" ".join(line.strip("│") for line in lines).split())
     assert "finished runs" in text
     for named in ("MODELS", "--host", "[default: 127.0.0.1]", "--port", "[default: 8000]", "multiset demo runs/demo"):
         assert named in text
@@ -76,7 +77,7 @@ def save_damaged(folder, before, after):
     path.write_text(json.dumps(described).replace(before, after))
 
 
-def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, tmp_path):
+def test_runs_that_cannot_be_shown_are_skipped_with_a_reason(run, served, tmp_path):
     runs = tmp_path / "runs"
     save(predictor("fixed"), runs / "good" / "model")
     vectors = Predictor(MLPEncoder(7, (8,)), LSTMPolicy(2, 8, hidden=4), ("a", "b"), max_size=2)
@@ -96,14 +97,14 @@ def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, t
         "other": "do not fit this encoder and policy",
         "silent": "the model's record does not describe its inputs",
         "strange": "negative dimension",
-        "vectors": "it reads inputs of shape 7, not images",
+        "vectors": "it reads vectors of 7 numbers, not images",
     }
     for line, (name, reason) in zip(err.splitlines(), expected.items(), strict=True):
         assert line.startswith(f"multiset: skipped runs/{name}: ")
         assert reason in line
 
 
-def test_what_is_named_must_be_there(run, served, tmp_path):
+def test_a_given_run_must_have_a_model(run, served, tmp_path):
     (tmp_path / "runs" / "begun").mkdir(parents=True)
     (tmp_path / "runs" / "begun" / "run.json").write_text("{}")
     code, lines, err = run("demo", "runs/begun")
@@ -111,7 +112,7 @@ def test_what_is_named_must_be_there(run, served, tmp_path):
     assert err.startswith("multiset: the run in runs/begun has no model yet")
 
 
-def test_a_port_that_is_taken(run, tmp_path):
+def test_a_port_in_use(run, tmp_path):
     model = save(predictor("fixed"), tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -123,7 +124,7 @@ def test_a_port_that_is_taken(run, tmp_path):
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_a_port_that_is_none(run, port):
+def test_an_invalid_port(run, port):
     code, _, err = run("demo", "--port", port)
     assert code == 2
     assert "--port" in err
@@ -132,5 +133,37 @@ def test_a_port_that_is_none(run, port):
 def test_without_the_extra():
     program = "import sys; sys.modules['fastapi'] = None; from torchmultiset.cli import main; sys.exit(main(['demo']))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    told = 'multiset: The demo page needs FastAPI, which is not installed: pip install "torchmultiset[page]"\n'
+    told = f"multiset: The page and the HTTP API need FastAPI, which is not installed: {pip_install('page')}\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", told)
+
+
+def test_the_browser_is_opened_where_there_is_one(run, monkeypatch, tmp_path):
+    save(predictor("fixed"), tmp_path / "c")
+    opened = []
+    monkeypatch.setattr("torchmultiset.cli.demo.sys.platform", "linux")
+    monkeypatch.setattr("torchmultiset.cli.demo.webbrowser.open", opened.append)
+    monkeypatch.setattr(server, "serve", lambda models, *where, ready: ready("http://127.0.0.1:1"))
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    run("demo", "c")
+    assert opened == []
+    monkeypatch.setenv("DISPLAY", ":0")
+    run("demo", "c", "--no-open")
+    assert opened == []
+    assert run("demo", "c")[1] == ["The page is at http://127.0.0.1:1. Press Ctrl-C to stop."]
+    assert opened == ["http://127.0.0.1:1"]
+
+
+def test_the_api_alone(run, monkeypatch, tmp_path):
+    save(predictor("fixed"), tmp_path / "c")
+    calls = []
+
+    def serve(models, *where, ready, page):
+        calls.append(([model.name for model in models], *where, page))
+        ready("http://127.0.0.1:1")
+
+    monkeypatch.setattr(server, "serve", serve)
+    assert run("serve", "c", "--port", "0")[1] == ["The API is at http://127.0.0.1:1/api. Press Ctrl-C to stop."]
+    assert calls == [(["c"], "127.0.0.1", 0, False)]
+    code, _, err = run("serve")
+    assert (code, "MODELS" in err) == (2, True)

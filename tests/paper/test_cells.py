@@ -111,7 +111,7 @@ def test_which_cells_there_are():
     assert count("small", "variations") == {"mnist-multi-4": 3, "coco-easy": 3 * 3}
 
 
-def test_a_shared_cell_knows_all_its_tables_whichever_is_asked_for():
+def test_a_shared_cell_lists_all_its_tables():
     for table in ("table-1", "table-3"):
         (cell,) = choose(all_cells("paper", [table]), ["mnist-multi-4/seq"])
         assert {name: place.paper and place.paper["em"] for name, place in cell.tables.items()} == {
@@ -153,7 +153,7 @@ def test_ids_are_stable():
     assert {cell.id for cell in all_cells("paper")} <= {cell.id for cell in all_cells("small")}
 
 
-def test_methods_are_what_they_are_called():
+def test_methods_match_their_names():
     def objective(cell_id):
         return find("small", cell_id).config().objective
 
@@ -331,7 +331,7 @@ def test_every_method_has_a_line_of_its_own_in_the_figures():
     assert len({*styles}) == len(styles)
 
 
-def test_new_images_are_made_of_the_digits_that_were_named():
+def test_new_images_need_a_data_set_that_was_built_for_them():
     fresh = "mnist-multi-60/multi-fresh/seed-0"
-    assert find("small", fresh).config(mnist="digits").data.mnist == "digits"
-    assert find("smoke", fresh).config(mnist="digits").data.mnist == "bundled"
+    assert find("small", fresh).config("d").data.data == "d/mnist-multi-60-plain"
+    assert find("small", fresh.replace("fresh", "wide")).config("d").data.data == "d/mnist-multi-60"

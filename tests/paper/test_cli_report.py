@@ -10,6 +10,7 @@ from made_records import place, write_record
 
 from paper.__main__ import app
 from paper.cells import all_cells, describe, find
+from torchmultiset._install import pip_install
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def test_records_that_no_scale_declares_are_shown_too(run, tmp_path):
     assert "table-9: my data, test data" in lines
 
 
-def test_without_records_it_is_said_what_to_do(run, tmp_path):
+def test_without_records_the_message_has_the_next_command(run, tmp_path):
     code, out, err = run("report", "--scale", "smoke", "--results", "nowhere")
     assert (code, out) == (1, [])
     assert err.startswith(
@@ -73,7 +74,7 @@ def test_without_records_it_is_said_what_to_do(run, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_damaged_record_is_named_and_nothing_is_written(run, tmp_path):
+def test_a_damaged_record_is_reported_by_name_and_nothing_is_written(run, tmp_path):
     record(tmp_path, MULTI, [True]).with_name("epochs.jsonl").write_text("{")
     code, _, err = run("report", "--scale", "smoke")
     assert code == 1
@@ -82,7 +83,7 @@ def test_a_damaged_record_is_named_and_nothing_is_written(run, tmp_path):
     assert not (tmp_path / "docs").exists()
 
 
-def test_without_matplotlib_there_are_tables_and_a_word_on_the_rest(run, tmp_path, monkeypatch):
+def test_without_matplotlib_there_are_tables_and_a_hint(run, tmp_path, monkeypatch):
     record(tmp_path, MULTI, [True])
     for name in [name for name in sys.modules if name.startswith(("paper.", "torchmultiset.viz", "matplotlib"))]:
         if name.endswith((".gallery", ".figures", ".preview")) or name.startswith("matplotlib"):
@@ -91,9 +92,7 @@ def test_without_matplotlib_there_are_tables_and_a_word_on_the_rest(run, tmp_pat
     code, lines, err = run("report", "--scale", "smoke")
     assert code == 1
     assert "Table 3, losses: MNIST Multi (4), test data" in lines
-    assert (
-        err == 'python -m paper: Figures need matplotlib, which is not installed: pip install "torchmultiset[report]"\n'
-    )
+    assert err == f"python -m paper: Figures need matplotlib, which is not installed: {pip_install('report')}\n"
 
 
 def test_an_unknown_scale_is_refused(run):

@@ -23,7 +23,6 @@ from torchmultiset.model.config import ModelConfig
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import prepare
-from torchmultiset.pipeline.record import read_config
 from torchmultiset.pipeline.run import train
 from torchmultiset.training import fit
 from torchmultiset.training.checkpoint import read_checkpoint
@@ -43,7 +42,8 @@ def cpu() -> Fabric:
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "digits"
-    build(folder, TINY, load_digits("bundled"))
+    build(folder, TINY, load_digits("bundled"), fresh="plain")
+    build(folder.with_name("stored"), TINY, load_digits("bundled"))
     return folder
 
 
@@ -117,7 +117,7 @@ def test_training_images_are_changed_and_validation_images_are_not(augment, tmp_
 
 
 @pytest.mark.parametrize("augment", ["shift", "affine"])
-def test_a_run_with_changed_images_is_resumed_to_the_bit(augment, tmp_path):
+def test_a_run_with_augmentation_resumes_to_the_bit(augment, tmp_path):
     def ours() -> Task:
         new = task("batch norm", epochs=2, count=24)
         return new._replace(optim=replace(new.optim, augment=augment))
@@ -133,7 +133,7 @@ def test_a_run_with_changed_images_is_resumed_to_the_bit(augment, tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_a_checkpoint_that_knows_no_augmentation_had_none(tmp_path):
+def test_a_checkpoint_without_an_augmentation_setting_had_none(tmp_path):
     fit(*task("plain", epochs=1), tmp_path, fabric=cpu())
     path = tmp_path / "checkpoint.pt"
     state = read_checkpoint(path)
@@ -157,64 +157,58 @@ def test_an_unknown_augmentation_is_refused(tmp_path, without_shape_hook):
 
 
 @pytest.fixture
+def stored(config, digits):
+    """The same without fresh images."""
+    return replace(config, data=DataConfig(str(digits.with_name("stored"))))
+
+
+@pytest.fixture
 def config(digits, monkeypatch):
     monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
-    data = DataConfig(str(digits), mnist="bundled", fresh=True)
+    data = DataConfig(str(digits))
     return RunConfig(data, ModelConfig(channels=(4, 4), hidden=4), optim=OptimConfig(3, 8, augment="shift"), seed=3)
 
 
-def test_a_fresh_run_that_was_stopped_ends_as_if_it_had_not_been(config, tmp_path):
+def test_a_stopped_run_on_fresh_images_resumes_exactly(config, stored, tmp_path):
     def stop(progress):
         if (progress.epoch, progress.step) == (2, 1):
             raise Enough
 
     whole = train(config, tmp_path / "whole")
-    assert read_config(tmp_path / "whole" / "config.toml")["fresh"] is True
     with pytest.raises(Enough):
         train(config, tmp_path / "run", watch=lambda _: stop)
-    with pytest.raises(ValueError, match="fresh was True and is now False"):
-        train(replace(config, data=replace(config.data, fresh=False)), tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="the data was"):
+        train(stored, tmp_path / "run", resume=True)
     assert train(config, tmp_path / "run", resume=True).report == whole.report
     ends = [Predictor.load(tmp_path / name / "model").state_dict() for name in ("whole", "run")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
-def test_a_fresh_run_differs_from_its_second_epoch_on(config, tmp_path):
+def test_a_fresh_run_differs_from_its_second_epoch_on(config, stored, tmp_path):
     train(config, tmp_path / "fresh")
-    train(replace(config, data=replace(config.data, fresh=False)), tmp_path / "stored")
-    fresh, stored = (
+    train(stored, tmp_path / "stored")
+    fresh, unchanged = (
         [json.loads(line)["loss"] for line in (tmp_path / name / "epochs.jsonl").read_text().splitlines()]
         for name in ("fresh", "stored")
     )
-    assert fresh[0] == stored[0]
-    assert fresh[1] != stored[1]
+    assert fresh[0] == unchanged[0]
+    assert fresh[1] != unchanged[1]
 
 
-def test_a_config_from_before_can_be_resumed(config, tmp_path):
-    plain = replace(config, data=replace(config.data, fresh=False), optim=OptimConfig(1, 8))
+def test_a_config_from_before_can_be_resumed(stored, tmp_path):
+    plain = replace(stored, optim=OptimConfig(1, 8))
     train(plain, tmp_path)
     path = tmp_path / "config.toml"
-    lines = [
-        line
-        for line in path.read_text().splitlines()
-        if not line.startswith(("fresh", "distort", "elastic", "augment"))
-    ]
-    path.write_text("\n".join(lines))
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("augment")]
+    path.write_text("\n".join([*lines, "fresh = false", "elastic = false", 'mnist_multi = "4"', 'mnist = "digits"']))
     assert train(plain, tmp_path, resume=True).record["finished"]
 
 
-def test_what_cannot_change_is_refused(config, tmp_path, monkeypatch):
+def test_augmentation_of_inputs_that_are_not_images_is_refused(config, tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
     vectors_only = replace(config, data=DataConfig(str(tmp_path / "t.csv")))
     with pytest.raises(ValueError, match=r"augment is for images, and .*t\.csv has none: leave it out"):
         prepare(vectors_only)
-    with pytest.raises(ValueError, match=r"requires MNIST Multi, but .*t\.csv is a different data set"):
-        prepare(replace(vectors_only, data=replace(vectors_only.data, fresh=True), optim=OptimConfig()))
-    with pytest.raises(ValueError, match="distort changes the digits of fresh images: add fresh"):
-        prepare(replace(config, data=replace(config.data, fresh=False, distort=True)))
-    with pytest.raises(ValueError, match="elastic is a way to distort digits: add distort"):
-        prepare(replace(config, data=replace(config.data, fresh=True, elastic=True)))
     with_features = replace(config.data, backbone="efficientnet-lite0")
-    for data, name in ((with_features, "fresh"), (replace(with_features, fresh=False), "augment")):
-        with pytest.raises(ValueError, match=f"{name} changes images, but the features of efficientnet-lite0 are"):
-            prepare(replace(config, data=data))
+    with pytest.raises(ValueError, match="augment changes images, but the features of efficientnet-lite0 are"):
+        prepare(replace(config, data=with_features))

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from torchmultiset.cli.models import named, open_splits
 from torchmultiset.data._progress import progress_bar
+from torchmultiset.model.inputs import open_model
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import equal
-from torchmultiset.pipeline.inputs import open_model
 from torchmultiset.pipeline.prepare import as_trained
 from torchmultiset.training.evaluation import evaluate
 from torchmultiset.viz.comparison import compare as compare_paired

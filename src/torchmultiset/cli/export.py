@@ -17,7 +17,7 @@ from rich.table import Table
 from torchmultiset.export import (
     Speed,
     batches_of,
-    compare,
+    measure_agreement,
     open_onnx,
     random_batches,
     refuse_existing,
@@ -26,7 +26,8 @@ from torchmultiset.export import (
     to_onnx,
     weight_bytes,
 )
-from torchmultiset.pipeline.inputs import MODEL, input_kind, open_inputs, open_model
+from torchmultiset.model.inputs import input_kind, open_inputs, open_model
+from torchmultiset.model.shipped import MODEL
 from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app"]
@@ -78,7 +79,7 @@ def export(
     with Console(stderr=True).status("exporting"):
         content = to_onnx(predictor)
     session = open_onnx(content)
-    compared = compare(predictor, session, chain([first], batches))
+    compared = measure_agreement(predictor, session, chain([first], batches))
     if compared.different:
         raise ValueError(
             f"the exported model predicts {compared.different} of {compared.inputs} inputs differently from PyTorch, so"
@@ -91,8 +92,8 @@ def export(
     save_new(out, content)
     outputs = ", ".join(output.name for output in session.get_outputs())
     what = f"{'' if data else 'random '}input{'s' * (compared.inputs > 1)}"
-    distinct = f"{compared.multisets:,} distinct multiset{'s' * (compared.multisets > 1)}"
-    print(f"{out} matches PyTorch on {compared.inputs:,} {what} ({distinct}).\n")
+    print(f"{out} agrees with PyTorch on {'all ' * (compared.inputs > 1)}{compared.inputs:,} {what}.")
+    print(f"Different multisets among these predictions: {compared.multisets:,}.\n")
     Console().print(_table(rows, len(first)))
     print(f"""
 Run it on inputs of type {session.get_inputs()[0].type} and shape B x {" x ".join(map(str, kind.shape))}:

@@ -15,13 +15,13 @@ from cyclopts.validators import Number
 from cyclopts.validators import Path as PathOf
 from rich.console import Console
 
-from torchmultiset.cli._predictions import add_row, named, prediction_rows, predictions_table
+from torchmultiset.cli._predictions import add_row, csv_lines, named, prediction_rows, predictions_table
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.model.conformal import Conformal
+from torchmultiset.model.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.multiset import equal
-from torchmultiset.pipeline.inputs import Explained, explain, open_examples, open_inputs, open_model
 from torchmultiset.pipeline.prepare import as_trained
 from torchmultiset.training.evaluation import evaluate as evaluate_all
 from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities
@@ -49,6 +49,7 @@ predict = App(
 Examples:
 
 - `multiset predict runs/demo photos/ more/*.png`
+- `multiset predict runs/demo photos/ --csv > counts.csv`
 - `multiset predict runs/demo inputs.npy --json`
 - `multiset predict runs/demo photos/ --best 3 --min-confidence 0.8`
 - `multiset predict runs/demo photos/ --coverage 0.9`
@@ -60,6 +61,7 @@ _Json = Annotated[bool, Parameter("--json", negative=())]
 _Figure = Annotated[Path | None, Parameter(validator=PathOf(ext="png", dir_okay=False))]
 _Beam = Annotated[int, Parameter(validator=Number(gte=1))]
 _Coverage = Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))]
+_Skip = Annotated[bool, Parameter(negative=())]
 _FIGURE = 48  # maximum number of inputs in a figure
 
 
@@ -74,6 +76,7 @@ def _evaluate(
     calibration: bool = True,
     beam: _Beam = BEAM,
     coverage: _Coverage = None,
+    skip_unreadable: _Skip = False,
     figure: _Figure = None,
     entropy: _Figure = None,
 ) -> None:
@@ -88,6 +91,7 @@ def _evaluate(
         beam: Beam width of the confidence, in label orders. Wider is more accurate and slower.
         coverage: Also test sets of multisets that contain the truth with this probability: those of the model's own
             calibration, if it has one, and of 200 calibrations on random halves of the split.
+        skip_unreadable: Skip images and arrays that cannot be read, with a warning that lists them.
         figure: Output file (.png) for a plot of the calibration: reliability, and risk against coverage.
         entropy: Output file (.png) for a plot of the policy's entropy at each step beside the oracle's. Needs a model
             with a policy.
@@ -100,7 +104,7 @@ def _evaluate(
         _check_steps(predictor)
     if coverage is not None:
         _check_probabilities(predictor, "--coverage")
-    splits = open_splits(predictor, data, split)
+    splits = open_splits(predictor, data, split, skip_unreadable=skip_unreadable)
     examples = as_trained(predictor, splits[split], split, data)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
         counts, target = evaluate_all(predictor, examples, watch=advance)
@@ -149,34 +153,40 @@ def _predict(
     split: Literal["all", "train", "validation", "test"] = "all",
     number: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     json_: _Json = False,
+    csv_: Annotated[bool, Parameter("--csv", negative=())] = False,
     best: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     min_confidence: Annotated[float | None, Parameter(validator=Number(gte=0, lte=1))] = None,
     coverage: _Coverage = None,
     beam: _Beam = BEAM,
+    skip_unreadable: _Skip = False,
     figure: _Figure = None,
 ) -> None:
-    """Predict the multisets of images or arrays.
+    """Predict the multisets of images, arrays or tables.
 
     Args:
         model: Folder of a model or of a training run, or name of a model that ships with the package.
-        inputs: Images, folders of images, patterns such as "photos/*.jpg", .npy arrays, or data sets.
+        inputs: Images, folders of images, patterns such as "photos/*.jpg", .npy arrays, tables, or data sets.
         split: Split of data sets to use.
         number: Maximum number of inputs.
         json_: Print one line of JSON per input, with the labels in the order in which they were emitted.
+        csv_: Print CSV, one line per input, with the labels as in a labels.csv: cat:2;dog:1.
         best: Search for this many most probable multisets, and predict the first. Default: decode greedily.
         min_confidence: Abstain from predictions whose probability is lower.
         coverage: Predict a set of multisets that contains the truth with at least this probability, and an interval
             for the count of each class. Needs a model with a calibration.
         beam: Beam width of the search and of the confidence. Wider is more accurate and slower.
+        skip_unreadable: Skip images and arrays of a data set that cannot be read, with a warning that lists them.
         figure: Output file (.png): each image with its greedy prediction and the distribution over labels at each
             step.
     """
+    if csv_:
+        _check_csv({"--json": json_, "--best": best, "--coverage": coverage})
     predictor = open_model(model)
     flags = {"--best": best, "--min-confidence": min_confidence, "--coverage": coverage}
     for flag in (flag for flag, value in flags.items() if value is not None):
         _check_probabilities(predictor, flag)
     sets = None if coverage is None else _sets_of(predictor, coverage, best)
-    sources = open_inputs(predictor, inputs, split=split)
+    sources = open_inputs(predictor, inputs, split=split, skip_unreadable=skip_unreadable)
     in_order, drawn, tally = predictor.steps > 0, _Panels(figure, predictor), Counter[str]()
     table = predictions_table(in_order=in_order)
     found = explain(predictor, sources, number=number, best=best or 0, beam=beam)
@@ -187,12 +197,15 @@ def _predict(
         for row in prediction_rows(batch, predictor, min_confidence, sets, coverage):
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
+            elif csv_:
+                print(csv_lines(row, header=not tally), end="")
+                tally["input"] += 1
             else:
                 add_row(table, row, in_order=in_order)
                 tally.update(name for name, value in row.items() if value not in (None, False))
                 tally["in sets"] += len(row.get("set", ()))
     shown = drawn.save()
-    if not json_:
+    if not json_ and not csv_:
         Console().print(table)
         if min_confidence is not None:
             print(f"\n{_abstained(tally, min_confidence)}")
@@ -200,6 +213,12 @@ def _predict(
             print(f"\n{_guarantee(tally, sets, coverage)}")
         if figure is not None:
             print(f"\n{figure} shows {shown} of them.")
+
+
+def _check_csv(others: Mapping[str, object]) -> None:
+    for flag, value in others.items():
+        if value:
+            raise ValueError(f"--csv and {flag} exclude each other: --json prints everything about an input")
 
 
 def _check_probabilities(predictor: Predictor, flag: str) -> None:
@@ -227,9 +246,9 @@ def _guarantee(tally: Mapping[str, int], sets: Conformal, coverage: float | None
     return text + (f" In the sets: {tally['in_set']:,} of {tally['truth']:,}." if tally["truth"] else "")
 
 
-def open_splits(predictor: Predictor, data: Path, split: str) -> dict[str, Examples]:
+def open_splits(predictor: Predictor, data: Path, split: str, *, skip_unreadable: bool = False) -> dict[str, Examples]:
     """Open a data set for a model, and check that the requested split is not empty."""
-    splits = open_examples(predictor, data)
+    splits = open_examples(predictor, data, skip_unreadable=skip_unreadable)
     if not len(splits.get(split, ())):
         filled = [name for name, examples in splits.items() if len(examples)]
         raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")
@@ -266,7 +285,7 @@ class _Panels:
     def add(self, batch: Explained) -> None:
         """Add panels for a batch until the figure is full."""
         if self.path is not None and len(self.panels) < _FIGURE:
-            from torchmultiset.viz.figures import panels
+            from torchmultiset.viz.panels import panels
 
             made = panels([*batch.inputs], batch.prediction, batch.truth)
             self.panels += made[: _FIGURE - len(self.panels)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -18,6 +18,7 @@ from torchmultiset.cli.progress import SweepProgress
 from torchmultiset.model.config import ModelConfig
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.leaderboard import leaderboard, leaderboard_table, write_leaderboard
+from torchmultiset.pipeline.presets import PresetName, build_missing
 from torchmultiset.pipeline.sweep import Workers, describe_failures, epochs_done, is_finished, stale
 from torchmultiset.pipeline.sweep import sweep as run_all
 from torchmultiset.training.config import OptimConfig
@@ -42,8 +43,8 @@ _NOT_HERE = {
 app = App(
     name="sweep",
     help_epilogue="""\
-Each setting of `multiset train` takes one or several values; see `multiset train --help`. A list of numbers, such as
-channels, is separated by commas: `--channels 10,10,32 16,32`.
+Each setting of `multiset train` takes one or several values; see `multiset train --help-all`. A list of numbers, such
+as channels, is separated by commas: `--channels 10,10,32 16,32`.
 
 Examples:
 
@@ -89,6 +90,8 @@ def sweep(
         _list(runs, folder)
         return
     console = Console(stderr=True)
+    for preset in {*_flags(settings)[1].get("--preset", ())}:
+        build_missing(cast(PresetName, preset), data, progress=console.is_terminal)
     shown = SweepProgress(console, folder, len(runs))
     try:
         with shown:

@@ -15,18 +15,20 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
+from torchmultiset.cli._help import HelpOf
 from torchmultiset.cli.progress import PortfolioProgress, TrainingProgress
 from torchmultiset.data.load import is_store
 from torchmultiset.model.build import check_together
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
-from torchmultiset.pipeline.inputs import input_kind, open_model
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, check_config
-from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, values_of
+from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, build_missing, values_of
+from torchmultiset.pipeline.quick import compares_models, run_folder
 from torchmultiset.pipeline.record import read_config, translated
 from torchmultiset.pipeline.run import train as run
 from torchmultiset.pipeline.standings import standings_table
@@ -141,11 +143,17 @@ def _is_number(text: str) -> bool:
     return True
 
 
-app = App(
-    name="train",
-    config=_fill_in,
-    validator=_check_together,
-    help_epilogue=f"""\
+_COMMON = (
+    "--out",
+    "--minutes",
+    "--resume",
+    "--preset",
+    "--backbone",
+    "--image-size",
+    "--objective",
+    "--epochs",
+)
+_MORE = f"""
 Presets:
 
 {chr(10).join(f"- `{name}`: {preset.about}" for name, preset in PRESETS.items())}
@@ -158,14 +166,22 @@ Recipes:
 
 A value is taken from the flag; if there is none, from the file; then from the recipe; then from the preset. With
 `--start-from`, what the network is like is taken from that model, before the recipe.
+"""
+
+app = App(
+    name="train",
+    config=_fill_in,
+    validator=_check_together,
+    help_formatter=HelpOf(_COMMON, ("--data", "--start-from"), _MORE, "Optimisation"),
+    help_epilogue="""\
+All options: `multiset train --help-all`
 
 Examples:
 
 - `multiset train pets.csv`
-- `multiset train photos/ --epochs 30`
+- `multiset train photos/ --minutes 30`
 - `multiset train --preset demo`
 - `multiset train digits.csv --start-from mnist-multi-1-4`
-- `multiset train --preset mnist-multi-4 --objective seq --rank area --out runs/seq-area`
 - `multiset train --config runs/demo/config.toml --out runs/again`
 """,
 )
@@ -193,14 +209,15 @@ def train(
     """Train a model on a data set, and test it.
 
     Args:
-        source: Your own data, or a folder made by `multiset data build`: the same as --data. No other option is needed.
-        preset: Name of a task; see below.
-        recipe: Training recipe; see below.
+        source: Your own data: a .csv or .jsonl file, or a folder of images with a labels.csv; or a folder made by
+            `multiset data build`. No option is needed.
+        preset: Task of the paper, or a small demo of it; --help-all describes them.
+        recipe: Training recipe, described below.
         config: TOML file of settings: the names of the flags below, with _ for -. A run folder has one.
         out: Output folder. Default: runs/ and the name of the preset or of the data.
-        minutes: Time budget for data of your own without --objective: several models are compared, and the best one is
-            kept. Default: 10. With 0, only the best guess is trained.
-        resume: Resume the run in the folder, if there is one.
+        minutes: Time budget for comparing models on data of your own; the best one is kept. Default: 10. With 0, or
+            with --objective, one model is trained.
+        resume: Resume the run in the output folder, if there is one.
         devices: Processes per machine. Default: one per GPU; on a CPU one per core, as long as each has 32 examples of
             a batch.
         nodes: Number of machines.
@@ -212,8 +229,9 @@ def train(
     """
     data = data if source is None else replace(data, data=source)
     assert data.data is not None  # `_fill_in` refuses a command without data
-    out = out or Path("runs") / (preset or _name_of(Path(data.data).resolve()))
+    out = out or (Path("runs") / preset if preset else run_folder(data.data))
     console = Console(stderr=True)
+    build_missing(preset, data.data, progress=console.is_terminal)
     whole = RunConfig(data, model, objective, optim, seed)
     shown = TrainingProgress(console)
     # Other processes repeat the command of this one. In a notebook, or a program of someone's own, that is another.
@@ -251,9 +269,7 @@ def train(
 
 def _budget(config: RunConfig, preset: str | None, minutes: float | None) -> float:
     """Return the minutes of a portfolio; 0 if one model is trained: a preset, a built data set, a named objective."""
-    model = config.model
-    named = preset or config.objective.objective or model.policy or model.start_from
-    if named or model.stop == "end" or is_store(str(config.data.data)):
+    if preset or not compares_models(config):
         if minutes:
             raise ValueError(
                 "--minutes is the budget for comparing models on data of your own: leave it out, or leave out"
@@ -292,10 +308,6 @@ def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool)
     _print_result(out, str(config.data.data), result)
 
 
-def _name_of(data: Path) -> str:
-    return data.parent.name if data.name in ("labels.csv", "labels.jsonl") else data.stem
-
-
 def _say(text: str) -> None:
     print(text, flush=True)  # in a log, before what comes later on standard error
 
@@ -312,7 +324,7 @@ def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
     pairs = [
         f"{name} {_default(values[name])} ({_default(value)})"
         for name, value in values_of(preset, "paper").items()
-        if values[name] != value and name not in ("data", "mnist_multi")
+        if values[name] != value and name != "data"
     ]
     return f"Unlike the paper (--recipe paper): {', '.join(pairs) or 'nothing'}."
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32
 
 from torchmultiset.data._parse import Problems, did_you_mean, show
-from torchmultiset.data._records import Cell, Record
+from torchmultiset.data._records import Cell, Record, make_record
 
-__all__ = ["Column", "check_columns", "encode", "learn_columns"]
+__all__ = ["Column", "check_columns", "encode", "encode_rows", "learn_columns"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,43 @@ def encode(columns: Sequence[Column], records: Sequence[Record]) -> Float32[np.n
         records: The lines of the table.
     """
     return np.concatenate([column.encode([record.cells[column.name] for record in records]) for column in columns], 1)
+
+
+def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Float32[np.ndarray, "n d"]:
+    """Encode rows of a table that a program holds in memory; columns that were not used in training are ignored.
+
+    Args:
+        columns: The columns seen in training, all of which each row must have.
+        rows: Mappings from column to cell; None and NaN are empty cells.
+
+    Raises:
+        ValueError: A column is missing, or a cell of a numeric column is not a number.
+
+    Example:
+        >>> encode_rows([Column("metres", mean=2.5)], [{"metres": 1, "note": "a"}, {"metres": float("nan")}]).tolist()
+        [[1.0], [2.5]]
+    """
+    missing = [column.name for column in columns if any(column.name not in row for row in rows)]
+    if missing:
+        names = [column.name for column in columns]
+        raise ValueError(
+            f"this model reads the columns {', '.join(names)}, but the table has no {' and no '.join(missing)}"
+        )
+    problems = Problems(Path("the table"))
+    records = [
+        make_record(i, {column.name: _plain(row[column.name]) for column in columns}, problems)
+        for i, row in enumerate(rows, start=1)
+    ]
+    problems.stop()
+    check_columns(columns, records, problems)
+    problems.stop()
+    return encode(columns, records)
+
+
+def _plain(cell: Any) -> Any:
+    """Return a cell as a Python object: NumPy's numbers converted, and whatever is not equal to itself as None."""
+    cell = cell.item() if isinstance(cell, np.generic) else cell
+    return None if cell is None or str(cell) in ("nan", "NaT", "<NA>") else cell
 
 
 def _check_numbers(name: str, records: Sequence[Record], problems: Problems) -> None:

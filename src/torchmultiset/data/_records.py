@@ -5,7 +5,7 @@ A function that reads a field raises a ValueError that describes the fix; the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from jaxtyping import Float32
 from torchmultiset.data._parse import Fields, Problems, did_you_mean, read_count, read_fields, show
 from torchmultiset.data._splits import SPLITS
 
-__all__ = ["Cell", "Record", "read_records"]
+__all__ = ["Cell", "Record", "make_record", "read_records"]
 
 Cell: TypeAlias = float | str | None
 """Number, text, or None for an empty cell."""
@@ -57,6 +57,12 @@ def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> li
         for line, fields in read_fields(path, problems, labelled=labelled)
     ]
     return [record for record in records if record is not None]
+
+
+def make_record(line: int, cells: Mapping[str, Any], problems: Problems) -> Record:
+    """Return a row of a table in memory as a record without labels; a wrong cell is a problem, and becomes empty."""
+    read = {name: problems.attempt(line, _cell, value, name) for name, value in cells.items()}
+    return Record(line, "features", "", np.empty(0, dtype=np.float32), read, (), f"line {line}", None, None, None)
 
 
 def _record(line: int, fields: Fields, problems: Problems) -> Record | None:

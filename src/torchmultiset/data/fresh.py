@@ -12,10 +12,10 @@ import torch
 
 from torchmultiset.data import store
 from torchmultiset.data.augment import affine
-from torchmultiset.data.digits import Digits, load_digits
+from torchmultiset.data.digits import Digits, read_digits
 from torchmultiset.data.examples import Batch, Examples
 from torchmultiset.data.load import is_store
-from torchmultiset.data.mnist_multi import GENERATOR, MnistMulti, generate
+from torchmultiset.data.mnist_multi import GENERATOR, Fresh, MnistMulti, generate
 
 __all__ = ["distort", "fresh_epochs"]
 
@@ -25,49 +25,42 @@ _BEND = 1 / 40
 """Strength of the elastic deformation, as a fraction of a digit's side length."""
 
 
-def fresh_epochs(
-    folder: str | Path, *, seed: int, mnist: str | Path | None = None, distorted: bool = False, elastic: bool = False
-) -> Callable[[int], Examples]:
+def fresh_epochs(folder: str | Path, *, seed: int) -> Callable[[int], Examples] | None:
     """Return a function that gives the training examples of an epoch: the stored ones first, then new ones.
 
     Every epoch has the same number of examples. Images are generated when a batch is read, so an epoch takes no memory
     and each of several processes generates its own part. All processes, and resumed runs, see the same examples.
 
     Args:
-        folder: Data set written by `mnist_multi.build`.
+        folder: A data set.
         seed: Random seed of the new images.
-        mnist: Source of the digits that the data set was built from, as for `load_digits`. Only the training pool is
-            used.
-        distorted: Whether to distort the digits of new images slightly, differently in each epoch.
-        elastic: Whether distorted digits are also deformed elastically.
 
     Returns:
-        A function that maps an epoch, starting at 0, to its examples.
+        A function that maps an epoch, starting at 0, to its examples; None if the data set was not built for it with
+        `mnist_multi.build(..., fresh=...)`.
 
     Raises:
-        ValueError: The folder is not MNIST Multi, was built from other digits or by another version, or is too small
-            to contain images of the smallest and the largest size.
+        FileNotFoundError: The training digits are missing from the folder.
+        ValueError: The folder was built by another version, its digits are damaged, or it is too small to contain
+            images of the smallest and the largest size.
 
     Example:
         >>> import tempfile
+        >>> from torchmultiset.data.digits import load_digits
         >>> from torchmultiset.data.mnist_multi import build
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = build(folder, MnistMulti(train=2, validation=1, test=1), load_digits("bundled"))
-        ...     epochs = fresh_epochs(folder, seed=0, mnist="bundled")
+        ...     _ = build(folder, MnistMulti(train=2, validation=1, test=1), load_digits("bundled"), fresh="plain")
+        ...     epochs = fresh_epochs(folder, seed=0)
         ...     [epochs(epoch).labels.tolist() for epoch in (0, 1)]
         [[[8, 2, 5, 2], [2, 2, 8, 3]], [[8, 6, 9, 9], [8, 0, 3, 5]]]
     """
-    source = store.read_manifest(folder)["source"] if is_store(folder) else {}
-    if source.get("name") != "MNIST Multi":
-        raise ValueError(f"fresh requires MNIST Multi, but {folder} is a different data set: do not use fresh")
+    source = store.read_header(folder)["source"] if is_store(folder) else {}
+    fresh: Fresh = source.get("fresh", "none")
+    if fresh == "none":
+        return None
     if source["generator"] != GENERATOR:
-        raise ValueError(f"{folder} was built by another version of torchmultiset: to use fresh, build it again")
-    pools = load_digits(mnist)
-    if source["digits"]["sha256"] != pools.sha256:
-        raise ValueError(
-            f"fresh requires the digits that {folder} was built from ({source['digits']['name']}), but mnist gives"
-            f" different ones ({pools.name}): set mnist to their source; if digits were removed, do not use fresh"
-        )
+        raise ValueError(f"{folder} was built by another version of torchmultiset: build it again")
+    training = read_digits(folder, source["training_digits"])
     items = source["parameters"].items()
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in items}
     parameters = MnistMulti(**values)
@@ -84,7 +77,7 @@ def fresh_epochs(
             return stored
         (drawn,) = np.random.SeedSequence([parameters.seed, seed, epoch]).generate_state(1, np.uint64)
         others = replace(parameters, seed=int(drawn))
-        digits = distort(pools.train, seed=int(drawn), elastic=elastic) if distorted else pools.train
+        digits = training if fresh == "plain" else distort(training, seed=int(drawn), elastic=fresh == "elastic")
         return generate(others, digits, "train", range(len(stored)), lazy=True)
 
     return examples
@@ -100,6 +93,7 @@ def distort(digits: Digits, *, seed: int, elastic: bool = False) -> Digits:
             Practices for Convolutional Neural Networks Applied to Visual Document Analysis", ICDAR 2003).
 
     Example:
+        >>> from torchmultiset.data.digits import load_digits
         >>> digits = load_digits("bundled").train
         >>> other = distort(digits, seed=0)
         >>> bool((other.images != digits.images).any((1, 2)).all()), other.labels is digits.labels

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, Int64, UInt8
+from jaxtyping import Float, Float32, Int, Int64, Shaped, UInt8
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from torchmultiset._checks import check
@@ -21,11 +21,13 @@ __all__ = [
     "ImageFiles",
     "Placement",
     "UnreadableImageError",
+    "array_to_image",
     "check_files",
     "image_sizes",
     "letterbox",
     "place_boxes",
     "read_image",
+    "square_pixels",
     "unreadable",
 ]
 
@@ -101,13 +103,60 @@ def read_image(path: str | Path, size: int = 600, *, exif: bool = False) -> UInt
                [  0,   0,   0,   0]], dtype=uint8)
     """
     with _opened(path) as image:
-        upright = _to_rgb(ImageOps.exif_transpose(image) if exif else image)
-        placement = letterbox(np.array([upright.size]), size)
-        (width, height), (left, top) = placement.resized[0].tolist(), placement.corner[0].tolist()
-        small = upright.resize((width, height), Image.Resampling.BILINEAR)
+        return square_pixels(image, size, exif=exif)
+
+
+def square_pixels(image: Image.Image, size: int, *, exif: bool = False) -> UInt8[np.ndarray, "3 size size"]:
+    """Convert a Pillow image to a square input, like `read_image`.
+
+    Args:
+        image: The image, of any mode but those with 32-bit pixels.
+        size: Side length of the square result, in pixels.
+        exif: Apply the EXIF orientation.
+
+    Example:
+        >>> square_pixels(Image.new("L", (2, 1), 255), 2)[0]
+        array([[255, 255],
+               [  0,   0]], dtype=uint8)
+    """
+    upright = _to_rgb(ImageOps.exif_transpose(image) if exif else image)
+    placement = letterbox(np.array([upright.size]), size)
+    (width, height), (left, top) = placement.resized[0].tolist(), placement.corner[0].tolist()
     pixels = np.zeros((size, size, 3), dtype=np.uint8)
+    small = upright.resize((width, height), Image.Resampling.BILINEAR)
     pixels[top : top + height, left : left + width] = np.asarray(small)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def array_to_image(array: Shaped[np.ndarray, "*pixels"]) -> Image.Image:
+    """Convert an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) to a Pillow image.
+
+    Args:
+        array: Pixels from 0 to 255 as integers, or from 0 to 1 as floats or booleans.
+
+    Raises:
+        ValueError: The array has another shape or other values.
+
+    Example:
+        >>> array_to_image(np.ones((2, 4, 3), dtype=np.float32)).getpixel((0, 0))
+        (255, 255, 255)
+    """
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.size == 0:
+        what = "an image array has shape (height, width) or (height, width, 1, 3 or 4)"
+        raise ValueError(f"{what}, but this one has {tuple(array.shape)}")
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"an image array has numbers, but this one has {array.dtype}")
+    low, high = float(array.min()), float(array.max())
+    top = 1 if array.dtype.kind in "bf" else 255
+    if not (low >= 0 and high <= top):  # also if there is a NaN
+        fix = "divide it by 255" if 1 < high <= 255 and low >= 0 else "scale it"
+        kind = "float" if top == 1 else "integer"
+        raise ValueError(
+            f"an image array of {kind}s goes from 0 to {top}, but this one from {low:g} to {high:g}: {fix}"
+        )
+    pixels = np.rint(array * 255.0) if top == 1 else array
+    pixels = pixels.astype(np.uint8)
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
 
 @dataclass(frozen=True, eq=False)

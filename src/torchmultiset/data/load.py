@@ -70,11 +70,6 @@ def load_data(
                 value is None, name, f"left out, as {path} is a built data set with its own classes and splits", value
             )
         return store.load(path)
-    if path.is_dir() and not any((path / name).is_file() for name in ("labels.jsonl", "labels.csv")):
-        raise FileNotFoundError(
-            f"there is no data set in {path}: it contains neither a built data set ({store.MANIFEST}) nor images with "
-            "a file labels.csv or labels.jsonl"
-        )
     return read_manifest(
         path,
         classes=classes,

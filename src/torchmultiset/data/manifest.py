@@ -8,9 +8,9 @@ from __future__ import annotations
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -18,45 +18,114 @@ from jaxtyping import Float32, Int64
 from torchmultiset._checks import check
 from torchmultiset.data._arrays import ArrayFiles, read_array
 from torchmultiset.data._columns import Column, check_columns, encode, learn_columns
-from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, read_fields, show
+from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, show
 from torchmultiset.data._records import Record, read_records
 from torchmultiset.data._splits import SPLITS, split_by_id
 from torchmultiset.data.examples import Examples, Inputs
 
-__all__ = ["FRACTIONS", "Column", "Glance", "ManifestError", "glance", "read_manifest"]
+__all__ = ["FRACTIONS", "Column", "Manifest", "ManifestError", "read_manifest"]
 
 FRACTIONS = (0.7, 0.15, 0.15)
 """Default fractions of train, validation and test if the lines have no split."""
 
 
-class Glance(NamedTuple):
-    """Summary of a manifest, available without validating it."""
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    r"""A user-defined data set that is parsed but not yet split; `examples` opens it.
 
-    examples: int
-    """Number of examples, including those with problems."""
-    images: tuple[Path, ...]
-    """Paths of the listed images that exist."""
-    labelled: bool
-    """Whether any line has labels."""
-    split: bool
-    """Whether any line has a split."""
-
-
-def glance(path: str | Path) -> Glance:
-    """Summarise a manifest without reporting invalid lines, which is left to `read_manifest`.
-
-    Args:
-        path: Path as for `read_manifest`.
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "pets.csv")
+        ...     _ = file.write_text("weight,labels,split\n9.5,cat;dog,train\n3.5,cat;cat,test\n")
+        ...     manifest = Manifest.read(file)
+        >>> len(manifest.records), manifest.classes, manifest.has_splits, manifest.has_labels
+        (2, ('cat', 'dog'), True, True)
     """
-    source = _labels_file(Path(path))
-    lines = [fields for _, fields in read_fields(source, Problems(source), labelled=False)]
-    images = [source.parent / str(fields["image"]) for fields in lines if fields.get("image")]
-    return Glance(
-        examples=len(lines),
-        images=tuple(image for image in images if image.is_file()),
-        labelled=any(fields.get(key) is not None for fields in lines for key in ("labels", "counts")),
-        split=any(fields.get("split") is not None for fields in lines),
-    )
+
+    path: Path
+    """The .jsonl or .csv file."""
+    records: Sequence[Record]
+    """Valid lines."""
+    classes: tuple[str, ...]
+    """Class names in the order of their indices."""
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        *,
+        classes: Sequence[str] | None = None,
+        labelled: bool = True,
+        skip_unreadable: bool = False,
+        check_inputs: bool = False,
+        progress: bool = False,
+        accept: Callable[[Sequence[Record]], None] = lambda _: None,
+    ) -> Manifest:
+        """Parse and validate a file; for the arguments and errors, see `read_manifest`.
+
+        `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems.
+        """
+        _check_classes(classes)
+        check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
+        source = _labels_file(Path(path))
+        problems = Problems(source)
+        records = read_records(source, problems, labelled=labelled)
+        if not records and not problems.found:
+            problems.add(0, "the file has no examples: write one line per example")
+        accept(records)
+        names = _class_names(records, classes, problems)
+        _check_together(records, problems)
+        records = _readable(records, problems, skip_unreadable, check_inputs, progress)
+        problems.stop()
+        return cls(source, records, names)
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether the lines have a split."""
+        return any(record.split for record in self.records)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether any line has labels."""
+        return any(record.labels for record in self.records)
+
+    @property
+    def images(self) -> list[Path]:
+        """Paths of the images; none for other inputs."""
+        return [self.path.parent / record.path for record in self.records if record.kind == "image"]
+
+    def examples(
+        self,
+        *,
+        fractions: Sequence[int | float] = FRACTIONS,
+        seed: int = 0,
+        image_size: int = 224,
+        exif: bool = True,
+        columns: Sequence[Column] = (),
+    ) -> dict[str, Examples]:
+        """Return the splits ``"train"``, ``"validation"`` and ``"test"``; for the arguments, see `read_manifest`."""
+        _check_fractions(fractions)
+        check(image_size >= 1, "image_size", "at least 1 pixel", image_size)
+        problems, records = Problems(self.path), self.records
+        splits = _splits(records, fractions, seed, problems)
+        problems.stop()
+        columns = _columns(records, splits, columns, problems)
+        problems.stop()
+        index = {name: i for i, name in enumerate(self.classes)}
+        labels = _padded([[index[label] for label in record.labels] for record in records])
+        paths = [self.path.parent / record.path for record in records]
+        boxes = _boxes(records, labels, paths, image_size, exif)
+        examples = Examples(
+            encode(columns, records) if columns else _inputs(records, paths, image_size, exif),
+            labels,
+            self.classes,
+            boxes=boxes,
+            areas=_areas(records, labels, boxes),
+            ids=[record.id for record in records],
+            columns=columns,
+        )
+        return {name: examples.subset(np.flatnonzero(splits == i)) for i, name in enumerate(SPLITS)}
 
 
 def read_manifest(
@@ -119,47 +188,30 @@ def read_manifest(
         >>> {name: len(examples) for name, examples in splits.items()}
         {'train': 2, 'validation': 0, 'test': 1}
     """
-    _check_arguments(classes, fractions, image_size)
-    check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
-    source = _labels_file(Path(path))
-    problems = Problems(source)
-    records = read_records(source, problems, labelled=labelled)
-    if not records and not problems.found:
-        problems.add(0, "the file has no examples: write one line per example")
-    names = _class_names(records, classes, problems)
-    _check_together(records, problems)
-    records = _readable(records, problems, skip_unreadable, check_inputs, progress)
-    splits = _splits(records, fractions, seed, problems)
-    columns = _columns(records, splits, columns, problems)
-    problems.stop()
-
-    index = {name: i for i, name in enumerate(names)}
-    labels = _padded([[index[label] for label in record.labels] for record in records])
-    paths = [source.parent / record.path for record in records]
-    boxes = _boxes(records, labels, paths, image_size, exif)
-    examples = Examples(
-        encode(columns, records) if columns else _inputs(records, paths, image_size, exif),
-        labels,
-        names,
-        boxes=boxes,
-        areas=_areas(records, labels, boxes),
-        ids=[record.id for record in records],
-        columns=columns,
+    manifest = Manifest.read(
+        path,
+        classes=classes,
+        labelled=labelled,
+        skip_unreadable=skip_unreadable,
+        check_inputs=check_inputs,
+        progress=progress,
     )
-    return {name: examples.subset(np.flatnonzero(splits == i)) for i, name in enumerate(SPLITS)}
+    return manifest.examples(fractions=fractions, seed=seed, image_size=image_size, exif=exif, columns=columns)
 
 
-def _check_arguments(classes: Sequence[str] | None, fractions: Sequence[int | float], image_size: int) -> None:
+def _check_classes(classes: Sequence[str] | None) -> None:
     if classes is not None:
         ok = not isinstance(classes, str) and all(isinstance(c, str) and c and c == c.strip() for c in classes)
         check(ok and len(classes) >= 1, "classes", "a list of names without surrounding spaces", classes)
         twice = [name for name, count in Counter(classes).items() if count > 1]
         if twice:
             raise ValueError(f"classes must be unique, but {twice} occur more than once")
+
+
+def _check_fractions(fractions: Sequence[int | float]) -> None:
     numbers = not isinstance(fractions, str) and all(isinstance(share, int | float) for share in fractions)
     ok = numbers and len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
     check(ok, "fractions", "three numbers, for train, validation and test, that sum to 1", fractions)
-    check(image_size >= 1, "image_size", "at least 1 pixel", image_size)
 
 
 def _labels_file(path: Path) -> Path:
@@ -167,7 +219,10 @@ def _labels_file(path: Path) -> Path:
     if path.is_dir():
         found = [file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file()]
         if not found:
-            raise FileNotFoundError(f"{path} must contain a file labels.csv or labels.jsonl that lists its images")
+            raise FileNotFoundError(
+                f"there is no data set in {path}: it contains neither a built data set (manifest.json) nor images with "
+                "a file labels.csv or labels.jsonl"
+            )
         check(len(found) == 1, str(path), "a folder with one labels file", [file.name for file in found])
         return found[0]
     if not path.is_file():
@@ -273,23 +328,22 @@ def _broken_arrays(records: list[Record], folder: Path, problems: Problems) -> d
 
 
 def _splits(
-    records: list[Record], fractions: Sequence[int | float], seed: int, problems: Problems
+    records: Sequence[Record], fractions: Sequence[int | float], seed: int, problems: Problems
 ) -> Int64[np.ndarray, " n"]:
     """Return the split of each record (N,), as an index into `SPLITS`."""
     if any(record.split for record in records):
         return np.array([SPLITS.index(record.split or "train") for record in records], dtype=np.int64)
     wanted = sum(share > 0 for share in fractions)
-    if len(records) < wanted and not problems.found:
+    if len(records) < wanted:
         fix = "add examples, set the split on each line, or use other fractions"
         problems.add(0, f"{len(records)} examples cannot fill {wanted} splits: {fix}")
-    if problems.found:
         return np.zeros(len(records), dtype=np.int64)
     labelled = np.array([bool(record.labels) for record in records])
     return split_by_id([record.id for record in records], fractions, seed, labelled=labelled)
 
 
 def _columns(
-    records: list[Record], splits: Int64[np.ndarray, " n"], given: Sequence[Column], problems: Problems
+    records: Sequence[Record], splits: Int64[np.ndarray, " n"], given: Sequence[Column], problems: Problems
 ) -> tuple[Column, ...]:
     """Return the columns of a table; none for other inputs."""
     if not records or not records[0].cells:
@@ -308,7 +362,7 @@ def _padded(rows: list[list[int]]) -> Int64[np.ndarray, "n m"]:
     return labels
 
 
-def _inputs(records: list[Record], paths: list[Path], image_size: int, exif: bool) -> Inputs:
+def _inputs(records: Sequence[Record], paths: list[Path], image_size: int, exif: bool) -> Inputs:
     if records[0].kind == "features":
         return np.stack([record.features for record in records])
     if records[0].kind == "array":
@@ -319,7 +373,7 @@ def _inputs(records: list[Record], paths: list[Path], image_size: int, exif: boo
 
 
 def _boxes(
-    records: list[Record], labels: Int64[np.ndarray, "n m"], paths: list[Path], image_size: int, exif: bool
+    records: Sequence[Record], labels: Int64[np.ndarray, "n m"], paths: list[Path], image_size: int, exif: bool
 ) -> Float32[np.ndarray, "n m 4"] | None:
     """Return the boxes (N, M, 4) in pixels of the inputs, or None."""
     if all(record.boxes is None for record in records):
@@ -337,7 +391,7 @@ def _boxes(
 
 
 def _areas(
-    records: list[Record], labels: Int64[np.ndarray, "n m"], boxes: Float32[np.ndarray, "n m 4"] | None
+    records: Sequence[Record], labels: Int64[np.ndarray, "n m"], boxes: Float32[np.ndarray, "n m 4"] | None
 ) -> Float32[np.ndarray, "n m"] | None:
     """Return the given areas (N, M), else those of the boxes, or None."""
     if all(record.areas is None for record in records):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum, unique
 from math import isqrt
-from typing import NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt8, UInt64
@@ -20,11 +20,15 @@ from jaxtyping import Bool, Int, Int64, UInt8, UInt64
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.data._paste import cut, paste, resize
 from torchmultiset.data._random import draw, draw_distinct, example_keys
-from torchmultiset.data.digits import DigitPools, Digits, Split
+from torchmultiset.data.digits import DigitPools, Digits, Split, digits_sha256, write_digits
 from torchmultiset.data.examples import Batch, Examples
 from torchmultiset.data.store import Chunk, Plan, Row, write
 
-__all__ = ["VARIANTS", "MnistMulti", "build", "generate", "stream"]
+__all__ = ["VARIANTS", "Fresh", "MnistMulti", "build", "generate", "stream"]
+
+Fresh: TypeAlias = Literal["none", "plain", "distorted", "elastic"]
+"""Training images of each epoch after the first: the stored ones; new ones of the same digits; with each digit rotated,
+scaled and translated slightly; or deformed elastically, too."""
 
 # Increment after any change that makes the same parameters produce different bytes.
 GENERATOR = 1
@@ -195,6 +199,7 @@ def build(
     pools: DigitPools,
     *,
     tested: MnistMulti | None = None,
+    fresh: Fresh = "none",
     workers: int = 1,
     progress: bool = False,
 ) -> dict[str, Examples]:
@@ -207,6 +212,8 @@ def build(
         parameters: Parameters of the images, and the split sizes.
         pools: Digits for each split.
         tested: Parameters of the test images, if different; canvas and classes must be the same.
+        fresh: New training images in each epoch after the first: see `data.fresh`. Except for ``"none"``, the training
+            digits are stored, too.
         workers: Number of threads that generate images.
         progress: Show a progress bar.
 
@@ -229,6 +236,7 @@ def build(
     of_test = tested or parameters
     same = (of_test.canvas, of_test.classes) == (parameters.canvas, parameters.classes)
     check(same, "tested", "of the same canvas and classes", tested)
+    check_one_of("fresh", fresh, get_args(Fresh))
 
     def make(chunk: Chunk) -> dict[str, np.ndarray]:
         split = cast(Split, chunk.split)
@@ -249,6 +257,7 @@ def build(
             **({} if tested is None else {"tested": asdict(tested)}),
             "digits": {"name": pools.name, "sha256": pools.sha256},
             "generator": GENERATOR,
+            **({} if fresh == "none" else {"fresh": fresh, "training_digits": digits_sha256(pools.train)}),
         },
         classes=tuple(map(str, parameters.classes)),
         splits={split: getattr(those, split) for split, those in like.items()},
@@ -259,7 +268,10 @@ def build(
             "areas": Row("<f4", (most,)),
         },
     )
-    return write(folder, plan, make, chunk=_chunk(parameters), workers=workers, progress=progress)
+    splits = write(folder, plan, make, chunk=_chunk(parameters), workers=workers, progress=progress)
+    if fresh != "none":
+        write_digits(folder, pools.train)
+    return splits
 
 
 def _widened(array: np.ndarray, row: Row) -> np.ndarray:

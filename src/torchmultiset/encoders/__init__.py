@@ -1,4 +1,7 @@
-"""Encoders: modules that map an input to a memory, a vector (B, D) or a map (B, D, h, w). Any `nn.Module` works."""
+"""Encoders: modules that map an input to a memory, a vector (B, D), a map (B, D, h, w) or tokens (B, N, D).
+
+Any `nn.Module` works.
+"""
 
 from torchmultiset.encoders.backbone import Backbone
 from torchmultiset.encoders.conv import ConvEncoder
@@ -6,13 +9,19 @@ from torchmultiset.encoders.finetuned import FinetunedBackbone
 from torchmultiset.encoders.mlp import MLPEncoder
 from torchmultiset.encoders.onnx import onnx_backbone
 from torchmultiset.encoders.pretrained import PretrainedEncoder, backbone_channels, make_backbone
+from torchmultiset.encoders.text import NgramEncoder, TextEncoder
+from torchmultiset.encoders.tokens import SequenceEncoder, SetEncoder
 
 __all__ = [
     "Backbone",
     "ConvEncoder",
     "FinetunedBackbone",
     "MLPEncoder",
+    "NgramEncoder",
     "PretrainedEncoder",
+    "SequenceEncoder",
+    "SetEncoder",
+    "TextEncoder",
     "backbone_channels",
     "make_backbone",
     "onnx_backbone",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Shaped
@@ -13,6 +13,7 @@ from torch.nn.functional import relu
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
+from torchmultiset._memory import MemorySpec
 from torchmultiset.encoders._pool import conv_max_pool
 
 __all__ = ["ConvEncoder"]
@@ -60,6 +61,23 @@ class ConvEncoder(nn.Module):
         # the layout of single-channel images is ambiguous.
         for conv in self.convs:
             conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[ConvEncoder, MemorySpec]:
+        """Create an encoder for inputs of this shape from the settings of a model (`channels`, `norm`).
+
+        Returns:
+            The encoder, and the shape of its memory.
+        """
+        check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", "conv")
+        norm: Literal["batch"] | None = None if settings["norm"] == "none" else "batch"
+        made = cls(shape[0], settings["channels"], norm=norm)
+        features, *grid = made.memory_shape(shape[1], shape[2])
+        one = (
+            f"'none', or channels fewer: images of {shape[1]}x{shape[2]} pixels result in a feature map of one position"
+        )
+        check(norm is None or max(grid) > 1, "norm", one, settings["norm"])
+        return made, MemorySpec(features, grid=(grid[0], grid[1]))
 
     def forward(self, x: Shaped[Tensor, "b channels height width"]) -> Float[Tensor, "b d h w"]:
         """Compute a map (B, D, h, w) from images (B, channels, H, W), uint8 or float in [0, 1]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.functional import relu
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
+from torchmultiset._memory import MemorySpec
 from torchmultiset.encoders.backbone import check_images, normalised
 from torchmultiset.encoders.onnx import is_onnx
 from torchmultiset.encoders.pretrained import BackboneName, make_backbone, make_trunk
@@ -116,6 +117,21 @@ class FinetunedBackbone(nn.Module):
         for mine, theirs in zip(encoder.stages, made.trunk.stages(), strict=False):  # without those that are not used
             mine.load_state_dict(theirs.state_dict())
         return encoder
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[FinetunedBackbone, MemorySpec]:
+        """Create an encoder for inputs of this shape from `units`, `backbone`, `strides` and `finetune`.
+
+        Returns:
+            The encoder, and the shape of its memory.
+        """
+        finetune = settings["finetune"]
+        check(len(shape) == 3, "finetune", "'none' for inputs that are not images", finetune)
+        width, strides = settings["units"][-1], settings["strides"]
+        made = cls.pretrained(settings["backbone"], width=width, strides=strides, trainable=finetune)
+        with torch.no_grad():
+            features, height, wide = made(torch.zeros(1, *shape, dtype=torch.uint8)).shape[1:]
+        return made, MemorySpec(features, grid=(height, wide))
 
     def forward(self, x: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:
         """Compute a map (B, width, h, w) from images (B, 3, H, W) or (B, 1, H, W), uint8 or in [0, 1]."""

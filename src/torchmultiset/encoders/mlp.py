@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check_float
+from torchmultiset._checks import check, check_float
+from torchmultiset._memory import MemorySpec
 
 __all__ = ["MLPEncoder"]
 
@@ -41,6 +43,17 @@ class MLPEncoder(nn.Module):
         self.layers = nn.Sequential(
             *[part for a, b in pairwise([features, *hidden]) for part in (nn.Linear(a, b), nn.ReLU())]
         )
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[MLPEncoder, MemorySpec]:
+        """Create an encoder for inputs of this shape from the settings of a model (`units`).
+
+        Returns:
+            The encoder, and the shape of its memory.
+        """
+        check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", "mlp")
+        units = settings["units"]
+        return cls(shape[0], units), MemorySpec(units[-1] if units else shape[0])
 
     def forward(self, x: Float[Tensor, "b features"]) -> Float[Tensor, "b d"]:
         """Compute a vector (B, D) from vectors (B, features)."""

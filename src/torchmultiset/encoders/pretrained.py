@@ -13,6 +13,7 @@ from torch.nn.functional import relu
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
+from torchmultiset._memory import MemorySpec
 from torchmultiset._registry import Registry
 from torchmultiset.encoders.backbone import Backbone
 from torchmultiset.encoders.efficientnet import EfficientNetLite
@@ -138,6 +139,27 @@ class PretrainedEncoder(nn.Module):
         self.project = None if width is None else nn.Conv2d(channels, width, 1)
         # Without a projection, nothing else has the device and precision of this module.
         self.register_buffer("_device", torch.empty(0), persistent=False)
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[PretrainedEncoder, MemorySpec]:
+        """Create an encoder for inputs of this shape from `units`, `backbone`, `fingerprint`, `strides`.
+
+        Returns:
+            The encoder, and the shape of its memory.
+        """
+        backbone, units = settings["backbone"], settings["units"]
+        width = units[-1] if units else None
+        channels = shape[0] if is_onnx(backbone) else None  # others are known without their weights
+        made = cls(
+            backbone,
+            width=width,
+            fingerprint=settings["fingerprint"],
+            strides=tuple(settings["strides"]),
+            channels=channels,
+        )
+        fits = len(shape) == 3 and shape[0] == made.channels
+        check(fits, "shape", f"({made.channels}, h, w), the shape of the features of {backbone}", shape)
+        return made, MemorySpec(width or shape[0], grid=(shape[1], shape[2]))
 
     def backbone(self) -> Backbone:
         """Return the backbone, loading it on the first call.

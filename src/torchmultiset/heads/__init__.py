@@ -4,6 +4,7 @@
 | ----------------- | ------------------------------------------------ | ---------------------- |
 | `CellCounts`      | a class or "nothing" at each position of a map   | ``counts`` (images)    |
 | `CountTable`      | probabilities of 0, 1, 2, ... of each class      | ``counts`` (vectors)   |
+| `GaussianCounts`  | a normal distribution of the count of each class | ``counts``, by name    |
 | `PoissonCounts`   | expected count of each class                     | ``counts``, by name    |
 | `RegressedCounts` | count of each class as a real number             | ``counts``, by name    |
 | `CountMixture`    | a mixture of tables of counts                    | ``counts``, by name    |
@@ -16,7 +17,7 @@
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.heads._scalar import SizeHead, StopHead, ValueHead
 from torchmultiset.heads.baselines import Baseline, fit_baselines
-from torchmultiset.heads.counts import CellCounts, CountTable, PoissonCounts, RegressedCounts
+from torchmultiset.heads.counts import CellCounts, CountTable, GaussianCounts, PoissonCounts, RegressedCounts
 from torchmultiset.heads.mixture import CountMixture
 from torchmultiset.heads.one_step import OneStep, nearest_counts, round_counts
 from torchmultiset.heads.power import PowerMultiset
@@ -28,6 +29,7 @@ __all__ = [
     "CellCounts",
     "CountMixture",
     "CountTable",
+    "GaussianCounts",
     "OneShotHead",
     "OneStep",
     "PoissonCounts",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from torchmultiset._memory import Memory
+from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset.distributions import Belief
 
 __all__ = ["OneShotHead"]
@@ -26,6 +28,20 @@ class OneShotHead(nn.Module, ABC):
     probabilistic = True
     """Whether the head gives probabilities of multisets."""
 
+    @classmethod
+    def for_memory(
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+    ) -> OneShotHead:
+        """Create a head for a memory from the settings of a model; the heads of the registry implement it.
+
+        Args:
+            memory: Shape of the memory of one example.
+            settings: Settings of the model by name, such as `pool` and `dropout`.
+            num_classes: Number of classes, C.
+            sizes: Sizes of the smallest and of the largest multiset that can occur.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no `for_memory`: create it with its constructor")
+
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:
         """Compute scores from a memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D)."""
@@ -37,6 +53,10 @@ class OneShotHead(nn.Module, ABC):
     def counts(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Int64[Tensor, "b c"]:
         """Return the predicted, most probable multisets."""
         return self.believe(scores, least, most).best()
+
+    def counted_places(self, scores: Float[Tensor, "b n k"]) -> Float[Tensor, "b n c"] | None:  # noqa: ARG002
+        """Return the probability that each position counts as each class; None for a head that counts otherwise."""
+        return None
 
     def probabilities(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Float[Tensor, "b t c"]:
         """Return the probabilities of at least 1, 2, ..., `most` labels of each class, one row each, for display."""

@@ -4,6 +4,7 @@
 | ----------------- | ------------------- | ---------------------------------------------------- |
 | `CellCounts`      | maps, tokens        | Poisson binomial: number of positions predicting it  |
 | `CountTable`      | any                 | any distribution over 0 to M                         |
+| `GaussianCounts`  | any                 | normal distribution, restricted to 0 to M            |
 | `PoissonCounts`   | any                 | Poisson                                              |
 | `RegressedCounts` | any                 | real number, to be rounded (section 3.2)             |
 """
@@ -11,8 +12,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -21,7 +23,7 @@ from torch.nn.functional import dropout2d
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._memory import Memory, Tokens, drop_channels, places
+from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, places
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
@@ -29,7 +31,7 @@ from torchmultiset.heads._sizes import as_row, check_built_for, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
 
-__all__ = ["CellCounts", "CountTable", "PoissonCounts", "RegressedCounts"]
+__all__ = ["CellCounts", "CountTable", "GaussianCounts", "PoissonCounts", "RegressedCounts"]
 
 _NOTHING = 20
 """Initial odds of "nothing" against all classes together."""
@@ -108,6 +110,34 @@ class CellCounts(OneShotHead):
         assert last.bias is not None
         nn.init.constant_(last.bias[-1:], math.log(_NOTHING * num_classes))
 
+    @classmethod
+    def for_memory(
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+    ) -> CellCounts:
+        """Create a head for a memory from the settings of a model.
+
+        They are `hidden`, `layers`, `norm`, `dropout`, `size_potential` and `joint_states`.
+        """
+        others = "'table', 'poisson' or 'regression'"
+        check(memory.positions != 1, "count_head", f"{others} for vectors", "cells")
+        few = (
+            f"{others} for multisets of up to {sizes[1]} labels: a map of {memory.positions} cells cannot count as many"
+        )
+        check(memory.tokens or memory.positions >= sizes[1], "count_head", few, "cells")
+        # Twice the channels and one layer more make up for the four gates of a ConvLSTM. Tokens have no neighbourhood,
+        # and statistics of a batch would depend on its padding.
+        norm: Literal["batch"] | None = None if settings["norm"] == "none" or memory.tokens else "batch"
+        return cls(
+            num_classes,
+            memory.features,
+            hidden=2 * settings["hidden"],
+            layers=settings["layers"] + 1,
+            kernel=1 if memory.tokens else 3,
+            norm=norm,
+            sizes=sizes,
+            **{name: settings[name] for name in ("dropout", "size_potential", "joint_states")},
+        )
+
     def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:
         """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing", which padding predicts."""
         if isinstance(memory, Tokens):
@@ -126,6 +156,10 @@ class CellCounts(OneShotHead):
         nothing = torch.full_like(scores[:1, :1], torch.finfo(scores.dtype).min)
         nothing[..., -1] = 0
         return torch.where(tokens.mask[..., None], scores, nothing)
+
+    def counted_places(self, scores: Float[Tensor, "b n k"]) -> Float[Tensor, "b n c"]:
+        """Return the probability that each position predicts each class, and not "nothing"."""
+        return scores.softmax(-1)[..., :-1]
 
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts | CellJoint:
         """Return the distribution of the number of positions that predict each class."""
@@ -148,7 +182,7 @@ class CountTable(OneShotHead):
         num_classes: Number of classes, C.
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         most: Largest count, M.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
         dropout: Probability with which pooled features are dropped in training.
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
@@ -183,6 +217,14 @@ class CountTable(OneShotHead):
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, num_classes * (most + 1))
 
+    @classmethod
+    def for_memory(
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+    ) -> CountTable:
+        """Create a head for a memory from the settings of a model (`pool`, `dropout`, `size_potential`)."""
+        chosen = {name: settings[name] for name in ("pool", "dropout", "size_potential")}
+        return cls(num_classes, memory.features, most=sizes[1], sizes=sizes, **chosen)
+
     def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
         """Compute scores (B, C, M + 1) of each count of each class."""
         scores: Tensor = self.classifier(self.pooled(memory))
@@ -193,6 +235,66 @@ class CountTable(OneShotHead):
         check(most == self.most, "most", f"{self.most}, the value the head was built with", most)
         check_built_for(self.sizes, least, most)
         return IndependentCounts(scores.double().log_softmax(-1), least, most, as_row(self.size_scores))
+
+
+@recorded
+class GaussianCounts(CountTable):
+    r"""A normal distribution around a real number for each class, restricted to the counts 0 to M.
+
+    .. math:: p(N_c = n \mid x) \propto \exp(-s_c (n - r_c(x))^2)
+
+    The number :math:`r_c` is linear in the pooled memory, and :math:`s_c` is one weight per class. With ``pool="sum"``
+    it is a sum of contributions of the positions, which suits inputs whose parts each add some labels, such as the
+    syllables of a chemical name. For `losses.count_table_loss`.
+
+    Args:
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        most: Largest count, M.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
+            likelihood over these sizes, as predictions always do; None: it does not.
+        size_potential: Learn a log-weight for each size; requires `sizes`.
+
+    Example:
+        >>> GaussianCounts(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
+        torch.Size([2, 10, 5])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        most: int,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        sizes: tuple[int, int] | None = None,
+        size_potential: bool = False,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            memory,
+            most=most,
+            pool=pool,
+            hidden=hidden,
+            dropout=dropout,
+            sizes=sizes,
+            size_potential=size_potential,
+        )
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
+        nn.init.zeros_(self.classifier.bias)  # most counts are 0
+        self.log_sharpness = nn.Parameter(torch.ones(num_classes))
+
+    def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
+        """Compute scores (B, C, M + 1) of each count of each class."""
+        numbers = self.classifier(self.pooled(memory))
+        counts = torch.arange(self.most + 1, dtype=numbers.dtype, device=numbers.device)
+        scores: Tensor = -self.log_sharpness.exp()[:, None] * (counts - numbers[..., None]) ** 2
+        return scores
 
 
 class _NumberForEach(OneShotHead):
@@ -214,6 +316,18 @@ class _NumberForEach(OneShotHead):
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, num_classes)
 
+    @classmethod
+    def for_memory(
+        cls,
+        memory: MemorySpec,
+        settings: Mapping[str, Any],
+        *,
+        num_classes: int,
+        sizes: tuple[int, int],  # noqa: ARG003
+    ) -> _NumberForEach:
+        """Create a head for a memory from the settings of a model (`pool`, `dropout`)."""
+        return cls(num_classes, memory.features, pool=settings["pool"], dropout=settings["dropout"])
+
     def forward(self, memory: Memory) -> Float[Tensor, "b c 1"]:
         """Compute numbers (B, C, 1), one for each class."""
         rates: Tensor = self.classifier(self.pooled(memory))
@@ -229,7 +343,7 @@ class PoissonCounts(_NumberForEach):
     Args:
         num_classes: Number of classes, C.
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
         dropout: Probability with which pooled features are dropped in training.
 
@@ -263,7 +377,7 @@ class RegressedCounts(_NumberForEach):
     Args:
         num_classes: Number of classes, C.
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
         dropout: Probability with which pooled features are dropped in training.
 

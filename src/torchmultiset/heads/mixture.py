@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory
+from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import IndependentCounts, MixtureBelief
 from torchmultiset.heads._base import OneShotHead
@@ -33,7 +36,7 @@ class CountMixture(OneShotHead):
         sizes: Sizes of the smallest and of the largest multiset that can occur; M is the latter.
         components: Number of components, K.
         size_potential: Learn a log-weight for each size.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
         dropout: Probability with which pooled features are dropped in training.
 
@@ -72,6 +75,14 @@ class CountMixture(OneShotHead):
         self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, components * (num_classes * (self.most + 1) + 1))
+
+    @classmethod
+    def for_memory(
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+    ) -> CountMixture:
+        """Create a head for a memory from the settings of a model (`pool`, `dropout`, `size_potential`)."""
+        chosen = {name: settings[name] for name in ("pool", "dropout", "size_potential")}
+        return cls(num_classes, memory.features, sizes=sizes, **chosen)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b k s"]:
         """Compute scores (B, K, C (M + 1) + 1): the table of each component, and the score of its gate."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
-from torchmultiset._memory import Memory
+from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import IndependentCounts
 from torchmultiset.heads._base import OneShotHead
@@ -30,7 +33,7 @@ class OneStep(OneShotHead):
     Args:
         num_classes: Number of classes, C.
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
         dropout: Probability with which pooled features are dropped in training.
 
@@ -59,6 +62,18 @@ class OneStep(OneShotHead):
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, num_classes)
         self.size = SizeHead(self.pooled.width)
+
+    @classmethod
+    def for_memory(
+        cls,
+        memory: MemorySpec,
+        settings: Mapping[str, Any],
+        *,
+        num_classes: int,
+        sizes: tuple[int, int],  # noqa: ARG003
+    ) -> OneStep:
+        """Create a head for a memory from the settings of a model (`pool`, `dropout`)."""
+        return cls(num_classes, memory.features, pool=settings["pool"], dropout=settings["dropout"])
 
     def forward(self, memory: Memory) -> Float[Tensor, "b 1 k"]:
         """Compute the scores of the classes and the size."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory, places
+from torchmultiset._memory import Memory, MemorySpec, places
 from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.distributions import ListedMultisets
 from torchmultiset.heads._base import OneShotHead
@@ -32,7 +35,7 @@ class PowerMultiset(OneShotHead):
         max_size: Size of the largest multiset.
         min_size: Size of the smallest multiset.
         hidden: Units of the hidden layer, which is computed at each position, before pooling.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         dropout: Probability with which pooled features are dropped in training.
 
     Raises:
@@ -72,6 +75,16 @@ class PowerMultiset(OneShotHead):
         self.pool = Pool(hidden, pool)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(self.pool.width, number)
+
+    @classmethod
+    def for_memory(
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+    ) -> PowerMultiset:
+        """Create a head for a memory from the settings of a model (`hidden`, `pool`, `dropout`)."""
+        chosen = {name: settings[name] for name in ("pool", "dropout")}
+        least, most = sizes
+        hidden = 4 * settings["hidden"]
+        return cls(num_classes, memory.features, max_size=most, min_size=least, hidden=hidden, **chosen)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b 1 p"]:
         """Compute scores (B, 1, P) of all multisets, in the order of `multiset.index_of`."""

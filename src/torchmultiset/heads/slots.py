@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory, drop_channels, places
+from torchmultiset._memory import Memory, MemorySpec, drop_channels, places
 from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.multiset import from_labels
@@ -70,6 +73,21 @@ class Slots(OneShotHead):
         layer = nn.TransformerDecoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.decoder = nn.TransformerDecoder(layer, layers, nn.LayerNorm(width))
         self.classifier = nn.Linear(width, num_classes + 1)
+
+    @classmethod
+    def for_memory(
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+    ) -> Slots:
+        """Create a head for a memory from the settings of a model (`hidden`, `layers`, `dropout`)."""
+        return cls(
+            num_classes,
+            memory.features,
+            slots=sizes[1],
+            places=memory.positions,
+            width=2 * settings["hidden"],
+            layers=settings["layers"] + 1,
+            dropout=settings["dropout"],
+        )
 
     def forward(self, memory: Memory) -> Float[Tensor, "b s k"]:
         """Compute scores (B, S, C + 1) of each slot; the last class is "nothing"."""

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
-
-import torch
-from torch import nn
+from typing import get_args
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.encoders import ConvEncoder, FinetunedBackbone, MLPEncoder, PretrainedEncoder
 from torchmultiset.encoders.finetuned import Trainable
-from torchmultiset.encoders.onnx import is_onnx
-from torchmultiset.heads import CellCounts, CountMixture, CountTable, OneStep, PowerMultiset, RidgeCounts, Slots
 from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, Stop
-from torchmultiset.model.registry import COUNT_HEADS
-from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
+from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
 
 __all__ = [
     "build_objective",
@@ -28,6 +21,9 @@ __all__ = [
     "resolve_stop",
     "take_weights",
 ]
+
+_BY_RANK = {1: ("mlp", "lstm", "table"), 2: ("set", "transformer", "table"), 3: ("conv", "conv-lstm", "cells")}
+"""Default encoder, policy and count head of vectors, tokens and images, by the number of dimensions of one input."""
 
 
 def build_predictor(
@@ -50,7 +46,8 @@ def build_predictor(
         model: Settings of the network. A policy must not be set for an objective that trains a one-shot head, nor an
             encoder with a backbone.
         objective: Training objective, which determines the heads: REINFORCE needs a value head, others a one-shot head.
-        shape: Shape of one input, (channels, H, W) or (features,); with a backbone, shape of its features.
+        shape: Shape of one input: (channels, H, W), (features,), or (0, 1 + features) for tokens, as `data.tokens`
+            describes them; with a backbone, shape of its features.
         classes: Names of the classes.
         max_size: Size of the largest multiset.
         stop: Stopping mechanism.
@@ -67,28 +64,44 @@ def build_predictor(
         ('ConvLSTMPolicy', 5)
     """
     check_together(objective, stop)
+    check_one_of("encoder", model.encoder, (None, *get_args(EncoderName)))
+    check_one_of("norm", model.norm, get_args(Norm))
+    check(
+        backbone is None or model.encoder is None,
+        "encoder",
+        "left out with a backbone, which takes its place",
+        model.encoder,
+    )
     model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
-    num_classes = len(classes) + (stop == "end")
-    if objective.kind.closed_form:  # which trains no layers in front of its own
-        readable = len(shape) == 1 or (backbone is not None and finetune == "none")
+    kind = objective.kind
+    if kind.closed_form:  # which trains no layers in front of its own
+        readable = len(shape) < 3 or (backbone is not None and finetune == "none")
         check(readable, "objective", "another one for images without a frozen backbone", objective.name)
         model = replace(model, units=())
-    if backbone is not None and finetune != "none":
-        encoder, memory = _finetuned(model, shape, backbone, strides, finetune)
-    else:
-        encoder, memory = _encoder(model, shape, backbone, fingerprint, strides)
+    settings = {
+        **vars(model),
+        "backbone": backbone,
+        "fingerprint": fingerprint,
+        "strides": tuple(strides),
+        "finetune": finetune,
+    }
+    name = model.encoder if backbone is None else "pretrained" if finetune == "none" else "finetuned"
+    encoder, memory = ENCODERS[str(name)].for_inputs(shape, settings)
     if min_size is None:
         min_size = max_size if stop == "fixed" else 0
-    kind = objective.kind
+    num_classes, sizes = len(classes) + (stop == "end"), (min_size, max_size)
     if kind.one_shot:
         what = f"left out with objective {objective.objective!r}, which trains a one-shot head"
         check(model.policy is None, "policy", what, model.policy)
-        module = _head(model, objective, num_classes, memory, (min_size, max_size))
+        head = kind.head_name(vars(objective))
+        module = HEADS[head].for_memory(memory, settings, num_classes=num_classes, sizes=sizes)
     else:
-        if kind.counts_only:
-            one = f"'feed-forward' or 'transformer' with objective {objective.objective!r}, which needs a policy that"
-            check(model.policy in ("feed-forward", "transformer"), "policy", f"{one} sees only counts", model.policy)
-        module = _policy(model, num_classes, memory)
+        check_one_of("policy", model.policy, get_args(PolicyName))
+        policy = POLICIES[str(model.policy)]
+        able = " or ".join(repr(name) for name, each in POLICIES.items() if each.counts_only)
+        seen = f"{able} with objective {objective.objective!r}, which needs a policy that sees only counts"
+        check(not kind.counts_only or policy.counts_only, "policy", seen, model.policy)
+        module = policy.for_memory(memory, settings, num_classes=num_classes)
     return Predictor(encoder, module, classes, max_size=max_size, min_size=min_size, stop=stop, baseline=kind.baseline)
 
 
@@ -137,17 +150,18 @@ def resolve_kinds(
         shape: Shape of one input; with a backbone, of its features.
         backbone: Whether the inputs are features of a backbone, which need no other encoder.
     """
-    spatial = len(shape) == 3
+    encoder, recurrent, head = _BY_RANK[len(shape)]
     if model.encoder is None and not backbone:
-        model = replace(model, encoder="conv" if spatial else "mlp")
+        model = replace(model, encoder=encoder)
     if model.channels is None:
         model = replace(model, channels=CHANNELS)
+    if model.pool is None:  # a mean would hide how many tokens there are
+        model = replace(model, pool="sum" if len(shape) == 2 else "mean")
     kind = objective.kind
     if model.policy is None and not kind.one_shot:
-        recurrent: PolicyName = "conv-lstm" if spatial else "lstm"
         model = replace(model, policy="transformer" if kind.counts_only else recurrent)
     if objective.count_head is None:
-        objective = replace(objective, count_head="cells" if spatial else "table")  # type: ignore[call-arg]
+        objective = replace(objective, count_head=head)  # type: ignore[call-arg]
     return model, objective
 
 
@@ -202,116 +216,3 @@ def check_together(objective: ObjectiveConfig, stop: str) -> None:
         raise ValueError(
             f"stop 'end' cannot be used with objective {objective.objective!r}: {kind.no_end}. Use stop 'policy'"
         )
-
-
-def _finetuned(
-    model: ModelConfig, shape: tuple[int, ...], backbone: str, strides: Sequence[int], finetune: Trainable
-) -> tuple[nn.Module, tuple[int, ...]]:
-    check(len(shape) == 3, "finetune", "'none' for inputs that are not images", finetune)
-    encoder = FinetunedBackbone.pretrained(backbone, width=model.units[-1], strides=strides, trainable=finetune)
-    with torch.no_grad():
-        memory = encoder(torch.zeros(1, *shape, dtype=torch.uint8))
-    return encoder, tuple(memory.shape[1:])
-
-
-def _encoder(
-    model: ModelConfig,
-    shape: tuple[int, ...],
-    backbone: str | None,
-    fingerprint: str | None,
-    strides: Sequence[int],
-) -> tuple[nn.Module, tuple[int, ...]]:
-    """Return the encoder, and the shape of its memory."""
-    check_one_of("encoder", model.encoder, (None, *get_args(EncoderName)))
-    check_one_of("norm", model.norm, get_args(Norm))
-    if backbone is not None:
-        check(model.encoder is None, "encoder", "left out with a backbone, which takes its place", model.encoder)
-        width = model.units[-1] if model.units else None
-        channels = shape[0] if is_onnx(backbone) else None  # others are known without their weights
-        encoder = PretrainedEncoder(
-            backbone, width=width, fingerprint=fingerprint, strides=tuple(strides), channels=channels
-        )
-        fits = len(shape) == 3 and shape[0] == encoder.channels
-        check(fits, "shape", f"({encoder.channels}, h, w), the shape of the features of {backbone}", shape)
-        return encoder, (width or shape[0], *shape[1:])
-    if model.encoder == "mlp":
-        check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", model.encoder)
-        return MLPEncoder(shape[0], model.units), (model.units[-1] if model.units else shape[0],)
-    check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", model.encoder)
-    tower = ConvEncoder(shape[0], model.channels or CHANNELS, norm=None if model.norm == "none" else "batch")
-    memory = tower.memory_shape(shape[1], shape[2])
-    one = f"'none', or channels fewer: images of {shape[1]}x{shape[2]} pixels result in a feature map of one position"
-    check(model.norm == "none" or memory[1] * memory[2] > 1, "norm", one, model.norm)
-    return tower, memory
-
-
-def _policy(model: ModelConfig, num_classes: int, memory: tuple[int, ...]) -> nn.Module:
-    check_one_of("policy", model.policy, get_args(PolicyName))
-    spatial, kind = len(memory) == 3, model.policy
-    pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
-    if kind == "conv-lstm":
-        check(spatial, "policy", "'lstm', 'feed-forward' or 'transformer' for vectors", kind)
-        channels, height, width = memory
-        norm: Literal["layer"] | None = None if model.policy_norm == "none" else "layer"
-        shape = (channels, height, width)
-        return ConvLSTMPolicy(num_classes, shape, hidden=model.hidden, layers=model.layers, norm=norm, **pooled)
-    if kind == "lstm":
-        check(not spatial, "policy", "'conv-lstm', 'feed-forward' or 'transformer' for images", kind)
-        return LSTMPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers, **pooled)
-    if kind == "feed-forward":
-        return FeedForwardPolicy(num_classes, memory[0], hidden=model.hidden, layers=model.layers, **pooled)
-    places = memory[1] * memory[2] if spatial else 1
-    return TransformerPolicy(
-        num_classes, memory[0], places=places, width=model.hidden, layers=model.layers, dropout=model.dropout
-    )
-
-
-def _head(
-    model: ModelConfig,
-    objective: ObjectiveConfig,
-    num_classes: int,
-    memory: tuple[int, ...],
-    sizes: tuple[int, int],
-) -> nn.Module:
-    name, features, spatial = objective.objective, memory[0], len(memory) == 3
-    max_size = sizes[1]
-    pooled: dict[str, Any] = {"pool": model.pool, "dropout": model.dropout}
-    if name == "ridge":
-        return RidgeCounts(num_classes, features, pool=model.pool)
-    if name == "one-step":
-        return OneStep(num_classes, features, **pooled)
-    # Twice the channels and one layer more make up for the four gates of a ConvLSTM.
-    width, layers = 2 * model.hidden, model.layers + 1
-    if name == "hungarian":
-        places = memory[1] * memory[2] if spatial else 1
-        return Slots(
-            num_classes, features, slots=max_size, places=places, width=width, layers=layers, dropout=model.dropout
-        )
-    if name == "power":
-        least, most = sizes
-        return PowerMultiset(num_classes, features, max_size=most, min_size=least, hidden=2 * width, **pooled)
-    head = objective.count_head
-    kind: Any = COUNT_HEADS[head]
-    if kind is CellCounts:
-        others = "'table', 'poisson' or 'regression'"
-        check(spatial, "count_head", f"{others} for vectors", head)
-        number = memory[1] * memory[2]
-        few = f"{others} for multisets of up to {max_size} labels: a map of {number} cells cannot count as many"
-        check(number >= max_size, "count_head", few, head)
-        return CellCounts(
-            num_classes,
-            features,
-            hidden=width,
-            layers=layers,
-            norm=None if model.norm == "none" else "batch",
-            dropout=model.dropout,
-            sizes=sizes,
-            size_potential=model.size_potential,
-            joint_states=model.joint_states,
-        )
-    if kind is CountTable:
-        pooled |= {"most": max_size}
-    if kind in (CountTable, CountMixture):
-        pooled |= {"sizes": sizes, "size_potential": model.size_potential}
-    made: nn.Module = kind(num_classes, features, **pooled)
-    return made

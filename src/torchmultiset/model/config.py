@@ -46,13 +46,17 @@ class ModelConfig:
     """The network."""
 
     encoder: EncoderName | None = None
-    """Encoder of the inputs. auto: the paper's convolutional tower for images, linear layers for vectors."""
+    """Encoder of the inputs. auto: the paper's convolutional tower for images, linear layers for vectors,
+    a convolution over bytes for text, linear layers at each position for sets."""
     channels: tuple[int, ...] | None = None
     """Output channels of each convolution of the tower. auto: 10 10 32, the paper's, or a finer map for many labels."""
     norm: Norm = "batch"
     """Normalisation in the tower; the paper has none."""
     units: tuple[int, ...] = (128, 128)
-    """Widths of the linear layers for vectors; the last is also that of the projection of a backbone's features."""
+    """Widths of the linear layers for vectors; the last is also that of the projection of a backbone's features. For
+    text, sets and sequences: as many convolutions or linear layers, all of the last width."""
+    attention: int = 0
+    """Number of self-attention layers of the encoder of text, sets and sequences."""
     policy: PolicyName | None = None
     """Policy that emits the labels. auto: a ConvLSTM for images, an LSTM for vectors."""
     hidden: int = 32
@@ -62,9 +66,10 @@ class ModelConfig:
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = "layer"
     """Normalisation of a ConvLSTM's pooled features, before classifier, stop and value head; the paper has none."""
-    pool: PoolKind = "mean"
-    """How the positions of a map are pooled by heads and policies that read one vector: their mean (the paper's), their
-    maximum, both, or a learned weighted mean."""
+    pool: PoolKind | None = None
+    """How the positions of a map or of tokens are pooled by heads and policies that read one vector: their mean (the
+    paper's), their maximum, both, a learned weighted mean, or their sum. auto: the sum for text, sets and sequences,
+    else the mean."""
     dropout: float = 0.0
     """Probability with which features are dropped in training, before the classifier."""
     size_potential: bool = False

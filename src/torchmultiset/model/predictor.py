@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor, nn
 
 from torchmultiset import __version__
+from torchmultiset._arguments import declared
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
@@ -34,7 +36,6 @@ from torchmultiset.model.serialization import (
     write_saved,
 )
 from torchmultiset.model.shipped import locate
-from torchmultiset.multiset import to_labels
 from torchmultiset.rollout import Choose
 
 __all__ = ["BEAM", "Decoding", "Predictor", "Stop", "read_description"]
@@ -45,8 +46,7 @@ Stop: TypeAlias = Literal["fixed", "policy", "end"]
 """Stopping mechanism: a fixed size, a stop head, or an END class."""
 
 BEAM = 8
-"""Default beam width of a search. It covers all orders of up to three labels; a wider beam is slow on a CPU for
-multisets of ten labels."""
+"""Default beam width of a search. It covers all orders of up to three labels; wider is slow on a CPU for ten labels."""
 
 _PAIRS = "train a policy with an objective such as 'multi', and a head with its own, such as 'counts' for a count head"
 
@@ -178,11 +178,7 @@ class Predictor(nn.Module):
         raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
     def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:  # noqa: ARG002
-        """Compute the scores of the head for training; see `OneShotPredictor.forward`.
-
-        Raises:
-            ValueError: The model has a policy.
-        """
+        """Compute the scores of the head for training; see `OneShotPredictor.forward`."""
         raise ValueError(f"{self.kind} is a policy, not a one-shot head: {_PAIRS}")
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
@@ -249,6 +245,10 @@ class Predictor(nn.Module):
         """
         raise NotImplementedError
 
+    def places(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c h w"] | None:  # noqa: ARG002
+        """Return the probability that each place of the input counts as each class; None without such places."""
+        return None
+
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
         """Return the outputs of an exported graph by name: at least ``counts`` and ``probabilities``."""
         raise NotImplementedError
@@ -264,17 +264,35 @@ class Predictor(nn.Module):
         """
         raise ValueError(f"{self.kind} is a policy, which has no distribution in closed form: use `search`")
 
+    @overload
+    def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]: ...
+    @overload
+    def predict(self, x: Any) -> Any: ...
     @torch.no_grad()
-    def predict(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
-        """Predict counts (B, C) with the method set in `decoding`."""
+    def predict(self, x: Any) -> Any:
+        """Predict multisets with the method set in `decoding`.
+
+        Args:
+            x: A batch of inputs as a tensor, or whatever the model reads: a path, a folder, a Pillow image, a NumPy
+                image (H, W) or (H, W, 3), uint8 or floats from 0 to 1, a DataFrame, or a list of these.
+
+        Returns:
+            Counts (B, C) for a tensor, else class names with counts: an `Answer`, or `Answers` for several inputs.
+        """
+        if not isinstance(x, Tensor):
+            from torchmultiset.model.objects import predict_objects
+
+            return predict_objects(self, x)
         with self.evaluating():
             return self.decode(x).counts
 
     @torch.no_grad()
-    def predict_labels(self, x: Shaped[Tensor, "b ..."]) -> list[list[str]]:
-        """Predict multisets as lists of class names, in the order of the classes."""
-        rows = to_labels(self.predict(x)).tolist()
-        return [[self.classes[label] for label in row if label >= 0] for row in rows]
+    def predict_labels(self, x: Any) -> list[list[str]]:
+        """Predict multisets as lists of class names, one per input, in the order of the classes."""
+        found = self.predict(x)
+        if isinstance(found, Tensor):
+            found = [Counter(dict(zip(self.classes, row, strict=True))) for row in found.tolist()]
+        return [[*one.elements()] for one in (found if isinstance(found, list) else [found])]
 
     @torch.no_grad()
     def explain(self, x: Shaped[Tensor, "b ..."], *, best: int = 0, beam: int = BEAM) -> Prediction:
@@ -290,9 +308,8 @@ class Predictor(nn.Module):
             prediction, ranked = self._decode_and_rank(x, max(best, int(self.decoding == "search")), beam)
         if ranked is None:
             return prediction
-        confidence = ranked.log_probability[:, 0].exp()
-        shown = ranked if best else None
-        return prediction._replace(counts=ranked.counts[:, 0], confidence=confidence, best=shown)
+        counts, confidence = ranked.counts[:, 0], ranked.log_probability[:, 0].exp()
+        return prediction._replace(counts=counts, confidence=confidence, best=ranked if best else None)
 
     def save(self, folder: str | Path, *, record: Mapping[str, Any] | None = None) -> None:
         """Save the predictor in a folder: weights as safetensors, everything else in ``predictor.json``.
@@ -334,10 +351,11 @@ class Predictor(nn.Module):
         policy: nn.Module | None = None,
         head: nn.Module | None = None,
     ) -> Predictor:
-        """Load a predictor written by `save`, without executing code from the folder.
+        """Load a predictor written by `save` or by a training run, without executing code from the folder.
 
         Args:
-            folder: Folder of the predictor, name of a shipped model (see `shipped`), or address ``hf://owner/name``.
+            folder: Folder of the predictor or of the run that trained it, name of a shipped model (see `shipped`), or
+                address ``hf://owner/name``.
             encoder: Encoder with the same architecture, whose weights are replaced. Required if the predictor was saved
                 with a custom encoder.
             policy: Required for a custom policy, in the same way.
@@ -381,20 +399,10 @@ class Predictor(nn.Module):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch to evaluation mode within a ``with`` block."""
-        # Modules that were in evaluation mode before, such as a frozen encoder, stay there.
-        training = [module for module in self.modules() if module.training]
+        training = [module for module in self.modules() if module.training]  # a frozen encoder stays as it is
         self.eval()
         try:
             yield
         finally:
             for module in training:
                 module.training = True
-
-
-def declared(module: nn.Module, name: str) -> int:
-    """Return an integer attribute that every policy or head must have, also a custom one."""
-    try:
-        return operator.index(getattr(module, name))
-    except (AttributeError, TypeError):
-        what = type(module).__name__
-        raise TypeError(f"policy must have an integer attribute `{name}` (see Policy), but {what} has none") from None

@@ -16,6 +16,10 @@ ENCODERS = Registry(
     {
         "conv": "torchmultiset.encoders:ConvEncoder",
         "mlp": "torchmultiset.encoders:MLPEncoder",
+        "text": "torchmultiset.encoders:TextEncoder",
+        "ngrams": "torchmultiset.encoders:NgramEncoder",
+        "set": "torchmultiset.encoders:SetEncoder",
+        "sequence": "torchmultiset.encoders:SequenceEncoder",
         "pretrained": "torchmultiset.encoders:PretrainedEncoder",
         "finetuned": "torchmultiset.encoders:FinetunedBackbone",
     },
@@ -36,6 +40,7 @@ COUNT_HEADS = Registry(
     {
         "cells": "torchmultiset.heads:CellCounts",
         "table": "torchmultiset.heads:CountTable",
+        "gaussian": "torchmultiset.heads:GaussianCounts",
         "poisson": "torchmultiset.heads:PoissonCounts",
         "regression": "torchmultiset.heads:RegressedCounts",
         "mixture": "torchmultiset.heads:CountMixture",

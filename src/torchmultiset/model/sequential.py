@@ -12,13 +12,14 @@ from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from torchmultiset._arguments import declared
 from torchmultiset._checks import check
 from torchmultiset._memory import Memory, batch_size, repeat_memory
 from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
 from torchmultiset.model.outputs import Prediction, SequentialOutput
-from torchmultiset.model.predictor import BEAM, Predictor, declared
+from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.model.registry import POLICIES
 from torchmultiset.model.serialization import describe
 from torchmultiset.multiset import from_labels

@@ -39,11 +39,12 @@ def candidates(task: Task) -> list[Candidate]:
     Args:
         task: Data, prepared with the settings that the user gives.
     """
+    ridge = [] if task.config.data.conformal else [_RIDGE]  # it has no probabilities
     if len(task.shape) == 1:
-        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
+        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if task.config.data.backbone == "none":
         return _for_images()
-    return [*_for_features(task), *_power(task, _POOLED), _RIDGE]
+    return [*_for_features(task), *_power(task, _POOLED), *ridge]
 
 
 def finetuned(task: Task) -> Candidate | None:

@@ -7,7 +7,7 @@ A setting that is None is not set: `pipeline.resolve` chooses its value by the d
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
@@ -23,11 +23,6 @@ class DataConfig:
 
     data: str | None = None
     """Data set: a folder made by `multiset data build`, a manifest (JSONL or CSV), or a folder of images."""
-    mnist_multi: Literal["none", "4", "1-4", "10", "demo"] = "none"
-    """If the data folder is not there yet, build this variant of MNIST Multi in it first."""
-    mnist: str = ""
-    """Where the digits come from: a folder with MNIST's four files, `bundled` or `download`. Empty: as for `multiset
-    data build`."""
     backbone: str | None = None
     """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the
     path of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if installed."""
@@ -41,15 +36,21 @@ class DataConfig:
     """Side in pixels to which images of your own are resized. auto: by the sizes of the images."""
     grey: bool = False
     """Read images of your own without colour: one channel in place of three."""
+    classes: tuple[str, ...] | None = None
+    """Class names of a file of your own, in the order of their indices; any other label is an error. auto: the labels
+    of the file."""
+    fractions: tuple[float, float, float] | None = None
+    """Fractions of train, validation and test if the lines of a file have no split. auto: 0.7 0.15 0.15."""
+    split_seed: int = 0
+    """Random seed of that split."""
+    skip_unreadable: bool = False
+    """Skip images and arrays that cannot be read, with a warning that lists them, instead of stopping."""
+    conformal: bool = False
+    """Set aside a fifth of the training examples to calibrate `multiset predict --coverage`, and use them for nothing
+    else."""
     holdout: str = "validation"
     """Examples that choose the epoch: the validation split; "2/3" for part 2 of 3 of the training and validation data
     (cross-validation); or "none", which trains on both and keeps the last epoch."""
-    fresh: bool = False
-    """For MNIST Multi: new training images in each epoch after the first, made of the same digits."""
-    distort: bool = False
-    """With fresh: the digits of new images are turned, scaled and moved a little, each by itself."""
-    elastic: bool = False
-    """With distort: they are bent, too, as if drawn on rubber."""
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,15 @@ from torch import Tensor
 from torchmultiset._files import write_whole
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import make_backbone
+from torchmultiset.model.conformal import Conformal
+from torchmultiset.model.inputs import InputKind
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.shipped import MODEL
 from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import to_dict
-from torchmultiset.pipeline.inputs import MODEL, InputKind
 from torchmultiset.pipeline.journal import Journal
 from torchmultiset.pipeline.predictions import write_counts
-from torchmultiset.pipeline.prepare import Task, features_of
+from torchmultiset.pipeline.prepare import CALIBRATION, Task, features_of
 from torchmultiset.pipeline.record import portable, write_record
 from torchmultiset.training.checkpoint import BEST, Progress
 from torchmultiset.training.evaluation import Evaluation, evaluate
@@ -83,12 +85,14 @@ def finish(
         "constant": constant.tolist(),
         "data": task.data,
         "config": to_dict(task.config)
-        | {"data": task.data["name"], "mnist": "", "start_from": portable(task.config.model.start_from or "") or None},
+        | {"data": task.data["name"], "start_from": portable(task.config.model.start_from or "") or None},
         "git": journal.record["git"],
         "minutes": journal.record["minutes"],
         "metrics": results,
     }
     best.record = about
+    if CALIBRATION in task.splits:
+        Conformal.calibrate(best, task.splits[CALIBRATION]).store(best)
     best.cpu().save(folder / MODEL)
     _draw(folder, task, fitted, best, evaluations[split], split)
     journal.record |= {"finished": True, **results}
@@ -151,7 +155,8 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     """Learning curve and predictions, where matplotlib is installed and there is something to be seen."""
     if find_spec("matplotlib") is None:
         return
-    from torchmultiset.viz.figures import choose, panels, save_curve, save_predictions
+    from torchmultiset.viz.figures import choose, save_curve, save_predictions
+    from torchmultiset.viz.panels import panels
 
     save_curve(fitted.history, folder / CURVE)
     counts, target = evaluation

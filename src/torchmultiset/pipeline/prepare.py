@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -12,23 +13,23 @@ from typing import Any
 import numpy as np
 
 from torchmultiset._checks import check
-from torchmultiset.data import Examples, mnist_multi, store
-from torchmultiset.data.digits import load_digits
+from torchmultiset.data import Examples
+from torchmultiset.data._download import cache_folder
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.manifest import glance, read_manifest
+from torchmultiset.data.manifest import FRACTIONS, Manifest
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
+from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
-from torchmultiset.pipeline.presets import MNIST_MULTI
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import Choice, column_choices, resolve, resolve_images, split_choice
 
-__all__ = ["Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
+__all__ = ["CALIBRATION", "Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Task:
     """Function from an epoch, starting at 0, to its training examples, if they change."""
 
 
+CALIBRATION = "calibration"
+"""Name of the split that `DataConfig.conformal` sets aside."""
+_COVERAGE = 0.9
+"""Coverage for which there must be enough calibration examples; a higher one is refused later, if necessary."""
 _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
 _FEWEST = 10
@@ -82,6 +87,7 @@ _LEAST = {
     "marginal_orders": 1,
     "stop_weight": 0,
     "seed": 0,
+    "split_seed": 0,
 }
 
 
@@ -106,11 +112,11 @@ def check_config(config: Any) -> None:
 
 
 def prepare(config: RunConfig, *, progress: bool = False) -> Task:
-    """Open the data, or build it first, and resolve the settings.
+    """Open the data and resolve the settings.
 
     Args:
         config: Settings of the run.
-        progress: Show progress bars while data is built or read.
+        progress: Show progress bars while data is read.
 
     Raises:
         FileNotFoundError: There is no data.
@@ -122,8 +128,6 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         raise ValueError(
             "no data is given: pass a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
         )
-    _build_if_missing(config.data, Path(path), progress)
-    _refuse_too_few(path)
     data, pictures, choices = _open(config, path, progress)
     for split, purpose in (("train", "train on"), ("validation", "select the best epoch with")):
         if not len(pictures.get(split, ())):
@@ -134,13 +138,12 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             f" {'it' if len(pictures['train']) == 1 else 'them'}: add training examples with labels"
         )
     _refuse_changes(data, config.optim.augment, pictures["train"])
+    if data.conformal:
+        _refuse_too_few_to_calibrate(pictures["train"], path)
+        pictures["train"], pictures[CALIBRATION] = split_for_conformal(pictures["train"])
     if data.holdout != "validation":
         pictures = held_out(pictures, data.holdout)
-    fresh = None
-    if data.fresh:
-        fresh = fresh_epochs(
-            data.data, seed=config.seed, mnist=data.mnist or None, distorted=data.distort, elastic=data.elastic
-        )
+    fresh = fresh_epochs(path, seed=config.seed)
     splits, fingerprint = pictures, None
     if data.backbone != "none" and data.finetune == "none":
         backbone, size = make_backbone(data.backbone, strides=data.strides, progress=progress), data.image_size
@@ -159,7 +162,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
 def features_of(
     examples: Examples, split: str, data: str | Path, backbone: Backbone, image_size: int, *, progress: bool = False
 ) -> Examples:
-    """Return the same examples with features of a backbone as inputs, computed once and cached beside the data.
+    """Return the same examples with features of a backbone as inputs, computed once.
+
+    They are cached beside the data, or in the user's cache folder if the data is on a read-only disk.
 
     Args:
         examples: Examples of one split.
@@ -226,24 +231,33 @@ def _fold(holdout: str) -> tuple[int, int]:
 def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Path:
     path, strides = Path(data), backbone.strides or (32,)
     fine = "" if tuple(strides) == (32,) else "-" + "-".join(map(str, strides))
-    return path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
+    beside = path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
+        return beside
+    # Data may be on a read-only disk.
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    return cache_folder("features") / f"{beside.name}-{place}"
 
 
-def _refuse_too_few(data: str) -> None:
+def _refuse_too_few(manifest: Manifest) -> None:
     """Raise an error if a table has no splits and too few examples to be split."""
-    try:
-        own = None if is_store(data) else glance(data)
-    except FileNotFoundError:
-        return  # reported when the data is opened
-    if own is None or own.split or own.examples >= _FEWEST:
+    if manifest.has_splits or len(manifest.records) >= _FEWEST:
         return
-    examples = read_manifest(data, fractions=(1, 0, 0), check_inputs=False)["train"]  # problems of its lines come first
-    labelled = int((examples.labels >= 0).any(1).sum())
+    labelled = sum(bool(record.labels) for record in manifest.records)
     raise ValueError(
-        f"{data} has {_examples(len(examples))} ({labelled} with labels), too few to split into training, validation"
-        f" and test data: add examples until there are at least {_FEWEST} (a few hundred make a useful model), or give"
-        " each a 'split'"
+        f"{manifest.path} has {_examples(len(manifest.records))} ({labelled} with labels), too few to split into"
+        f" training, validation and test data: add examples until there are at least {_FEWEST} (a few hundred make a"
+        " useful model), or give each a 'split'"
     )
+
+
+def _refuse_too_few_to_calibrate(train: Examples, path: str) -> None:
+    least = 5 * examples_needed(_COVERAGE)
+    if len(train) < least:
+        raise ValueError(
+            f"{path} has {_examples(len(train), 'training')}, and conformal sets a fifth of them aside: for a coverage"
+            f" of {_COVERAGE:g} at least {least} are needed; add examples, or leave out conformal"
+        )
 
 
 def _examples(number: int, kind: str = "") -> str:
@@ -253,18 +267,13 @@ def _examples(number: int, kind: str = "") -> str:
 def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
     """Raise an error if images should change from epoch to epoch, but the network does not read images."""
     backbone = data.backbone
-    if data.distort and not data.fresh:
-        raise ValueError("distort changes the digits of fresh images: add fresh, or leave it out")
-    if data.elastic and not data.distort:
-        raise ValueError("elastic is a way to distort digits: add distort, or leave it out")
     if data.finetune != "none" and backbone == "none":
         raise ValueError("finetune trains a backbone, but none is set: choose one (--backbone efficientnet-lite0)")
     if data.views and (backbone == "none" or data.finetune != "none"):
         raise ValueError("views are cached features of a frozen backbone: leave out views, or use a backbone as it is")
-    if (data.fresh or (augment != "none" and not data.views)) and backbone != "none" and data.finetune == "none":
-        name = "fresh" if data.fresh else "augment"
+    if augment != "none" and not data.views and backbone != "none" and data.finetune == "none":
         raise ValueError(
-            f"{name} changes images, but the features of {backbone} are computed once: leave out {name}, or use"
+            f"augment changes images, but the features of {backbone} are computed once: leave out augment, or use"
             " backbone none, views, or finetune"
         )
     if augment != "none" and train.inputs[np.array([0])].ndim != 4:
@@ -287,38 +296,41 @@ def as_trained(predictor: Predictor, examples: Examples, split: str, data: str |
     return features_of(examples, split, data, backbone, size, progress=sys.stderr.isatty())
 
 
-def _build_if_missing(data: DataConfig, path: Path, progress: bool) -> None:
-    name = data.mnist_multi
-    if name == "none" or (path / store.MANIFEST).exists():
-        return
-    if path.suffix or path.is_file():
-        raise ValueError(f"mnist_multi builds a data set in a folder, but data is the file {path}")
-    from filelock import FileLock
-
-    pools = load_digits(data.mnist or None, progress=progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f"{path.name}.lock")):  # several processes may build it at once
-        mnist_multi.build(path, MNIST_MULTI[name], pools, workers=os.cpu_count() or 1, progress=progress)
-
-
 def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice]]:
     """Open the data, and choose image size and backbone by its images."""
     data = config.data
     size = ResolvedData.image_size if data.image_size is None else data.image_size
-    pictures = load_data(path, image_size=size, progress=progress)
-    own = None if is_store(path) else glance(path)
-    split = [] if own is None or own.split else [split_choice(pictures)]
-    if own is None or not own.images:
-        resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
+    resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
+    if is_store(path):
+        return resolved, load_data(path, **_reading(data)), []
+    manifest = Manifest.read(
+        path,
+        classes=data.classes,
+        skip_unreadable=data.skip_unreadable,
+        check_inputs=data.skip_unreadable,
+        progress=progress,
+    )
+    _refuse_too_few(manifest)
+    if manifest.records[0].kind == "features" and data.backbone not in (None, "none"):
+        raise ValueError(f"a backbone reads images, but {path} is a table: leave out --backbone {data.backbone}")
+    choices: list[Choice] = []
+    if manifest.images:
+        resolved, choices = resolve_images(data, manifest.images, encoder=config.model.encoder)
+    pictures = manifest.examples(
+        fractions=data.fractions or FRACTIONS, seed=data.split_seed, image_size=resolved.image_size
+    )
+    split = [] if manifest.has_splits else [split_choice(pictures)]
+    if not manifest.images:
         return resolved, pictures, [*split, *column_choices(pictures["train"].columns)]
-    resolved, choices = resolve_images(data, own.images, encoder=config.model.encoder)
-    if resolved.image_size != size:
-        pictures = load_data(path, image_size=resolved.image_size, progress=progress)
     if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
     if resolved.backbone == "none" or resolved.finetune != "none":
         pictures = _in_memory(pictures, resolved)
     return resolved, pictures, [*split, *choices]
+
+
+def _reading(data: DataConfig) -> dict[str, Any]:
+    return {"classes": data.classes, "fractions": data.fractions, "skip_unreadable": data.skip_unreadable}
 
 
 def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:

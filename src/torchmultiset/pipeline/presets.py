@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from torchmultiset._checks import check_one_of
-from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
+from torchmultiset.data import store
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build
 
-__all__ = ["MNIST_MULTI", "PRESETS", "RECIPES", "Preset", "PresetName", "RecipeName", "values_of"]
+__all__ = ["PRESETS", "RECIPES", "Preset", "PresetName", "RecipeName", "build_missing", "values_of"]
 
 PresetName: TypeAlias = Literal[
     "demo", "mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10", "coco-easy", "coco-medium"
 ]
 RecipeName: TypeAlias = Literal["fast", "paper"]
-
-MNIST_MULTI: Mapping[str, MnistMulti] = {
-    **VARIANTS,
-    "demo": MnistMulti(
-        sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4, train=60_000, validation=2_000, test=5_000
-    ),
-}
-"""Data sets that `DataConfig.mnist_multi` builds: the paper's three, and a smaller one."""
 
 RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
     "fast": {"norm": "batch", "policy_norm": "layer", "schedule": "one-cycle", "lr": 3e-3, "clip": 1.0},
@@ -33,9 +29,6 @@ RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
         "schedule": "constant",
         "lr": 1e-3,
         "clip": 0.0,
-        "fresh": False,
-        "distort": False,
-        "elastic": False,
         "augment": "none",
         "layers": 2,
         "hidden": 32,
@@ -57,6 +50,8 @@ class Preset:
     """Settings of the task, by the names of the config's fields."""
     recipes: Mapping[RecipeName, Mapping[str, Any]] = field(default_factory=dict)
     """Additional settings of each recipe for this task."""
+    digits: MnistMulti | None = None
+    """Images of digits that are built if the data folder does not exist."""
 
 
 # Settings that would otherwise be chosen by the data.
@@ -66,8 +61,9 @@ _DIGITS: Mapping[str, Any] = {"objective": "multi", "batch_size": 64, "backbone"
 def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
     return Preset(
         about,
-        {"data": f"data/mnist-multi-{name}", "mnist_multi": name, **_DIGITS},
+        {"data": f"data/mnist-multi-{name}", **_DIGITS},
         {"fast": {"epochs": 12, "layers": 2}, "paper": {"epochs": paper_epochs}},
+        VARIANTS[name],
     )
 
 
@@ -87,8 +83,9 @@ _COCO: Mapping[RecipeName, Mapping[str, Any]] = {
 PRESETS: Mapping[PresetName, Preset] = {
     "demo": Preset(
         "1 to 4 digits on a small canvas; trains in minutes",
-        {"data": "data/demo", "mnist_multi": "demo", **_DIGITS},
+        {"data": "data/demo", **_DIGITS},
         {"fast": {"epochs": 4, "lr": 8e-3, "layers": 1}},
+        MnistMulti(sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4, train=60_000, validation=2_000, test=5_000),
     ),
     "mnist-multi-4": _mnist_multi("4", "4 digits of 20 to 50 pixels among clutter"),
     "mnist-multi-1-4": _mnist_multi("1-4", "1 to 4 digits of 20 to 50 pixels among clutter"),
@@ -120,3 +117,27 @@ def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
     check_one_of("preset", preset, get_args(PresetName))
     chosen = PRESETS[preset]
     return {**chosen.values, **RECIPES[recipe], **chosen.recipes.get(recipe, {})}
+
+
+def build_missing(preset: PresetName | None, data: str | Path, *, progress: bool = False) -> None:
+    """Build the images of a preset's digits, unless they exist; several processes may call this at once.
+
+    Args:
+        preset: Name of a task, or None.
+        data: Folder of the data set.
+        progress: Show a progress bar.
+
+    Raises:
+        ValueError: `data` is a file.
+    """
+    path, digits = Path(data), None if preset is None else PRESETS[preset].digits
+    if digits is None or (path / store.MANIFEST).exists():
+        return
+    if path.suffix or path.is_file():
+        raise ValueError(f"the preset {preset} builds a data set in a folder, but data is the file {path}")
+    from filelock import FileLock
+
+    pools = load_digits(progress=progress)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f"{path.name}.lock")):
+        build(path, digits, pools, workers=os.cpu_count() or 1, progress=progress)

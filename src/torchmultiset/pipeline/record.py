@@ -43,12 +43,13 @@ __all__ = [
 CONFIG, RECORD = "config.toml", "run.json"
 _PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "safetensors", "pillow")
 # Paths do not identify a run: the data has a checksum.
-_PLACES = ("data", "mnist", "start_from")
+_PLACES = ("data", "start_from")
 FORMER = {"policy_norm": "none", "precision": "32-true"}
 """Values of settings that did not exist yet when older runs were made; their configs lack them."""
 _UNSET = {"epochs": 0, "batch_size": 0, "image_size": 0, "max_size": 0, "start_from": "", "data": ""}
-# Removed settings with their former defaults: configs of older runs contain them.
-_RETIRED = {"coaching": 0.0}
+# Removed settings with their former defaults, None for any: configs of older runs contain them.
+_RETIRED = {"coaching": 0.0, "fresh": False, "distort": False, "elastic": False, "mnist": None, "mnist_multi": None}
+_INSTEAD = dict.fromkeys(("fresh", "distort", "elastic"), ": `multiset data build mnist-multi` has --fresh instead")
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -70,10 +71,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not TOML: {error}. Correct it, or copy the config.toml of a run") from None
     for name, default in _RETIRED.items():
-        if values.get(name, default) != default:
+        if default is not None and values.get(name, default) != default:
             raise ValueError(
-                f"{path} has {name} = {values[name]}, but this setting was removed: only its former default, {default},"
-                " is accepted"
+                f"{path} has {name} = {str(values[name]).lower()}, but this setting was removed"
+                f"{_INSTEAD.get(name, f': only its former default, {default}, is accepted')}"
             )
     return translated(values)
 
@@ -147,7 +148,7 @@ def data_record(path: str | Path) -> dict[str, str]:
     """
     path = Path(path)
     if is_store(path):
-        manifest = json.dumps(store.read_manifest(path), sort_keys=True).encode()
+        manifest = json.dumps(store.read_header(path), sort_keys=True).encode()
         return {"name": path.name, "sha256": hashlib.sha256(manifest).hexdigest()}
     if path.is_dir():
         path = next(file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file())

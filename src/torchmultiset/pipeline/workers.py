@@ -98,7 +98,7 @@ def config_of(values: Mapping[str, Any]) -> RunConfig:
         elif part.name in left:
             parts[part.name] = left.pop(part.name)
     if left:
-        raise ValueError(f"there is no setting {', '.join(left)}: see `multiset train --help`")
+        raise ValueError(f"there is no setting {', '.join(left)}: see `multiset train --help-all`")
     return RunConfig(**parts)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,7 +12,7 @@ from torch.nn.functional import conv2d, dropout2d, embedding
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float, check_one_of
-from torchmultiset._memory import places
+from torchmultiset._memory import MemorySpec, places
 from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
@@ -51,7 +52,7 @@ class ConvLSTMPolicy(nn.Module):
         classifier_sees_previous: Concatenate the embedding of the previous label to the pooled features.
         norm: ``"layer"`` applies layer normalisation to the pooled features; None, as in the paper, does not. Without
             it training starts slowly, since means over h x w values in (-1, 1) are tiny.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         dropout: Probability with which channels of the memory are dropped in training, once per rollout.
 
     Example:
@@ -100,6 +101,16 @@ class ConvLSTMPolicy(nn.Module):
         )
         self.norm = nn.LayerNorm(self.pool.width) if norm else nn.Identity()
         self.classifier = nn.Linear(self.features, num_classes)
+
+    @classmethod
+    def for_memory(cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int) -> ConvLSTMPolicy:
+        """Create a policy for a memory from `hidden`, `layers`, `pool`, `dropout` and `policy_norm`."""
+        others = "'lstm', 'feed-forward' or 'transformer' for vectors and tokens"
+        check(memory.grid is not None, "policy", others, "conv-lstm")
+        assert memory.grid is not None
+        chosen = {name: settings[name] for name in ("hidden", "layers", "pool", "dropout")}
+        norm: Literal["layer"] | None = None if settings["policy_norm"] == "none" else "layer"
+        return cls(num_classes, (memory.features, *memory.grid), norm=norm, **chosen)
 
     def start(self, memory: Float[Tensor, "b d h w"]) -> ConvLSTMState:
         """Compute the convolutions that are the same at every step."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory, Tokens, drop_channels, places
+from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, places
 from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.rollout import Step
 
@@ -40,7 +41,7 @@ class FeedForwardPolicy(nn.Module):
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         hidden: Units of each layer.
         layers: Number of hidden layers.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         dropout: Probability with which channels of the memory are dropped in training, once per rollout.
 
     Example:
@@ -77,6 +78,12 @@ class FeedForwardPolicy(nn.Module):
             *[part for a, b in pairwise([hidden] * layers) for part in (nn.ReLU(), nn.Linear(a, b))], nn.ReLU()
         )
         self.classifier = nn.Linear(self.features, num_classes)
+
+    @classmethod
+    def for_memory(cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int) -> FeedForwardPolicy:
+        """Create a policy for a memory from the settings of a model (`hidden`, `layers`, `pool`, `dropout`)."""
+        chosen = {name: settings[name] for name in ("hidden", "layers", "pool", "dropout")}
+        return cls(num_classes, memory.features, **chosen)
 
     def start(self, memory: Memory) -> CountState:
         """Compute the contribution of the memory, which is the same at every step."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory
+from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.policies._lstm import lstm_cell
 from torchmultiset.rollout import Step
@@ -37,7 +38,7 @@ class LSTMPolicy(nn.Module):
         hidden: Units of each layer, q.
         layers: Number of layers.
         embedding: Dimension of the label embeddings.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both) or ``"attention"``.
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         dropout: Probability with which pooled features are dropped in training, once per rollout.
 
     Example:
@@ -73,6 +74,13 @@ class LSTMPolicy(nn.Module):
         inputs = [embedding] + [hidden] * (layers - 1)
         self.layers = nn.ModuleList(nn.Linear(size + hidden, 4 * hidden, bias=i > 0) for i, size in enumerate(inputs))
         self.classifier = nn.Linear(hidden, num_classes)
+
+    @classmethod
+    def for_memory(cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int) -> LSTMPolicy:
+        """Create a policy for a memory from the settings of a model (`hidden`, `layers`, `pool`, `dropout`)."""
+        check(memory.grid is None, "policy", "'conv-lstm', 'feed-forward' or 'transformer' for images", "lstm")
+        chosen = {name: settings[name] for name in ("hidden", "layers", "pool", "dropout")}
+        return cls(num_classes, memory.features, **chosen)
 
     def start(self, memory: Memory) -> LSTMState:
         """Compute the contribution of the memory, which is the same at every step."""

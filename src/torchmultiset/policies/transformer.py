@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -9,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory, drop_channels, places
+from torchmultiset._memory import Memory, MemorySpec, drop_channels, places
 from torchmultiset.policies.feed_forward import CountState, count, select
 from torchmultiset.rollout import Step
 
@@ -99,6 +102,12 @@ class TransformerPolicy(nn.Module):
         self.layers = nn.ModuleList(_Layer(width, heads) for _ in range(layers))
         self.last = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, num_classes)
+
+    @classmethod
+    def for_memory(cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int) -> TransformerPolicy:
+        """Create a policy for a memory from the settings of a model (`hidden`, `layers`, `dropout`)."""
+        chosen = {name: settings[name] for name in ("layers", "dropout")}
+        return cls(num_classes, memory.features, places=memory.positions, width=settings["hidden"], **chosen)
 
     def start(self, memory: Memory) -> CountState:
         """Compute the keys and values of each layer, which are the same at every step."""

@@ -30,6 +30,8 @@ class Objective(ABC):
 
     one_shot: ClassVar[bool] = False
     """Whether it trains a one-shot head; otherwise, a policy."""
+    head: ClassVar[str] = ""
+    """Name of that head in the registry."""
     baseline: ClassVar[bool] = False
     """Whether the policy needs a value head."""
     closed_form: ClassVar[bool] = False
@@ -50,6 +52,11 @@ class Objective(ABC):
         """
         known = {**values, "seed": seed, "height": height}
         return cls(**{field.name: known[field.name] for field in fields(cls) if field.name in known})  # type: ignore[arg-type]
+
+    @classmethod
+    def head_name(cls, values: Mapping[str, Any]) -> str:  # noqa: ARG003  (one has a choice)
+        """Return the name of the one-shot head that the objective trains, given its settings."""
+        return cls.head
 
     def check_size(self, max_size: int) -> None:  # noqa: B027  (most have no limit)
         """Raise a ValueError if multisets of up to `max_size` labels are too large for the objective."""

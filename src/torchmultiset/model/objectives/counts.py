@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from torchmultiset._checks import given
+from torchmultiset._checks import check_one_of, given
 from torchmultiset.data import Batch
 from torchmultiset.distributions import joint_states
 from torchmultiset.heads import CellCounts, CountMixture, CountTable, PoissonCounts, RegressedCounts
@@ -69,6 +69,13 @@ class CountsObjective(Objective):
 
     count_head: CountHead | None = None
     """Head that models the counts. auto: cells for feature maps, table for vectors."""
+
+    @classmethod
+    def head_name(cls, values: Mapping[str, Any]) -> str:
+        """Return the count head of the settings."""
+        name = values["count_head"]
+        check_one_of("count_head", name, COUNT_HEADS)
+        return str(name)
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """Compute the negative log-likelihood of the target's counts."""

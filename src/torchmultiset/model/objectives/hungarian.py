@@ -21,6 +21,7 @@ class HungarianObjective(Objective):
     """Cross-entropy of slots, each matched to a label or to "nothing", as in DETR."""
 
     one_shot = True
+    head = "slots"
 
     nothing_weight: float = 0.1
     """Weight of the slots matched to "nothing"."""

@@ -21,6 +21,7 @@ class OneStepObjective(Objective):
     """L_1-step: distribution matching in one step, with a regression of the size (section 3.2)."""
 
     one_shot = True
+    head = "one-step"
 
     size_weight: float = 1.0
     """Weight of the regression of the size."""

@@ -20,6 +20,7 @@ class PowerObjective(Objective):
     """Cross-entropy over all possible multisets, each of them a class (section 3.2)."""
 
     one_shot = True
+    head = "power"
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """Compute the cross-entropy of the target's class."""

@@ -20,6 +20,7 @@ class RidgeObjective(Objective):
     """Squared error of linear regression of counts on pooled inputs; `training.solve` finds its minimum."""
 
     one_shot = True
+    head = "ridge"
     closed_form = True
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002

@@ -10,8 +10,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from torchmultiset.model.hub import PREFIX, pull
+from torchmultiset.model.serialization import DESCRIPTION
 
-__all__ = ["NAMES", "locate"]
+__all__ = ["MODEL", "NAMES", "locate"]
+
+MODEL = "model"
+"""Name of the folder in a run folder that holds the tested model."""
 
 _HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.parent.name for path in _HERE.glob("*/predictor.json")))
@@ -22,10 +26,10 @@ def locate(model: str | Path) -> Path:
     """Return the folder of a model.
 
     Args:
-        model: Path of a folder, name of an included model, or address on the hub.
+        model: Path of a folder, which may be that of a training run, name of an included model, or address on the hub.
 
     Raises:
-        FileNotFoundError: There is no such model.
+        FileNotFoundError: There is no such model, or its run is not finished.
 
     Example:
         >>> locate("mnist-multi-4").name
@@ -34,9 +38,21 @@ def locate(model: str | Path) -> Path:
     if str(model).startswith(PREFIX):
         return pull(str(model))
     if Path(model).exists():
-        return Path(model)
+        return _inside_run(Path(model))
     if str(model) in NAMES:
         return _HERE / str(model)
     near = get_close_matches(str(model), NAMES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"included models are {', '.join(NAMES)}"
     raise FileNotFoundError(f"there is no model {model}: neither a folder nor an included model; {hint}")
+
+
+def _inside_run(folder: Path) -> Path:
+    """Return the folder of the model in a run folder; any other folder as it is."""
+    if (folder / DESCRIPTION).exists():
+        return folder
+    inside = folder / MODEL
+    if not (inside / DESCRIPTION).exists() and (folder / "run.json").exists():
+        raise FileNotFoundError(
+            f"the run in {folder} has no model yet, because it is not finished: resume it (--resume)"
+        )
+    return inside if (inside / DESCRIPTION).exists() else folder

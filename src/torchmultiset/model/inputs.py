@@ -16,31 +16,31 @@ from torch import Tensor
 
 from torchmultiset.data import Examples, store
 from torchmultiset.data._npy import open_array
+from torchmultiset.data._records import Record
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles
 from torchmultiset.data.load import is_store
-from torchmultiset.data.manifest import FRACTIONS, Column, glance, read_manifest
+from torchmultiset.data.manifest import FRACTIONS, Column, Manifest
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import BEAM, Predictor
-from torchmultiset.model.serialization import DESCRIPTION
-from torchmultiset.model.shipped import locate
 
 __all__ = [
-    "MODEL",
     "Explained",
     "InputKind",
     "Source",
     "explain",
+    "fitted",
     "input_kind",
-    "model_folder",
+    "is_one_file",
     "open_examples",
     "open_inputs",
     "open_model",
+    "reads",
+    "trained_columns",
 ]
 
-MODEL = "model"
-"""Name of the folder in a run folder that holds the tested model."""
 _IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_NAMED = 8  # names listed in a message
 
 
 @dataclass(frozen=True)
@@ -82,20 +82,7 @@ class Explained(NamedTuple):
 
 def open_model(path: str | Path) -> Predictor:
     """Load a model from its folder, from the folder of its run, by the name of an included model, or from the hub."""
-    return Predictor.load(model_folder(path))
-
-
-def model_folder(path: str | Path) -> Path:
-    """Return the folder of a model, given as for `open_model`.
-
-    Raises:
-        FileNotFoundError: There is no such model, or its run is not finished.
-    """
-    path = locate(path)
-    inside = path / MODEL
-    if not (path / DESCRIPTION).exists() and not (inside / DESCRIPTION).exists() and (path / "run.json").exists():
-        raise FileNotFoundError(f"the run in {path} has no model yet, because it is not finished: resume it (--resume)")
-    return inside if (inside / DESCRIPTION).exists() else path
+    return Predictor.load(path)
 
 
 def input_kind(predictor: Predictor) -> InputKind:
@@ -114,16 +101,31 @@ def input_kind(predictor: Predictor) -> InputKind:
         ) from None
 
 
+def reads(predictor: Predictor) -> str:
+    """Return in words what kind of input a model reads, for messages."""
+    kind, columns = input_kind(predictor), trained_columns(predictor)
+    if kind.of_images:
+        return "images"
+    if columns:
+        names = [column.name for column in columns]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"tables with the columns {', '.join(names[:_NAMED])}{more}"
+    if len(kind.shape) == 1:
+        return f"vectors of {kind.shape[0]} numbers"
+    return f"arrays of shape {_shape(kind.shape)}"
+
+
 def open_examples(
-    predictor: Predictor, path: str | Path, *, fractions: Sequence[int | float] = FRACTIONS, labelled: bool = True
+    predictor: Predictor, path: str | Path, *, whole: bool = False, labelled: bool = True, skip_unreadable: bool = False
 ) -> dict[str, Examples]:
     """Open a data set in the same way as the model's training data, with the model's classes.
 
     Args:
         predictor: Model that reads the data.
         path: Folder of a built data set, .jsonl or .csv file, or folder of images with a labels file.
-        fractions: Fractions of the splits, if the file has no splits.
+        whole: Return all examples of a file without splits as ``"train"``; otherwise it is split as for training.
         labelled: Whether each line of a file must have labels.
+        skip_unreadable: Skip images and arrays that cannot be read, with a warning that lists them.
 
     Raises:
         ValueError: The data has classes that the model does not know, or inputs that it cannot read.
@@ -132,25 +134,32 @@ def open_examples(
     if is_store(path):
         splits = {name: _with_classes(examples, predictor, path) for name, examples in store.load(path).items()}
     else:
-        side, columns = kind.shape[-1], _columns(predictor)
-        splits = read_manifest(
+        columns, trained = trained_columns(predictor), predictor.record.get("config", {})
+        manifest = Manifest.read(
             path,
             classes=predictor.classes,
-            image_size=side,
-            exif=kind.exif,
-            fractions=fractions,
-            check_inputs=False,
             labelled=labelled,
+            skip_unreadable=skip_unreadable,
+            check_inputs=skip_unreadable,
+            accept=lambda records: _check_table(predictor, records, path),
+        )
+        splits = manifest.examples(
+            fractions=(1, 0, 0) if whole else trained.get("fractions") or FRACTIONS,
+            seed=trained.get("split_seed", 0),
+            image_size=kind.shape[-1],
+            exif=kind.exif,
             columns=columns,
         )
         if not columns and any(column.categories or column.empty for column in splits["train"].columns):
             raise ValueError(f"this model was trained on numbers only, but {path} has text or empty cells")
     return {
-        name: replace(examples, inputs=_fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
+        name: replace(examples, inputs=fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
     }
 
 
-def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all") -> list[Source]:
+def open_inputs(
+    predictor: Predictor, paths: Sequence[str], *, split: str = "all", skip_unreadable: bool = False
+) -> list[Source]:
     """Open inputs of all supported kinds for a model.
 
     Args:
@@ -158,6 +167,7 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
         paths: Image files, folders of images, patterns such as ``"photos/*.jpg"``, .npy files (one input, or several
             stacked along the first axis), and data sets.
         split: Split of data sets: ``"train"``, ``"validation"``, ``"test"`` or ``"all"``.
+        skip_unreadable: Skip images and arrays of a data set that cannot be read, with a warning that lists them.
 
     Raises:
         FileNotFoundError: A path does not exist, or a folder has no images.
@@ -168,7 +178,7 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
     images: list[Path] = []
     for path in _matching(paths):
         if _is_data_set(path):
-            sources += _from_data_set(predictor, path, split)
+            sources += _from_data_set(predictor, path, split, skip_unreadable)
         elif path.suffix.lower() == ".npy":
             sources.append(_from_array(path, kind))
         elif path.is_dir():
@@ -180,11 +190,10 @@ def open_inputs(predictor: Predictor, paths: Sequence[str], *, split: str = "all
             images.append(path)
     if images:
         if not kind.of_images:
-            raise ValueError(
-                f"this model reads inputs of shape {_shape(kind.shape)}, not images: give .npy files or a data set"
-            )
+            what = "an image" if images[0].suffix.lower() in _IMAGES else "not a .csv, .jsonl or .npy file"
+            raise ValueError(f"this model reads {reads(predictor)}, but {images[0]} is {what}")
         files = ImageFiles(images, kind.shape[-1], exif=kind.exif)
-        sources.append(Source([str(image) for image in images], _fitted(files, kind, "the images"), None))
+        sources.append(Source([str(image) for image in images], fitted(files, kind, "the images"), None))
     return sources
 
 
@@ -231,16 +240,31 @@ def _matching(paths: Sequence[str]) -> Iterator[Path]:
         yield from map(Path, found)
 
 
+def is_one_file(path: Path) -> bool:
+    """Return whether a path is a file with inputs, and neither a data set nor a folder."""
+    return path.is_file() and not _is_data_set(path)
+
+
+def _check_table(predictor: Predictor, records: Sequence[Record], path: Path) -> None:
+    """Raise an error in one sentence if a file lists inputs of another kind, or labels that the model does not know."""
+    of_images, kind = input_kind(predictor).of_images, records[0].kind if records else ""
+    if of_images and kind == "features":
+        fix = "give image files, a folder of images, or a table with a column 'image'"
+        raise ValueError(f"this model reads images, but {path} is a table: {fix}")
+    if not of_images and kind == "image":
+        raise ValueError(f"this model reads {reads(predictor)}, but {path} lists images")
+    labels = {label for record in records for label in record.labels}
+    _refuse_unknown(sorted(labels - set(predictor.classes)), path)
+
+
 def _is_data_set(path: Path) -> bool:
     named = path.is_dir() and any((path / name).is_file() for name in ("labels.jsonl", "labels.csv"))
     return named or is_store(path) or path.suffix.lower() in (".jsonl", ".csv")
 
 
-def _from_data_set(predictor: Predictor, path: Path, split: str) -> list[Source]:
-    # A data set without splits is used as a whole, unless one split is requested: then it is split as for training.
-    fractions = (1, 0, 0) if split == "all" else FRACTIONS
-    splits = open_examples(predictor, path, fractions=fractions, labelled=False)
-    known = is_store(path) or glance(path).labelled
+def _from_data_set(predictor: Predictor, path: Path, split: str, skip_unreadable: bool) -> list[Source]:
+    splits = open_examples(predictor, path, whole=split == "all", labelled=False, skip_unreadable=skip_unreadable)
+    known = is_store(path) or any((examples.labels >= 0).any() for examples in splits.values())
     chosen = {name: examples for name, examples in splits.items() if split in ("all", name) and len(examples)}
     if not chosen:
         filled = [name for name, examples in splits.items() if len(examples)]
@@ -269,11 +293,17 @@ def _from_array(path: Path, kind: InputKind) -> Source:
         if kind.shape[0] == 1 and array.shape[1:] == kind.shape[1:]:
             array = array[:, None]
         names = [f"{path} {i}" for i in range(len(array))]
-    return Source(names, _fitted(array, kind, str(path)), None)
+    return Source(names, fitted(array, kind, str(path)), None)
 
 
-def _fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
-    """Return the inputs in a form that the model can read, or raise an error."""
+def fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
+    """Return the inputs in a form that the model can read, or raise an error.
+
+    Args:
+        inputs: The inputs.
+        kind: The kind of input that the model reads.
+        what: Name of the inputs for the error message.
+    """
     if not len(inputs):
         return inputs
     first = inputs[np.array([0])]
@@ -308,7 +338,7 @@ class _Floats:
         return self.inputs[indices].astype(np.float32)
 
 
-def _columns(predictor: Predictor) -> list[Column]:
+def trained_columns(predictor: Predictor) -> list[Column]:
     """Return the columns of the table that a model was trained on, from its record; none for other training data."""
     columns = predictor.record.get("columns", ())
     return [Column(**{**column, "categories": tuple(column["categories"])}) for column in columns]
@@ -316,13 +346,15 @@ def _columns(predictor: Predictor) -> list[Column]:
 
 def _with_classes(examples: Examples, predictor: Predictor, path: Path) -> Examples:
     """Return the examples with the class indices of the model."""
-    unknown = [name for name in examples.classes if name not in predictor.classes]
-    if unknown:
-        raise ValueError(
-            f"{path} has classes that this model does not know: {', '.join(unknown[:8])}{', ...' * (len(unknown) > 8)}"
-        )
+    _refuse_unknown([name for name in examples.classes if name not in predictor.classes], path)
     numbers = np.array([*map(predictor.classes.index, examples.classes), -1])  # the last entry is for the padding, -1
     return replace(examples, labels=numbers[examples.labels], classes=predictor.classes)
+
+
+def _refuse_unknown(names: Sequence[str], path: Path) -> None:
+    if names:
+        more = ", ..." * (len(names) > _NAMED)
+        raise ValueError(f"{path} has classes that this model does not know: {', '.join(names[:_NAMED])}{more}")
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -1,0 +1,215 @@
+"""Encoders of text as bytes: convolutions with embeddings of byte n-grams, and plain counts of n-grams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from torchmultiset._arguments import recorded
+from torchmultiset._checks import check, check_float
+from torchmultiset._memory import MemorySpec, Tokens
+from torchmultiset.encoders._token_layers import HEADS, Attention, Convolution, Standardised
+from torchmultiset.encoders.tokens import check_token_shape, ordered
+
+__all__ = ["NgramEncoder", "TextEncoder"]
+
+SYMBOLS = 258
+"""Values of channel 0: padding, 256 bytes, and the first position of a text."""
+
+
+@recorded
+class TextEncoder(nn.Module):
+    """Text as UTF-8 bytes: embeddings of bytes and byte n-grams, residual convolutions, then self-attention.
+
+    Inputs are (B, N, 1 + D): channel 0 is 257 at the first position of a text, byte + 1 at those after it, and 0 at
+    padding. The first position also holds D columns of a table, if there are any; they are standardised if
+    `fit_inputs` was called. Trained from scratch, without a vocabulary: any language, any symbols, the empty text.
+
+    Args:
+        columns: Number of columns beside the text, D.
+        width: Number of features of the memory; a multiple of 4.
+        layers: Number of convolutions; each reads positions that are twice as far apart as the one before.
+        kernel: Kernel size of the convolutions, odd.
+        attention: Number of self-attention layers.
+        ngrams: Length of the longest byte n-grams that are embedded; 1: bytes only.
+        buckets: Number of embeddings for the n-grams of one length. N-grams share them by their hash.
+
+    Example:
+        >>> from torchmultiset.data.tokens import TokenText
+        >>> import numpy as np
+        >>> x = torch.from_numpy(TokenText(["ethanol", ""])[np.arange(2)])
+        >>> values, mask = TextEncoder(width=16)(x)
+        >>> values.shape, mask.sum(1)
+        (torch.Size([2, 8, 16]), tensor([8, 1]))
+    """
+
+    def __init__(
+        self,
+        columns: int = 0,
+        *,
+        width: int = 128,
+        layers: int = 2,
+        kernel: int = 5,
+        attention: int = 0,
+        ngrams: int = 4,
+        buckets: int = 4096,
+    ) -> None:
+        super().__init__()
+        check(columns >= 0, "columns", "at least 0", columns)
+        check(width % HEADS == 0, "width", f"a multiple of {HEADS}", width)
+        check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
+        check(ngrams >= 1, "ngrams", "at least 1", ngrams)
+        self.columns = columns
+        self.width = width
+        self.buckets = buckets
+        self.symbols = nn.Embedding(SYMBOLS, width)
+        self.ngrams = nn.ModuleList(nn.Embedding(buckets, width) for _ in range(ngrams - 1))
+        for each in self.ngrams:
+            assert isinstance(each, nn.Embedding)
+            nn.init.normal_(each.weight, std=0.1)
+        self.standardised = Standardised(columns)
+        self.from_columns = nn.Linear(columns, width) if columns else None
+        self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i) for i in range(layers))
+        self.attention = nn.ModuleList(Attention(width) for _ in range(attention))
+        self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[TextEncoder, MemorySpec]:
+        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
+
+        Returns:
+            The encoder, and the shape of its memory.
+        """
+        check_token_shape((*shape[:1], shape[-1] + 1), "text")
+        units = settings["units"]
+        check(len(units) >= 1, "encoder", "'ngrams' with an objective in closed form, which trains no layers", "text")
+        made = cls(shape[1] - 1, width=units[-1], layers=len(units), attention=settings["attention"])
+        return made, MemorySpec(made.width, tokens=True)
+
+    def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
+        """Compute tokens (B, N, width) from padded texts (B, N, 1 + D)."""
+        symbols, mask = split_text(x, self.columns)
+        values = self.symbols(symbols)
+        for each, codes in zip(self.ngrams, hashed_ngrams(symbols, len(self.ngrams) + 1)[1:], strict=True):
+            values = values + each(codes % self.buckets)
+        if self.from_columns is not None:
+            beside = self.from_columns(self.standardised(x[:, 0, 1:]))
+            values = torch.cat([values[:, :1] + beside[:, None], values[:, 1:]], 1)
+        return Tokens(ordered(self, values, mask), mask)
+
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+        """Set the mean and standard deviation with which the columns beside the text are standardised.
+
+        Args:
+            batches: Batches of training inputs.
+        """
+        if self.columns:
+            self.standardised.fit(x[:, 0, 1:] for x in batches)
+
+
+@recorded
+class NgramEncoder(nn.Module):
+    """Counts of the most frequent byte n-grams of a text, beside the columns of its table: a vector (B, D).
+
+    For ridge regression, and for the baselines of text. Nothing is trained; `fit_inputs` chooses the n-grams that
+    occur in the most training texts. Inputs are those of `TextEncoder`.
+
+    Args:
+        columns: Number of columns beside the text.
+        longest: Length of the longest n-grams, in bytes; all shorter ones are counted, too.
+        features: Maximum number of n-grams that are counted.
+        buckets: Number of hash values. N-grams with the same value are counted together.
+
+    Example:
+        >>> from torchmultiset.data.tokens import TokenText
+        >>> import numpy as np
+        >>> x = torch.from_numpy(TokenText(["aba", ""])[np.arange(2)])
+        >>> encoder = NgramEncoder(longest=2, features=8)
+        >>> encoder.fit_inputs([x])
+        >>> encoder(x).sum(1)  # a, b, a, ab, ba, and a at the beginning
+        tensor([6., 0.])
+    """
+
+    column_of: Int64[Tensor, " h"]
+
+    def __init__(self, columns: int = 0, *, longest: int = 4, features: int = 4096, buckets: int = 2**18) -> None:
+        super().__init__()
+        check(longest >= 1, "longest", "at least 1", longest)
+        check(features >= 1, "features", "at least 1", features)
+        self.columns = columns
+        self.longest = longest
+        self.features = features
+        self.buckets = buckets
+        # Column of each hash value; those that are not counted share one more column, which is dropped.
+        self.register_buffer("column_of", torch.full((buckets,), features, dtype=torch.int64))
+        self.register_buffer("_device", torch.empty(0), persistent=False)
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[NgramEncoder, MemorySpec]:  # noqa: ARG003
+        """Create an encoder for inputs (0, 1 + D).
+
+        Returns:
+            The encoder, and the shape of its memory, a vector.
+        """
+        check_token_shape((*shape[:1], shape[-1] + 1), "ngrams")
+        made = cls(shape[1] - 1)
+        return made, MemorySpec(made.features + made.columns)
+
+    def forward(self, x: Float[Tensor, "b n k"]) -> Float[Tensor, "b d"]:
+        """Count n-grams (B, features) in padded texts, and append the columns beside them."""
+        found = self.column_of[self._hashed(x)]
+        counts = x.new_zeros(x.shape[0], self.features + 1).scatter_add(1, found, torch.ones_like(found, dtype=x.dtype))
+        return torch.cat([counts[:, :-1], x[:, 0, 1:]], 1)
+
+    @torch.no_grad()
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+        """Choose the n-grams that occur in the most texts.
+
+        Args:
+            batches: Batches of training inputs.
+        """
+        texts = torch.zeros(self.buckets, dtype=torch.int64)
+        for x in batches:
+            for codes in self._hashed(x.cpu()):
+                texts[codes.unique()] += 1
+        texts[0] = 0  # the value of padding and of the first position
+        number = min(self.features, int((texts > 0).sum()))
+        chosen = texts.argsort(descending=True, stable=True)[:number]
+        self.column_of.fill_(self.features)
+        self.column_of[chosen] = torch.arange(number, device=self.column_of.device)
+
+    def _hashed(self, x: Tensor) -> Int64[Tensor, "b m"]:
+        """Return hash values (B, longest N) of the n-grams that end at each position; 0 for none."""
+        symbols, mask = split_text(x, self.columns)
+        counted = mask & (symbols < SYMBOLS - 1)
+        every = hashed_ngrams(symbols, self.longest)
+        return torch.cat([torch.where(counted, 1 + codes % (self.buckets - 1), 0) for codes in every], 1)
+
+
+def split_text(x: Float[Tensor, "b n k"], columns: int) -> tuple[Int64[Tensor, "b n"], Bool[Tensor, "b n"]]:
+    """Return the symbols (B, N) of padded texts, from 0 to 257, and the mask of those that are not padding."""
+    check_float("x", x, "(B, N, 1 + columns)", like=(None, None, 1 + columns))
+    symbols = x[..., 0].to(torch.int64).clamp(0, SYMBOLS - 1)
+    return symbols, symbols > 0
+
+
+def hashed_ngrams(symbols: Int64[Tensor, "b n"], longest: int) -> list[Int64[Tensor, "b n"]]:
+    """Return a hash of the n-gram that ends at each position, for n = 1, ..., longest.
+
+    Before the first position there is padding, so that n-grams at the beginning differ from those inside. The hash is
+    a polynomial of the symbols modulo a prime below 2^31, whose products fit in 64 bits.
+
+    Args:
+        symbols: Symbols (B, N), from 0 to 257.
+        longest: Length of the longest n-grams.
+    """
+    codes = [symbols]
+    for n in range(1, longest):
+        before = pad(symbols, (n, 0))[:, : symbols.shape[1]]
+        codes.append((codes[-1] * 1_000_003 + before * (7_919 + n) + n) % 2_147_483_647)
+    return codes

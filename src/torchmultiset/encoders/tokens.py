@@ -1,0 +1,184 @@
+"""Encoders of sets and sequences of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from torchmultiset._arguments import recorded
+from torchmultiset._checks import check, check_float
+from torchmultiset._memory import MemorySpec, Tokens
+from torchmultiset.encoders._token_layers import HEADS, Attention, Convolution, Standardised, sinusoids
+
+__all__ = ["SequenceEncoder", "SetEncoder"]
+
+
+@recorded
+class SetEncoder(nn.Module):
+    r"""Linear layers with ReLU at each position, then self-attention between positions: no order.
+
+    .. math:: v_n = \phi(x_n) \quad \text{or, with attention,} \quad v_n = \phi'(x_n, \{x_1, \ldots, x_N\})
+
+    Without attention and with a summing head this is DeepSets. Inputs are (B, N, 1 + D): channel 0 is 0 at padding, and
+    the other D are features, which are standardised first if `fit_inputs` was called. Without any layer, the memory is
+    the standardised features and a constant 1, so that a sum also counts positions.
+
+    Args:
+        features: Number of features of a position, D.
+        width: Number of features of the memory; a multiple of 4 with attention.
+        layers: Number of linear layers.
+        attention: Number of self-attention layers.
+
+    Example:
+        >>> encoder = SetEncoder(3, width=8)
+        >>> x = torch.tensor([[[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]]])  # one vector, and padding
+        >>> values, mask = encoder(x)
+        >>> values.shape, mask.tolist()
+        (torch.Size([1, 2, 8]), [[True, False]])
+
+    Reference:
+        Zaheer et al., "Deep Sets", NeurIPS 2017; Lee et al., "Set Transformer", ICML 2019.
+    """
+
+    def __init__(self, features: int, *, width: int = 128, layers: int = 2, attention: int = 0) -> None:
+        super().__init__()
+        check(features >= 1, "features", "at least 1", features)
+        check(layers >= 0, "layers", "at least 0", layers)
+        check(attention == 0 or layers >= 1, "layers", "at least 1 with attention", layers)
+        check(not attention or width % HEADS == 0, "width", f"a multiple of {HEADS} with attention", width)
+        self.features = features
+        self.standardised = Standardised(features)
+        widths = [features, *[width] * layers]
+        self.layers = nn.Sequential(*[part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())])
+        self.attention = nn.ModuleList(Attention(width) for _ in range(attention))
+        self.width = width if layers else features + 1
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[SetEncoder, MemorySpec]:
+        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
+
+        Returns:
+            The encoder, and the shape of its memory.
+        """
+        check_token_shape(shape, "set")
+        units = settings["units"]
+        attention = settings["attention"] if units else 0
+        made = cls(shape[1] - 1, width=units[-1] if units else 1, layers=len(units), attention=attention)
+        return made, MemorySpec(made.width, tokens=True)
+
+    def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
+        """Compute tokens (B, N, width) from padded vectors (B, N, 1 + D)."""
+        values, mask = split_tokens(x, self.features)
+        values = self.standardised(values)
+        if not self.layers:
+            return Tokens(torch.cat([values, torch.ones_like(values[..., :1])], -1), mask)
+        return Tokens(_attend(self.attention, self.layers(values), mask), mask)
+
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+        """Set the mean and standard deviation with which features are standardised.
+
+        Args:
+            batches: Batches of training inputs.
+        """
+        self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
+
+
+@recorded
+class SequenceEncoder(nn.Module):
+    """A linear layer at each position, residual dilated convolutions, then self-attention with positions.
+
+    Inputs are (B, N, 1 + D) as for `SetEncoder`, but their order matters.
+
+    Args:
+        features: Number of features of a position, D.
+        width: Number of features of the memory; a multiple of 4.
+        layers: Number of convolutions; each reads positions that are twice as far apart as the one before.
+        kernel: Kernel size of the convolutions, odd.
+        attention: Number of self-attention layers.
+
+    Example:
+        >>> encoder = SequenceEncoder(3, width=8)
+        >>> encoder(torch.ones(2, 7, 4)).values.shape
+        torch.Size([2, 7, 8])
+    """
+
+    def __init__(
+        self, features: int, *, width: int = 128, layers: int = 2, kernel: int = 5, attention: int = 0
+    ) -> None:
+        super().__init__()
+        check(features >= 1, "features", "at least 1", features)
+        check(width % HEADS == 0, "width", f"a multiple of {HEADS}", width)
+        check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
+        self.features = features
+        self.standardised = Standardised(features)
+        self.first = nn.Linear(features, width)
+        self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i) for i in range(layers))
+        self.attention = nn.ModuleList(Attention(width) for _ in range(attention))
+        self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
+        self.width = width
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[SequenceEncoder, MemorySpec]:
+        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
+
+        Returns:
+            The encoder, and the shape of its memory.
+        """
+        check_token_shape(shape, "sequence")
+        units = settings["units"]
+        check(len(units) >= 1, "encoder", "'set' with an objective in closed form, which trains no layers", "sequence")
+        made = cls(shape[1] - 1, width=units[-1], layers=len(units), attention=settings["attention"])
+        return made, MemorySpec(made.width, tokens=True)
+
+    def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
+        """Compute tokens (B, N, width) from padded vectors (B, N, 1 + D)."""
+        values, mask = split_tokens(x, self.features)
+        return Tokens(ordered(self, self.first(self.standardised(values)), mask), mask)
+
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+        """Set the mean and standard deviation with which features are standardised.
+
+        Args:
+            batches: Batches of training inputs.
+        """
+        self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
+
+
+def split_tokens(x: Float[Tensor, "b n k"], features: int) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "b n"]]:
+    """Split padded inputs (B, N, 1 + D) into features (B, N, D) and the mask (B, N) of the positions."""
+    check_float("x", x, "(B, N, 1 + features)", like=(None, None, 1 + features))
+    return x[..., 1:], x[..., 0] > 0
+
+
+def check_token_shape(shape: tuple[int, ...], name: str) -> None:
+    """Raise a ValueError unless inputs are tokens."""
+    ok = len(shape) == 2 and shape[1] >= 2
+    check(ok, "encoder", f"'mlp' or 'conv' for inputs of shape {shape}, which are not tokens", name)
+
+
+def ordered(encoder: nn.Module, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
+    """Apply the convolutions, positions, attention and last layer of an encoder of sequences."""
+    assert isinstance(encoder.convolutions, nn.ModuleList)
+    assert isinstance(encoder.attention, nn.ModuleList)
+    assert isinstance(encoder.last, nn.Sequential)
+    for convolution in encoder.convolutions:
+        x = convolution(x, mask)
+    if len(encoder.attention):
+        x = x + sinusoids(x.shape[1], x.shape[2], x)
+    out: Tensor = encoder.last(_attend(encoder.attention, x, mask))
+    return out
+
+
+def _attend(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
+    """Apply self-attention layers; an example without any position attends to its first one, which is padding."""
+    if len(layers):
+        first = torch.arange(mask.shape[1], device=mask.device) == 0
+        mask = mask | (first & ~mask.any(1, keepdim=True))
+    for layer in layers:
+        x = layer(x, mask)
+    return x
