@@ -141,7 +141,7 @@ def _server(part: Mapping[str, Any]) -> list[str]:
         f"{sum(part['requests'].values()):,} requests from {part['clients']} clients at once, half of them good, with the rate limit raised for it:",
         "every good one must be answered, and every bad one refused with the right status.",
         f"Memory was {memory['before']} MB before, {memory['after']} MB after, {memory['most']} MB at most.",
-        f"Then {sum(damaged.values()):,} mutations of a valid HTTP request: {damaged.get('refused', 0):,} refused, {damaged.get('read', 0):,} answered.",
+        f"Then {sum(damaged.values()):,} mutations of a valid HTTP request: {damaged.get('refused', 0):,} refused, {damaged.get('read', 0):,} answered, {damaged.get('no answer', 0):,} left without an answer (the connection was closed, or the rest of the request never came).",
         f"With the default rate limit, of 70 predictions in a row {part['default rate'].get('200', 0)} were answered and {part['default rate'].get('429', 0)} refused.",
         f"Security headers in a real browser: {part['browser']} (an injected script, a request and an image from another",
         "origin are blocked). The server must not answer at another address than loopback, and serve no file outside of its",

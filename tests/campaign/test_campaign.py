@@ -88,6 +88,8 @@ def test_the_server(tmp_path):
     told = abuse(tmp_path / "served", 64, seed=1, browser=False)
     assert told["failures"] == []
     assert told["requests"]["good"] == 32
+    assert told["damaged requests"]["read"] > 0
+    assert told["damaged requests"]["refused"] > 20
     assert told["default rate"] == {"200": 60, "429": 10}
 
 
