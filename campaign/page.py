@@ -90,7 +90,7 @@ def _damage(part: Mapping[str, Any]) -> list[str]:
         "caches, checkpoints) was read with another result. *Unclear*: the message lacks the file or what to do, judged by",
         "the name and a list of verbs.",
         "",
-        f"Limits of one input: {limits['seconds']:.0f} seconds, after which the worker is killed, and {limits['megabytes']:,} MB of memory in",
+        f"Limits of one input: {limits['seconds']:.0f} seconds of processor time (a worker that hangs is killed) and {limits['megabytes']:,} MB of memory in",
         "addition, enforced by the system (`RLIMIT_AS`). The last columns are the most that any input took. A read of a",
         "run folder or checkpoint includes the training that is resumed.",
         "",
