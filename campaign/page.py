@@ -15,6 +15,8 @@ FOUND = (
     ("A damaged `run.json` or `leaderboard.json` ended with a traceback; so did numbers too large for a network in a config; messages of seven readers did not name the file or what to do", "a036e58", "tests/campaign/test_found.py"),
     ("VOC and COCO import: an image width of 30 digits, and a `category_id` that is a list, ended with a traceback", "6a120c6", "tests/campaign/test_found.py"),
     ("Two runs in one folder at once overwrote each other's files: one ended with an unclear error, and the weights of the other were not those of one run alone", "a18da0c", "tests/test_files.py"),
+    ("COCO build: the message about missing images did not tell what to do", "34e337b", "tests/campaign/test_found.py"),
+    ("On a full disk, `No space left on device` was reported without the file", "7996e5c", "tests/campaign/test_campaign.py"),
 )  # fmt: skip
 LIMITS = (
     ("pixels of an image that is read from a file", "89,478,485 (`PIL.Image.MAX_IMAGE_PIXELS`), refused before it is decoded"),
