@@ -26,8 +26,7 @@ except ImportError as error:
 
 from torchmultiset._checks import check
 from torchmultiset.data import Examples
-from torchmultiset.encoders import MLPEncoder
-from torchmultiset.model.build import build_objective, build_predictor, resolve_stop
+from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, resolve_stop
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.multiset import to_labels
@@ -276,8 +275,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         predictor = build_predictor(
             model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
         )
-        if isinstance(predictor.encoder, MLPEncoder):
-            predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
+        fit_encoder(predictor, train)
         criterion = build_objective(objective, predictor, seed=self._seed)
         epochs, size = (None if number is None else int(number) for number in (self.epochs, self.batch_size))
         optim = OptimConfig(epochs, size, float(self.lr))

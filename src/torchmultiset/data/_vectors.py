@@ -21,7 +21,7 @@ VECTORS = ("set", "sequence", "either")
 """Kinds of records that are sets or sequences of vectors."""
 
 
-def recognise_vectors(records: list[Record], folder: Path) -> list[Record]:
+def recognise_vectors(records: list[Record], folder: Path, *, always: bool = False) -> list[Record]:
     """Return the records with arrays (N, D) as sets or sequences, if N differs but D does not; else unchanged.
 
     Arrays of one shape are images.
@@ -29,9 +29,12 @@ def recognise_vectors(records: list[Record], folder: Path) -> list[Record]:
     Args:
         records: All lines of the manifest.
         folder: Folder that paths are relative to.
+        always: Whether arrays of one shape are sets or sequences, too.
     """
     if not records or any(record.kind != "array" for record in records):
         return records
+    if always:
+        return [replace(record, kind="either") for record in records]
     shapes = set()
     for record in records:
         try:

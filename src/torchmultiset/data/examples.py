@@ -79,6 +79,11 @@ class Examples:
         return len(self.labels)
 
     @property
+    def lengths(self) -> Int64[np.ndarray, " n"] | None:
+        """Number of positions (N,) of each input of varying length; None for other inputs."""
+        return getattr(self.inputs, "lengths", None)
+
+    @property
     def counts(self) -> Int64[np.ndarray, "n c"]:
         """Multisets of all examples as counts (N, C)."""
         return from_labels(torch.from_numpy(self.labels.astype(np.int64)), len(self.classes)).numpy()
@@ -115,6 +120,11 @@ class _Chosen:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " k"] | None:
+        lengths = getattr(self.inputs, "lengths", None)
+        return None if lengths is None else lengths[self.indices]
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
         return self.inputs[self.indices[indices]]

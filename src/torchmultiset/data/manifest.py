@@ -64,10 +64,12 @@ class Manifest:
         check_inputs: bool = False,
         progress: bool = False,
         accept: Callable[[Sequence[Record]], None] = lambda _: None,
+        vectors: bool = False,
     ) -> Manifest:
         """Parse and validate a file; for the arguments and errors, see `read_manifest`.
 
-        `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems.
+        `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems. With
+        `vectors`, arrays are sets or sequences of vectors, even if all have one shape.
         """
         _check_classes(classes)
         check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
@@ -76,7 +78,7 @@ class Manifest:
         records = read_records(source, problems, labelled=labelled)
         if not records and not problems.found:
             problems.add(0, "the file has no examples: write one line per example")
-        records = recognise_vectors(records, source.parent)
+        records = recognise_vectors(records, source.parent, always=vectors)
         accept(records)
         names = _class_names(records, classes, problems)
         _check_together(records, problems)

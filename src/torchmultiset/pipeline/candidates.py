@@ -39,6 +39,11 @@ def candidates(task: Task) -> list[Candidate]:
     Args:
         task: Data, prepared with the settings that the user gives.
     """
+    tokens = task.splits["train"].tokens
+    if tokens == "text":
+        return [*_for_text(), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
+    if tokens is not None:
+        return [*_for_rows(tokens), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
     if len(task.shape) == 1:
         return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
     if task.config.data.backbone == "none":
@@ -86,6 +91,40 @@ def _for_vectors() -> list[Candidate]:
         Candidate("poisson", {"objective": "counts", "count_head": "poisson", **plain}, "Poisson counts"),
         Candidate("policy", {"objective": "multi", **plain}, "a policy that emits one label at a time"),
     ]
+
+
+def _for_text() -> list[Candidate]:
+    plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "lr": 2e-3}
+    added = {"objective": "counts", "count_head": "gaussian", **plain}
+    return [
+        Candidate("text", {**added, "units": (96, 96)}, "bytes and n-grams of text; each position adds to the counts"),
+        Candidate(
+            "text-attention",
+            {**added, "units": (64,), "attention": 1},
+            "the same with self-attention between positions",
+        ),
+        Candidate("text-table", {"objective": "counts", **plain, "units": (96,), "pool": "mean-max"}, "a pooled text"),
+    ]
+
+
+def _for_rows(kind: str) -> list[Candidate]:
+    plain = {"select": "score", "weight_decay": 0.01}
+    found = []
+    for encoder in ("set", "sequence"):
+        if kind in (encoder, "either"):
+            table = {"objective": "counts", "encoder": encoder, **plain}
+            what = "vectors without order" if encoder == "set" else "vectors in order"
+            found += [
+                Candidate(f"{encoder}-table", {**table, "attention": 1}, f"a distribution of counts from {what}"),
+                Candidate(
+                    f"{encoder}-sum",
+                    {**table, "count_head": "gaussian"},
+                    f"counts from {what}, to which each position adds",
+                ),
+            ]
+    encoder = "sequence" if kind == "sequence" else "set"
+    policy = {"objective": "multi", "encoder": encoder, "attention": 1, "policy": "transformer", "hidden": 64, **plain}
+    return [*found, Candidate("policy", policy, "a policy that emits one label at a time")]
 
 
 def _for_images() -> list[Candidate]:
