@@ -11,6 +11,7 @@ from torchmultiset.encoders.pretrained import BACKBONES
 from torchmultiset.heads.power import MOST_MULTISETS
 from torchmultiset.multiset import how_many
 from torchmultiset.pipeline.prepare import Task
+from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS
 
 __all__ = ["Candidate", "candidates", "finetuned"]
 
@@ -20,6 +21,10 @@ _SHARED = 0.5
 """Fraction of training examples that share their multiset with another, from which on `power` is a candidate."""
 _REGULARISED = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
 _POOLED = {"pool": "mean-max", "units": (256,), "lr": 2e-3, **_REGULARISED}
+
+
+_TEXT_STEPS = 4_200
+"""Optimisation steps on thousands of texts, which are learned from scratch; fewer texts take the usual number."""
 
 
 class Candidate(NamedTuple):
@@ -41,7 +46,7 @@ def candidates(task: Task) -> list[Candidate]:
     """
     tokens = task.splits["train"].tokens
     if tokens == "text":
-        return [*_for_text(), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
+        return _for_text(task)
     if tokens is not None:
         return [*_for_rows(tokens), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
     if len(task.shape) == 1:
@@ -93,17 +98,21 @@ def _for_vectors() -> list[Candidate]:
     ]
 
 
-def _for_text() -> list[Candidate]:
-    plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "lr": 2e-3}
+def _for_text(task: Task) -> list[Candidate]:
+    train, size = len(task.splits["train"]), 64
+    epochs = min(max(round(_TEXT_STEPS * size / train), FEWEST_EPOCHS), MOST_EPOCHS)
+    longer = {"epochs": epochs, "batch_size": size} if train >= _TEXT_STEPS else {}
+    plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "lr": 3e-3, **longer}
     added = {"objective": "counts", "count_head": "gaussian", **plain}
     return [
         Candidate("text", {**added, "units": (96, 96)}, "bytes and n-grams of text; each position adds to the counts"),
+        _RIDGE._replace(about="linear regression of counts on counts of n-grams"),
         Candidate(
             "text-attention",
             {**added, "units": (64,), "attention": 1},
             "the same with self-attention between positions",
         ),
-        Candidate("text-table", {"objective": "counts", **plain, "units": (96,), "pool": "mean-max"}, "a pooled text"),
+        *_power(task, {"select": "score", "weight_decay": 0.01}),
     ]
 
 
