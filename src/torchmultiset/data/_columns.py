@@ -15,7 +15,7 @@ from torchmultiset.data._parse import Problems, did_you_mean, show
 from torchmultiset.data._records import Cell, Record, make_record
 from torchmultiset.data.tokens import TokenText
 
-__all__ = ["Column", "check_columns", "encode", "encode_rows", "learn_columns"]
+__all__ = ["Column", "check_columns", "encode", "encode_rows", "learn_columns", "plain_cell"]
 
 _HANDFUL = 100
 """Number of different strings up to which a column may be one of categories."""
@@ -166,7 +166,7 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
         )
     problems = Problems(Path("the table"))
     records = [
-        make_record(i, {column.name: _plain(row[column.name]) for column in columns}, problems)
+        make_record(i, {column.name: plain_cell(row[column.name]) for column in columns}, problems)
         for i, row in enumerate(rows, start=1)
     ]
     problems.stop()
@@ -175,7 +175,7 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
     return encode(columns, records)
 
 
-def _plain(cell: Any) -> Any:
+def plain_cell(cell: Any) -> Any:
     """Return a cell as a Python object: NumPy's numbers converted, and whatever is not equal to itself as None."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
     return None if cell is None or str(cell) in ("nan", "NaT", "<NA>") else cell
