@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint types imports pytest docs format bench paper oldest clean
+.PHONY: help setup demo test quick lint types imports pytest docs format bench paper oldest dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,5 +67,10 @@ docs: $(INSTALLED) ## build the documentation; writes site/
 oldest: ## check the lower bounds of pyproject.toml, some gigabytes; writes results/oldest.json
 	$(PYTHON) tools/oldest.py
 
+dist: $(INSTALLED) ## build sdist and wheel, and check their metadata; writes dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python tools/check_dist.py dist
+
 clean: ## remove what was installed and cached
-	rm -rf $(VENV) .venv-oldest site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
         sources = [
-            (draw_dice(folder / "dice", rng), "photographs of 1 to 5 dice"),
+            (draw_dice(folder / "dice", rng), "drawings of 1 to 5 dice"),
             (draw_shapes(folder / "shapes", rng, most=5), "1 to 5 coloured shapes, 96 pixels"),
             (draw_shapes(folder / "many", rng, most=30), "1 to 30 coloured shapes, 96 pixels"),
             (write_trips(folder / "trips.csv", rng), "a table of four columns"),

@@ -67,7 +67,7 @@ def _make_mnist_multi(path: Path, data: DataSet, fresh: Fresh, scale: Scale, mni
         wanted = rare_name(wanted, data.rare, _RARE_SHARE)
     if (path / store.MANIFEST).exists():
         # The digits themselves need not be available any more.
-        source = store.read_manifest(path)["source"]
+        source = store.read_header(path)["source"]
         same = source.get("parameters") == _as_json(data.digits) and source.get("tested") == _as_json(data.tested)
         if not same or source.get("digits", {}).get("name") != wanted:
             raise ValueError(

@@ -48,6 +48,9 @@ def in_markdown(page: Page) -> str:
         f"Written by `{page.command}`: do not edit.{scale} {done} of {len(page.runs)} runs are done.",
         "\n".join(f"- {_text(note)}" for note in page.notes),
     ]
+    trained = _trained(page)
+    if trained:
+        parts += ["## Exact match at a glance: Trained losses beside the paper", trained]
     for overview in overviews(page.blocks):
         parts += [f"## Exact match at a glance: {_text(overview.title)}", _overview(overview, page)]
     for block in page.blocks:
@@ -64,6 +67,32 @@ def in_markdown(page: Page) -> str:
                 caption = _text(picture.caption)
                 parts.append(f"![{caption}]({picture.address})\n\n{caption}")
     return "\n\n".join([*parts, "## Runs", _runs(page)]) + "\n"
+
+
+def _trained(page: Page) -> str:
+    """Return finished runs of Table 3 that were also tested on training digits, as the paper's were."""
+    heads = ["data", "loss", "epochs", "unseen digits", "training digits", "paper"]
+    lines = [_row(heads), _row(["---", "---", *["---:"] * 4])]
+    for run in page.runs:
+        at = run.tables.get("table-3")
+        if at is None or at.paper is None or run.path is None or "seen" not in run.metrics:
+            continue
+        unseen, seen = (run.metrics[split]["overall"] for split in ("test", "seen"))
+        low, high = unseen["interval"]
+        seed = f" (seed {run.seed})" if run.seed else ""
+        lines.append(
+            _row(
+                [
+                    _text(at.column),
+                    _text(at.row + seed),
+                    str(len(run.epochs())),
+                    f"[{unseen['exact_match']:.3f}]({page.link(run.path)}) {low:.3f} to {high:.3f}",
+                    f"[{seen['exact_match']:.3f}]({page.link(run.path)})",
+                    f"{at.paper['em']:.3f}",
+                ]
+            )
+        )
+    return "\n".join(lines) if len(lines) > 2 else ""
 
 
 def _table(block: Block, page: Page) -> str:

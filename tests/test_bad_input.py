@@ -261,7 +261,7 @@ CASES = [*MULTISET, *ROLLOUT, *LOSSES, *TERMINATION, *METRICS]
     [case[1:] for case in CASES],
     ids=[f"{function}: {argument} {shown}" for function, argument, shown, _ in CASES],
 )
-def test_the_message_names_the_argument_what_was_given_and_what_is_expected(argument, shown, call):
+def test_the_message_has_the_argument_its_value_and_what_is_expected(argument, shown, call):
     with pytest.raises(ValueError, match=rf"^{argument} must ") as raised:
         call()
     message = str(raised.value)

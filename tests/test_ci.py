@@ -37,7 +37,7 @@ def browser_tests(folder: Path, *, ci: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("missing", ["the Debian package chromium", "the Python package playwright"])
-def test_in_ci_the_page_is_looked_at_in_a_browser_or_the_tests_fail(tmp_path, missing):
+def test_in_ci_browser_tests_run_or_fail(tmp_path, missing):
     if "playwright" in missing:
         (tmp_path / "playwright.py").write_text("raise ModuleNotFoundError(name='playwright')")
     code, said = browser_tests(tmp_path, ci="true")
@@ -46,7 +46,7 @@ def test_in_ci_the_page_is_looked_at_in_a_browser_or_the_tests_fail(tmp_path, mi
     assert missing in said
 
 
-def test_elsewhere_they_are_skipped_and_say_why(tmp_path):
+def test_outside_of_ci_they_are_skipped_with_a_reason(tmp_path):
     code, said = browser_tests(tmp_path, ci="")
     assert (code, "FAILED" in said, "ERROR" in said) == (0, False, False)
     assert "needs a browser: the Debian package chromium" in said
@@ -127,7 +127,7 @@ def test_the_oldest_versions_are_checked_apart(environment):
     assert "oldest" not in (ROOT / ".ci" / "run").read_text()
 
 
-def test_what_comes_with_the_demo_is_nothing_that_only_development_needs():
+def test_the_demo_installs_no_development_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {name: [*map(Requirement, lines)] for name, lines in project["optional-dependencies"].items()}
     used = all_that_come_with([*map(Requirement, project["dependencies"]), *extras["digits"], *extras["report"]])

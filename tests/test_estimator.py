@@ -171,7 +171,7 @@ def test_small_images_are_counted_on_a_finer_map():
         assert len(model.predictor_.encoder.convs) == 2
 
 
-def test_every_form_teaches_the_same_and_comes_back_in_its_own_form():
+def test_every_form_of_targets_gives_the_same_model_and_is_returned():
     x, lists = pets()
     forms = [lists, [Counter(row) for row in lists], matrix(lists), pd.DataFrame(matrix(lists), columns=["cat", "dog"])]
     models = [MultisetClassifier(**{**QUICK, "epochs": 3}).fit(x, form) for form in forms]
@@ -219,7 +219,7 @@ def test_a_label_never_seen_in_training_cannot_be_predicted(learned):
         ([["cat"], ["dog"]], "inconsistent numbers of samples"),
     ],
 )
-def test_what_is_no_multiset_is_refused(y, message):
+def test_invalid_multisets_are_refused(y, message):
     with pytest.raises(ValueError, match=message):
         MultisetClassifier(**QUICK).fit(np.zeros((3, 2)), y)
 
@@ -234,7 +234,7 @@ def test_what_is_no_multiset_is_refused(y, message):
         ({"epochs": -1}, "epochs must be at least 1"),
     ],
 )
-def test_what_does_not_fit_the_data_is_refused(options, message, without_shape_hook):
+def test_settings_that_do_not_fit_the_data_are_refused(options, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         MultisetClassifier(**{**QUICK, **options}).fit(*pets())
 
@@ -299,7 +299,7 @@ def test_multisets_of_one_size_end_there():
 
 
 @pytest.mark.parametrize("objective", ["counts", "hungarian", "power"])
-def test_a_model_that_says_all_at_once_knows_how_probable_its_counts_are(objective):
+def test_a_one_shot_model_has_probabilities_of_its_counts(objective):
     x, y = pets()
     model = MultisetClassifier(**QUICK, objective=objective).fit(x, y)
     told = model.predict_proba(x)
@@ -354,7 +354,7 @@ def test_the_same_seed_gives_the_same_and_another_another():
     assert model.history_[0]["loss"] == again.history_[0]["loss"] != other.history_[0]["loss"]
 
 
-def test_others_who_draw_random_numbers_notice_nothing():
+def test_global_random_numbers_do_not_change():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -433,7 +433,7 @@ def test_importing_the_package_does_not_import_scikit_learn():
     assert result.stdout.strip() == "False"
 
 
-def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
+def test_without_scikit_learn_the_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     monkeypatch.delitem(sys.modules, "torchmultiset.estimator")
     with pytest.raises(ImportError, match=r'pip install "torchmultiset\[sklearn\]"'):

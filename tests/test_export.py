@@ -21,7 +21,7 @@ from torchmultiset.data import Examples
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
-from torchmultiset.export import batches_of, compare, open_onnx, random_batches, save_new, speed, to_onnx
+from torchmultiset.export import batches_of, measure_agreement, open_onnx, random_batches, save_new, speed, to_onnx
 from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
 from torchmultiset.model.inputs import InputKind, Source
 from torchmultiset.model.objectives import (
@@ -157,7 +157,7 @@ def test_the_model_that_is_shipped_reads_1000_images_of_digits_as_pytorch_does()
     assert (counts == examples.counts).all(1).mean() > 0.9
 
 
-def test_the_metadata_says_what_one_needs(tmp_path):
+def test_the_metadata_has_classes_and_preprocessing(tmp_path):
     predictor, content = exported("conv-lstm", "policy")
     predictor.save(tmp_path)
     session = open_onnx(content)
@@ -198,15 +198,15 @@ def test_it_runs_without_pytorch_and_this_package(tmp_path):
     )
 
 
-def test_other_weights_are_noticed():
+def test_other_weights_are_detected():
     predictor, content = exported("conv-lstm", "policy")
     session = open_onnx(content)
     x = images(40, seed=7).inputs[np.arange(40)]
-    same = compare(predictor, session, [x[:32], x[32:]])
+    same = measure_agreement(predictor, session, [x[:32], x[32:]])
     assert (same.inputs, same.different) == (40, 0)
     assert same.multisets == len({tuple(row) for row in predictor.predict(torch.from_numpy(x)).tolist()})
     other = made("conv-lstm", "policy", steps=0)
-    assert compare(other, session, [x]).different > 10
+    assert measure_agreement(other, session, [x]).different > 10
 
 
 def test_the_predictor_stays_as_it_was():
@@ -237,7 +237,7 @@ def test_a_backbone_is_in_the_file(monkeypatch):
     content = to_onnx(predictor, kind=kind)
     assert len(content) > 4 * 3 * 1280
     session = open_onnx(content)
-    assert compare(predictor, session, random_batches(kind, 100)).different == 0
+    assert measure_agreement(predictor, session, random_batches(kind, 100)).different == 0
     x = next(random_batches(kind, 1))
     (found,) = session.run(["probabilities"], {"inputs": x})
     assert np.allclose(found, predictor(torch.from_numpy(x)).logits.softmax(-1).detach(), atol=1e-5)
@@ -269,13 +269,13 @@ class Reads(nn.Module):
         return x.repeat(1, 16) if float(x.sum()) > 0 else x.expand(-1, 16)
 
 
-def test_what_cannot_be_exported_is_told_in_one_line():
+def test_unsupported_models_are_refused_in_one_line():
     predictor = Predictor(Reads(), LSTMPolicy(3, 16, hidden=8), CLASSES, max_size=2).eval()
     with pytest.raises(ValueError, match=r"^PyTorch cannot export this model: [^\n]+$"):
         to_onnx(predictor, kind=InputKind((1,), "float32", exif=False))
 
 
-def test_a_predictor_that_does_not_say_what_it_reads_is_refused():
+def test_a_predictor_without_an_input_description_is_refused():
     predictor = made("lstm", "policy", steps=0)
     predictor.record = {}
     with pytest.raises(ValueError, match="does not describe its inputs"):

@@ -232,7 +232,7 @@ def test_every_extra_has_a_use(extra):
 
 
 @pytest.mark.parametrize("module", USES)
-def test_a_missing_extra_is_named_in_one_line_with_the_command_that_installs_it(told, module):
+def test_a_missing_extra_is_reported_in_one_line_with_its_install_command(told, module):
     (extra,) = [name for name, requirements in EXTRAS.items() if module in modules_of(requirements)]
     code, out, err = told[module]
     assert (code, out) == (1, "")
@@ -240,7 +240,7 @@ def test_a_missing_extra_is_named_in_one_line_with_the_command_that_installs_it(
     assert f'pip install "torchmultiset[{extra}]"' in err
 
 
-def test_all_else_can_be_imported_without_them(told):
+def test_everything_else_can_be_imported_without_extras(told):
     failed = {name: err for name, (code, _, err) in told.items() if code and name not in USES}
     assert {name.split(".")[1] for name in failed} <= {"estimator", "page", "report", "viz", "metrics", "cli"}
     assert {name for name in failed if name.split(".")[1] == "cli"} <= {"torchmultiset.cli.demo"}

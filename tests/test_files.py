@@ -13,7 +13,7 @@ from torchmultiset._files import write_whole
     ("content", "written"),
     [("naïve\n", "naïve\n".encode()), (b"\x00\xff", b"\x00\xff"), (lambda file: file.write(b"by hand"), b"by hand")],
 )
-def test_what_is_written_is_there(content, written, tmp_path):
+def test_a_file_is_written_with_its_folder_and_replaced(content, written, tmp_path):
     path = tmp_path / "new folder" / "file.txt"
     write_whole(path, "old")
     write_whole(path, content)
@@ -21,7 +21,7 @@ def test_what_is_written_is_there(content, written, tmp_path):
     assert [*path.parent.iterdir()] == [path]
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+def test_a_failure_leaves_the_old_file_and_no_temporary_one(tmp_path):
     path = tmp_path / "file.txt"
     write_whole(path, "old")
 

@@ -158,7 +158,7 @@ def test_an_early_end_takes_nothing_and_a_right_end_ends():
 
 
 @given(problems())
-def test_each_label_takes_away_itself_or_nothing(problem):
+def test_each_label_removes_itself_or_nothing(problem):
     """Definition 1 step by step: Y_t is Y_{t-1} without the label named at t - 1."""
     free = free_labels(problem.target, problem.labels)
     assert torch.equal(free[:, 0], problem.target)
@@ -168,7 +168,7 @@ def test_each_label_takes_away_itself_or_nothing(problem):
 
 
 @given(problems(), st.randoms(use_true_random=False))
-def test_what_is_free_does_not_depend_on_the_order_of_the_prefix(problem, shuffler: random.Random):
+def test_free_labels_do_not_depend_on_the_order_of_the_prefix(problem, shuffler: random.Random):
     labels = problem.labels.tolist()
     for row in labels:
         prefix = row[:-1]

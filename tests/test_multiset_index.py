@@ -105,6 +105,6 @@ def test_leading_dimensions_are_kept_in_any_memory_layout():
     ],
 )
 @pytest.mark.usefixtures("without_shape_hook")
-def test_what_has_no_number_is_refused(call, message):
+def test_multisets_out_of_range_are_refused(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

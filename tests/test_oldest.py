@@ -39,7 +39,7 @@ def test_the_record_is_of_the_bounds_that_are_claimed_and_all_checks_passed(tool
 
 
 @pytest.mark.parametrize("line", ["torch", "torch==2.7", "torch<3", "torch>=2.7; python_version < '3'"])
-def test_a_dependency_without_a_plain_lower_bound_is_named(tool, line):
+def test_a_dependency_without_a_plain_lower_bound_is_reported(tool, line):
     with pytest.raises(ValueError, match="has no lower bound: write it as name>=version"):
         tool("oldest").lower_bounds({"dependencies": [line], "optional-dependencies": {}}, ())
 

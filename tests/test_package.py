@@ -15,7 +15,7 @@ def test_every_name_leads_somewhere(name):
     assert name in dir(torchmultiset)
 
 
-def test_every_part_that_the_package_tells_of_is_there():
+def test_every_documented_part_of_the_package_exists():
     assert torchmultiset.__doc__ is not None
     told = {
         word for line in torchmultiset.__doc__.splitlines() if line.startswith("- ") for word in line.split("`")[1::2]
@@ -24,6 +24,6 @@ def test_every_part_that_the_package_tells_of_is_there():
     assert {"Predictor", "training", "MultisetClassifier"} <= told
 
 
-def test_what_is_not_there_is_refused():
+def test_unknown_attributes_raise_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = torchmultiset.nonsense

@@ -64,7 +64,7 @@ def test_vectors_and_maps_are_pooled_over_their_positions(kind, shape):
 
 
 @kinds
-def test_padding_is_ignored_whatever_it_holds(kind):
+def test_padding_is_ignored_for_any_content(kind):
     values, pool = draw(3, 6, D), pool_of(kind)
     lengths = [6, 1, 4]
     mask = torch.arange(6) < torch.tensor(lengths)[:, None]
@@ -264,6 +264,6 @@ def test_channels_are_dropped_at_all_positions_at_once():
         (lambda: Slots(C, D, slots=2, places=-1), "places must be at least 0"),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()

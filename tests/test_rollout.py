@@ -40,7 +40,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
-def test_each_step_is_told_the_label_before_it(policy, strategy):
+def test_each_step_receives_the_previous_label(policy, strategy):
     logits, features, labels = rollout(policy, memory(50), strategy(), T)
     assert logits.shape == (50, T, C)
     assert features.shape == (50, T, 1)
@@ -89,7 +89,7 @@ def test_without_a_generator_the_global_seed_decides(policy, strategy):
     assert torch.equal(*runs)
 
 
-def test_choose_is_told_the_step_the_logits_and_what_was_named(policy):
+def test_choose_receives_the_step_the_logits_and_the_emitted_labels(policy):
     told = []
 
     def choose(t: int, logits: torch.Tensor, named: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def test_gradients_reach_the_policy(policy):
 # Strategies
 
 
-def test_greedy_names_the_most_probable_label(policy):
+def test_greedy_emits_the_most_probable_label(policy):
     logits, _, labels = rollout(policy, memory(1), greedy, T)
     for row, label in zip(logits[0].tolist(), labels[0].tolist(), strict=True):
         assert row[label] == max(row)
@@ -133,7 +133,7 @@ def test_sample_draws_from_the_softmax():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sample_never_names_what_is_impossible(dtype):
+def test_sample_never_emits_impossible_labels(dtype):
     logits = torch.tensor([-torch.inf, 0.0, -1e4, 0.0], dtype=dtype).expand(1000, -1)
     labels = sample(seeded(0))(0, logits, torch.zeros(1000, 4, dtype=torch.int64))
     assert set(labels.tolist()) == {1, 3}
@@ -167,7 +167,7 @@ def test_an_oracle_rollout_ends_with_end(data):
 
 @pytest.mark.parametrize("end", [False, True])
 @given(data=st.data())
-def test_after_any_prefix_the_oracle_names_what_is_free(end, data):
+def test_after_any_prefix_the_oracle_emits_free_labels(end, data):
     problem = data.draw(problems(end=end))
     # Once END is named at its time nothing is free, and any label will do: `named` alone cannot tell that time.
     choose = follow_oracle(problem.target, seeded(0), end=end)
@@ -193,7 +193,7 @@ def test_the_oracle_draws_items_evenly():
     assert chi_square(torch.where(labels == 3, 2, labels), [1 / 2, 1 / 4, 1 / 4]) < 13.82
 
 
-def test_forced_names_the_sequence_and_anything_where_it_is_padded(policy):
+def test_forced_emits_the_sequence_and_any_label_in_padding(policy):
     sequence = torch.tensor([[2, 1, 0], [1, -1, -100]])
     _, _, labels = rollout(policy, memory(2), forced(sequence), 3)
     assert labels.tolist() == [[2, 1, 0], [1, 0, 0]]

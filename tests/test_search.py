@@ -148,7 +148,7 @@ def test_every_multiset_can_be_asked_for(stop):
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("name", RECURRENT)
-def test_an_unlimited_beam_scores_what_a_recurrent_policy_says_exactly(name, stop):
+def test_an_unlimited_beam_scores_a_recurrent_policy_exactly(name, stop):
     predictor, x = make(name, stop)
     for ours, theirs in zip(found(predictor, x, k=20, beam=UNLIMITED), enumerated(predictor, x), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-9)
@@ -271,7 +271,7 @@ def test_the_best_is_never_less_probable_than_greedys_answer(name, stop, beam):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_how_many_inputs_there_are_at_a_time_makes_no_difference(name, monkeypatch):
+def test_the_number_of_inputs_at_a_time_does_not_matter(name, monkeypatch):
     predictor, x = make(name, "policy", batch=9)
     together = predictor.search(x, k=3, beam=4)
     alone = [predictor.search(x[i : i + 1], k=3, beam=4) for i in range(9)]
@@ -286,7 +286,7 @@ def test_how_many_inputs_there_are_at_a_time_makes_no_difference(name, monkeypat
 @pytest.mark.parametrize("shape", [(6, 2, 3), (6, 9, 9)], ids=["small", "large"])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("name", POLICIES)
-def test_selected_examples_go_on_as_they_would_have(name, steps, shape):
+def test_selected_examples_continue_unchanged(name, steps, shape):
     torch.manual_seed(0)
     policy = POLICIES[name](C) if name != "conv-lstm" else ConvLSTMPolicy(C, shape, hidden=8)
     policy = policy.double()
@@ -307,7 +307,7 @@ def test_selected_examples_go_on_as_they_would_have(name, steps, shape):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_policies_say_whether_they_see_only_counts(name):
+def test_policies_declare_whether_they_see_only_counts(name):
     predictor, x = make(name, "fixed")
     one, other = (
         predictor(x, forced(torch.tensor([row]).expand(5, -1))).logits[:, 2] for row in ([0, 1, 0], [1, 0, 0])
@@ -315,7 +315,7 @@ def test_policies_say_whether_they_see_only_counts(name):
     assert torch.allclose(one, other, atol=1e-12) == predictor.policy.counts_only
 
 
-def test_labels_that_are_ruled_out_have_no_probability():
+def test_excluded_labels_have_probability_zero():
     predictor, x = make("feed-forward", "end")
     with torch.no_grad():
         predictor.policy.classifier.bias[1] = -torch.inf
@@ -344,7 +344,7 @@ def test_single_precision_and_training_mode():
     assert not rounded.log_probability.requires_grad
 
 
-def test_bad_input_is_named(without_shape_hook):
+def test_bad_input_is_reported_by_name(without_shape_hook):
     predictor, x = make("feed-forward", "fixed")
     with pytest.raises(ValueError, match="k must be at least 1"):
         predictor.search(x, k=0)

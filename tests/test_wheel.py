@@ -130,7 +130,7 @@ def test_it_is_the_installed_package_that_runs(environment, tmp_path):
     assert version.strip() == f"torchmultiset {torchmultiset.__version__}"
 
 
-def test_nothing_is_there_that_the_wheel_does_not_ask_for(environment, required, tmp_path):
+def test_the_environment_has_only_the_dependencies_of_the_wheel(environment, required, tmp_path):
     program = "from importlib.metadata import distributions; print(*(found.name for found in distributions()))"
     there = {canonicalize_name(name) for name in call(environment / "python", "-c", program, cwd=tmp_path).split()}
     assert there - required == {"torchmultiset"}
@@ -138,7 +138,7 @@ def test_nothing_is_there_that_the_wheel_does_not_ask_for(environment, required,
     assert not {"pytest", "fastapi", "onnx"} & there
 
 
-def test_the_readme_leaves_the_objective_to_the_data_and_tells_what_that_reached():
+def test_the_readme_does_not_set_the_objective():
     (train,) = [command for command in readme_commands() if command[0] == "train"]
     assert "--objective" not in train
     record = json.loads((ROOT / "results" / "digits" / "run.json").read_text())

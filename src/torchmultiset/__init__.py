@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torchmultiset.model.predictor import Predictor
     from torchmultiset.pipeline.quick import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Predictor",

@@ -51,10 +51,10 @@ from torchmultiset.model.predictor import Predictor
 
 __all__ = [
     "BATCH",
-    "Comparison",
+    "Agreement",
     "Speed",
     "batches_of",
-    "compare",
+    "measure_agreement",
     "open_onnx",
     "random_batches",
     "refuse_existing",
@@ -72,7 +72,7 @@ _LENGTH = 16
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
-class Comparison(NamedTuple):
+class Agreement(NamedTuple):
     """Agreement of PyTorch and ONNX Runtime on the same inputs."""
 
     inputs: int
@@ -204,7 +204,7 @@ def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Itera
             yield np.ascontiguousarray(x, dtype=np.uint8 if kind.dtype == "uint8" else np.float32)
 
 
-def compare(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Comparison:
+def measure_agreement(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Agreement:
     """Predict the same inputs with PyTorch and with ONNX Runtime.
 
     Args:
@@ -216,7 +216,7 @@ def compare(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndar
     pairs = [(ours(torch.from_numpy(x)).numpy(), session.run(["counts"], {"inputs": x})[0]) for x in batches]
     check(len(pairs) >= 1, "batches", "at least one", len(pairs))
     expected, found = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    return Comparison(
+    return Agreement(
         inputs=len(expected),
         different=int((expected != found).any(1).sum()),
         multisets=len(np.unique(expected, axis=0)),

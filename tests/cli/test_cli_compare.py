@@ -50,7 +50,7 @@ def right(name: str) -> list[bool]:
     return [sorted(ours) == sorted(row[4].split(";") if row[4] else []) for ours, row in zip(named, rows, strict=True)]
 
 
-def test_how_good_each_is_and_where_they_differ(run):
+def test_scores_of_each_model_and_differences_between_them(run):
     code, lines, err = run("compare", "data.csv", "teacher", "other", "--number", "3")
     assert (code, err) == (0, "")
     ours, theirs = right("teacher"), right("other")

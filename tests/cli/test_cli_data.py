@@ -68,7 +68,7 @@ OTHERS = {
 
 
 def made_with(folder) -> dict[str, object]:
-    return store.read_manifest(folder)["source"]["parameters"]
+    return store.read_header(folder)["source"]["parameters"]
 
 
 def test_every_parameter_of_mnist_multi_is_a_flag(run, tmp_path):
@@ -80,14 +80,14 @@ def test_every_parameter_of_mnist_multi_is_a_flag(run, tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["4", "1-4", "10"])
-def test_flags_override_the_variant_and_only_what_they_name(run, tmp_path, variant):
+def test_flags_override_only_their_own_parameter_of_the_variant(run, tmp_path, variant):
     few = ["--train", 2, "--validation", 1, "--test", 1, "--seed", 3]
     assert run("data", "build", "mnist-multi", tmp_path / "out", "--variant", variant, *few)[0] == 0
     expected = asdict(mnist_multi.VARIANTS[variant]) | {"train": 2, "validation": 1, "test": 1, "seed": 3}
     assert made_with(tmp_path / "out") == json.loads(json.dumps(expected))
 
 
-def test_a_build_says_what_it_made_and_what_to_try_next(run, tmp_path, monkeypatch):
+def test_a_build_reports_its_output_and_the_next_commands(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["data", "build", "mnist-multi", "my digits", "--mnist", "bundled", *FEW]
     code, lines, err = run(*command)
@@ -113,7 +113,7 @@ def test_another_data_set_is_not_overwritten(run, digits):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_a_build_with_a_word_on_how_to_go_on(tmp_path):
+def test_ctrl_c_stops_a_build_with_a_hint_on_how_to_resume(tmp_path):
     out = tmp_path / "digits"
     command = [sys.executable, "-m", "torchmultiset", "data", "build", "mnist-multi", out, "--workers", "1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -211,7 +211,7 @@ def test_every_rule_of_coco_is_a_flag_and_the_defaults_are_the_variant(run, tmp_
 @pytest.mark.parametrize(
     ("name", "size", "default"), [("coco-easy", "exactly two", "2 2"), ("coco-medium", "one to four", "1 4")]
 )
-def test_the_help_of_coco_says_what_is_chosen(run, name, size, default):
+def test_the_help_of_coco_describes_the_rules(run, name, size, default):
     code, lines, _ = run("data", "build", name, "--help")
     text = " ".join(" ".join(lines).replace("│", " ").split())
     assert code == 0
@@ -221,7 +221,7 @@ def test_the_help_of_coco_says_what_is_chosen(run, name, size, default):
     assert f"multiset data build {name} {name}.jsonl --train-json" in text
 
 
-def test_a_list_of_ones_own_is_not_overwritten(run, coco_folder):
+def test_a_list_written_by_the_user_is_not_overwritten(run, coco_folder):
     out = coco_folder / "easy.jsonl"
     out.write_text("mine\n")
     code, _, err = run("data", "build", "coco-easy", out, *COCO_FILES, "--min-area=0", "--rare-below=0")
@@ -308,7 +308,7 @@ def test_describe_reads_with_other_classes_and_fractions_and_without_damaged_fil
     assert run("data", "preview", pets, pets / "p.png", *flags[:-1], "--split", "validation")[0] == 0
 
 
-def test_flags_for_tables_are_refused_for_what_was_built(run, digits):
+def test_flags_for_tables_are_refused_for_built_data_sets(run, digits):
     for flags in (["--fractions", 0.5, 0.5, 0], ["--classes", "1"], ["--skip-unreadable"]):
         code, _, err = run("data", "describe", digits, *flags)
         assert code == 1
@@ -390,7 +390,7 @@ def test_preview_draws_so_many_panels_of_the_split(run, pets, tmp_path):
     assert not (tmp_path / "no.png").exists()
 
 
-def test_preview_of_what_was_built_draws_boxes_too(run, digits, tmp_path):
+def test_preview_of_a_built_data_set_draws_boxes(run, digits, tmp_path):
     assert run("data", "preview", digits, tmp_path / "plain.png", "--split", "test")[0] == 0
     assert run("data", "preview", digits, tmp_path / "boxes.png", "--split", "test", "--boxes")[0] == 0
     with Image.open(tmp_path / "plain.png") as plain, Image.open(tmp_path / "boxes.png") as boxes:

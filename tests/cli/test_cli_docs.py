@@ -25,7 +25,7 @@ def sessions() -> list[tuple[list[str], list[str]]]:
     return [(shlex.split(command), lines) for command, *lines in found]
 
 
-def test_the_commands_print_what_the_page_says(tmp_path, capsys, monkeypatch):
+def test_the_commands_print_the_output_on_the_page(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = runner(capsys, monkeypatch)
     (table,) = re.findall(r"`flowers\.csv`:\n\n```csv\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)

@@ -73,7 +73,7 @@ def test_help_has_examples_in_80_columns(run):
     assert max(map(len, lines)) <= 80
 
 
-def test_the_file_predicts_the_same_and_the_command_says_how_large_and_fast_it_is(real):
+def test_the_file_predicts_the_same_and_its_size_and_speed_are_reported(real):
     lines, content = real
     x = np.random.default_rng(3).normal(size=(50, 5)).astype(np.float32)
     (counts,) = open_onnx(content).run(["counts"], {"inputs": x})
@@ -133,7 +133,7 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
         ("silent", 1, "the model's record does not describe its inputs"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(run, there, tokens, code, message):
+def test_errors_are_reported_in_one_line_and_nothing_is_written(run, there, tokens, code, message):
     made().save(there / "silent", record={})
     (there / "taken.onnx").write_text("mine")
     np.save("wrong.npy", np.zeros((2, 7)))
@@ -157,7 +157,7 @@ def test_a_file_that_predicts_something_else_is_not_written(run, there):
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
-def test_without_the_extra_the_command_says_how_to_install_it(run, there, monkeypatch, package):
+def test_without_the_extra_the_error_has_the_install_command(run, there, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     code, lines, err = run("export", "runs/tiny")
     assert (code, lines) == (1, [])

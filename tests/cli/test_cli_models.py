@@ -160,10 +160,10 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
     [
         ("train --data nowhere", "there is no file or folder nowhere"),
         ("train --data digits --config nowhere.toml", "there is no config file nowhere.toml"),
-        ("train --data digits --out run", "run holds a run that is finished: go on with it (--resume)"),
+        ("train --data digits --out run", "run contains a finished run: resume it (--resume)"),
         (
             "train --data digits --out run --resume",
-            "the run in run is another one: channels was 6 6 and is now 16 32",
+            "the run in run is a different one: channels was 6 6 and is now 16 32",
         ),
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size = 2 labels"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
@@ -195,7 +195,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ),
     ],
 )
-def test_what_is_wrong_in_data_is_told_without_a_traceback_and_ends_in_1(run, there, command, message):
+def test_errors_in_the_data_have_no_traceback_and_exit_with_1(run, there, command, message):
     if not (there / "empty").exists():
         (there / "empty").mkdir()
         (there / "other.csv").write_text("image,labels,split\nx.png,7,test\n")
@@ -243,7 +243,7 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     assert folder == str(tmp_path / "o")
 
 
-def test_what_a_network_is_like_is_that_of_the_model_to_begin_with(resolved):
+def test_the_architecture_is_that_of_the_model_to_start_from(resolved):
     def asked(*flags, model="mnist-multi-4"):
         values, _ = resolved("--data", "x", "--start-from", model, *flags)
         return [values[name] for name in ("objective", "policy", "channels", "layers")]
@@ -304,6 +304,7 @@ OTHERS = {
     "epochs": 11, "batch_size": 12, "lr": 0.5, "schedule": "constant", "clip": 4.0, "seed": 6, "count_head": "table",
     "nothing_weight": 0.3, "marginal_bound": 5, "augment": "shift", "start_from": "mnist-multi-4",
     "classes": ("a", "b"), "fractions": (0.5, 0.25, 0.25), "split_seed": 4, "skip_unreadable": True,
+    "conformal": True,
     "strides": (8, 16), "finetune": "last", "views": 2, "holdout": "1/3", "pool": "max", "dropout": 0.4,
     "size_potential": True, "joint_states": 6, "min_size": 1, "marginal_orders": 3, "weight_decay": 0.1, "ema": 0.9,
     "select": "last", "patience": 5, "mosaic": 0.2,
@@ -362,7 +363,7 @@ def test_the_saved_config_makes_the_same_model_again(run, there, tmp_path):
     assert one == other
 
 
-def test_ctrl_c_stops_with_a_word_on_how_to_resume(there, tmp_path):
+def test_ctrl_c_stops_with_a_hint_on_how_to_resume(there, tmp_path):
     out = tmp_path / "run"
     command = [
         sys.executable,
@@ -416,7 +417,7 @@ def test_two_processes_learn_what_one_does(run, there, tmp_path):
         assert np.allclose(value, weights[1][name], atol=1e-5), name
 
 
-def test_the_command_decides_how_many_processes_and_says_nothing_of_their_meeting(there, tmp_path):
+def test_the_command_chooses_the_number_of_processes_and_prints_no_rendezvous_messages(there, tmp_path):
     flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
     result = process("train", *flags, OMP_NUM_THREADS="2")
     assert result.returncode == 0, result.stderr
@@ -433,7 +434,7 @@ def test_a_program_that_calls_the_command_stays_one_process(run, there, tmp_path
 # Evaluate
 
 
-def test_evaluate_says_what_training_said(run, there):
+def test_evaluate_reports_the_scores_of_training(run, there):
     code, lines, err = run("evaluate", "run", "digits", "--json")
     assert (code, err) == (0, "")
     told = json.loads("\n".join(lines))
@@ -447,7 +448,7 @@ def test_evaluate_says_what_training_said(run, there):
     assert json.loads("\n".join(lines))["overall"]["examples"] == 16
 
 
-def test_a_model_that_learned_with_what_was_dropped_is_still_read(run, there, tmp_path):
+def test_a_model_trained_with_a_removed_setting_is_still_read(run, there, tmp_path):
     shutil.copytree("run/model", tmp_path / "old")
     path = tmp_path / "old" / "predictor.json"
     described = json.loads(path.read_text())
@@ -460,7 +461,7 @@ def test_a_model_that_learned_with_what_was_dropped_is_still_read(run, there, tm
         assert now[0] == 0
 
 
-def test_evaluate_knows_classes_by_name(run, there, tmp_path):
+def test_evaluate_matches_classes_by_name(run, there, tmp_path):
     """The same test images with the classes in another order, as a data set and as a list of files."""
     build(tmp_path / "swapped", replace(TINY, classes=(1, 0)), load_digits("bundled"))
     splits = load_data(tmp_path / "swapped")
@@ -530,7 +531,7 @@ def test_data_sets_come_with_the_truth(run, there):
     assert len(run("predict", "run", "digits", "--json", "--number", 50)[1]) == 50
 
 
-def test_a_list_without_splits_is_predicted_whole(run, pictures):
+def test_all_lines_of_a_list_without_splits_are_predicted(run, pictures):
     folder, _, _ = pictures
     (folder / "own.csv").write_text("image,labels\na.png,0;1\n")
     (row,) = predictions(run("predict", "run", folder / "own.csv", "--json")[1])

@@ -71,7 +71,7 @@ def json_lines(told: tuple[int, list[str], str]) -> list[dict]:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_model_of_each_objective_is_tested_and_told_how_sure_it_is(run, there, objective):
+def test_a_model_of_each_objective_is_tested_with_its_confidence(run, there, objective):
     code, lines, err = run("evaluate", objective, "table.csv", "--json")
     assert (code, err) == (0, "")
     told = json.loads("\n".join(lines))
@@ -82,7 +82,7 @@ def test_a_model_of_each_objective_is_tested_and_told_how_sure_it_is(run, there,
 
 
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name not in WITHOUT_PROBABILITIES])
-def test_the_most_probable_multisets_are_told_and_the_unsure_left_out(run, there, objective):
+def test_the_most_probable_multisets_are_printed_and_uncertain_inputs_abstained(run, there, objective):
     rows = json_lines(
         run("predict", objective, "table.csv", "--split", "test", "--json", "--best", 3, "--min-confidence", 0.4)
     )
@@ -108,7 +108,7 @@ def test_the_confidence_is_the_probability_of_the_predicted_multiset(run, there,
 
 
 @pytest.mark.parametrize("objective", ["counts", "hungarian", "power", "marginal"])
-def test_pictures_are_learned_and_drawn(run, there, objective, tmp_path):
+def test_images_are_trained_on_and_drawn(run, there, objective, tmp_path):
     out = tmp_path / "run"
     code, lines, _ = run("train", "pictures", "--objective", objective, "--out", out, *QUICK)
     assert code == 0
@@ -155,7 +155,7 @@ def test_a_model_of_counts_is_exported(run, there, tmp_path):
         ("--objective marginal --marginal-bound 0", "marginal_bound must be at least 1"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(run, there, tmp_path, flags, message):
+def test_impossible_settings_are_refused_in_one_line_and_nothing_is_written(run, there, tmp_path, flags, message):
     code, _, err = run("train", "table.csv", "--out", tmp_path / "run", *QUICK, *flags.split())
     assert code != 0
     assert message in " ".join(err.replace("│", " ").split())
@@ -163,7 +163,7 @@ def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(run, there, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_an_end_class_needs_no_objective_to_be_named(run, there, tmp_path):
+def test_an_end_class_needs_no_objective(run, there, tmp_path):
     assert run("train", "table.csv", *QUICK, "--stop", "end", "--out", tmp_path / "run")[0] == 0
     saved = (tmp_path / "run" / "config.toml").read_text()
     assert 'objective = "multi"' in saved

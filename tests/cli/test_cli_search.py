@@ -112,7 +112,7 @@ def test_the_best_multisets_come_with_their_probabilities(run, predictor, x):
     assert all(rows[i]["confidence"] > greedy[i]["confidence"] for i in other)
 
 
-def test_more_than_there_are_are_not_made_up(run, there):
+def test_no_more_multisets_are_returned_than_exist(run, there):
     (row, *_) = json_lines(run("predict", "model", "inputs.npy", "--json", "--best", 99, "--beam", 50, "--number", 1))
     assert len(row["best"]) == 1 + 3 + 6 + 10
     assert sum(part["probability"] for part in row["best"]) == pytest.approx(1)
@@ -172,7 +172,7 @@ def test_a_recurrent_model_is_searched_too(run, there):
         ("evaluate model data.csv --entropy c.jpg", 2, 'must have extension "png"'),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_done(run, there, command, code, message):
+def test_impossible_settings_are_refused_before_training(run, there, command, code, message):
     ended, lines, err = run(*command.split())
     assert (ended, lines) == (code, [])
     assert message in err
@@ -183,7 +183,7 @@ def test_what_cannot_be_is_told_before_anything_is_done(run, there, command, cod
 
 
 @pytest.mark.parametrize("name", ["model", "lstm"])
-def test_evaluate_tells_how_sure_and_how_often_right(run, there, name, tmp_path):
+def test_evaluate_reports_confidence_and_accuracy(run, there, name, tmp_path):
     rows = json_lines(run("predict", name, "data.csv", "--json"))
     code, lines, err = run("evaluate", name, "data.csv", "--json", "--figure", tmp_path / "c.png")
     assert (code, err) == (0, "")

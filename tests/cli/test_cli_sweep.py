@@ -54,7 +54,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_what_is_finished_is_skipped(whole):
+def test_finished_runs_are_skipped(whole):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.name != "leaderboard.json"}
     code, out, err = sweep(whole, "--ray", "an address that nobody connects to").end()
     assert (code, err) == (0, "")
@@ -194,7 +194,7 @@ def test_errors_are_explained(run, tokens, code, message):
     assert "Traceback" not in err
 
 
-def test_without_ray_the_error_says_how_to_install_it(run, monkeypatch, tmp_path):
+def test_without_ray_the_error_has_the_install_command(run, monkeypatch, tmp_path):
     write_pets(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = run("sweep", "pets.csv", "--ray", "local")

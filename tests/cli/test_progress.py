@@ -35,7 +35,7 @@ def test_a_line_for_each_epoch_that_ends():
     ]
 
 
-def test_a_run_resumed_after_the_last_step_of_an_epoch_tells_its_end():
+def test_a_run_resumed_after_the_last_step_of_an_epoch_reports_its_end():
     lines = shown(Progress(1, 12, history=[LINE]), Progress(2, 0, history=[LINE] * 2))
     assert [line.split("  ")[0] for line in lines] == ["epoch 2/3"]
 

@@ -186,5 +186,5 @@ def test_none_changes_nothing_and_draws_nothing() -> None:
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 
-def test_a_config_knows_them_all() -> None:
+def test_the_config_has_all_augmentations() -> None:
     assert get_args(get_type_hints(OptimConfig)["augment"]) == (*AUGMENTATIONS, *PHOTO_FAMILIES)

@@ -434,21 +434,21 @@ def test_small_objects_may_have_flat_boxes_as_in_coco(make):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"images": nonsense}', b"\xff\xfe\x00"])
-def test_what_is_not_json_is_refused(make, tmp_path, text):
+def test_invalid_json_is_refused(make, tmp_path, text):
     make()
     (tmp_path / "train.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=r"train\.json is not a JSON file"):
         build(CocoRules(), tmp_path / "train.json", tmp_path / "test.json", tmp_path)
 
 
-def test_json_that_is_no_object_is_refused(make, tmp_path):
+def test_json_that_is_not_an_object_is_refused(make, tmp_path):
     make()
     (tmp_path / "train.json").write_text("[]")
     with pytest.raises(ValueError, match=r"train\.json must contain a JSON object"):
         build(CocoRules(), tmp_path / "train.json", tmp_path / "test.json", tmp_path)
 
 
-def test_missing_annotation_files_are_named(tmp_path):
+def test_missing_annotation_files_are_reported_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no annotation file .*absent"):
         build(CocoRules(), tmp_path / "absent.json", tmp_path / "absent.json", tmp_path)
 
@@ -465,7 +465,7 @@ def test_missing_images_of_all_splits_are_in_one_error(make, tmp_path):
     assert all(name in message for name in ("a11.png", "a13.png", "b25.png"))
 
 
-def test_files_that_are_no_images_are_named(make, tmp_path):
+def test_files_that_are_not_images_are_reported_by_name(make, tmp_path):
     make()
     (tmp_path / "a12.png").write_text("no image")
     with pytest.raises(UnreadableImageError, match=r"a12\.png: not an image"):
@@ -491,7 +491,7 @@ def test_both_files_must_list_the_same_categories(make):
         make(None, TRAINING, test)
 
 
-def test_nothing_left_is_an_error_that_names_the_stage(make):
+def test_nothing_left_is_an_error_with_the_stage(make):
     with pytest.raises(ValueError, match=r"train\.json: no training image is left after .*'9 of them in an image'"):
         make(CocoRules(sizes=(9, 9)))
     with pytest.raises(ValueError, match=r"test\.json: no test image is left after .*'large objects"):

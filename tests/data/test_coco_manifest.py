@@ -55,7 +55,7 @@ def built(tmp_path):
     return coco.build(ALL, train, test, tmp_path / "images", size=60)
 
 
-def test_a_line_has_what_the_annotations_say_in_pixels_of_the_file(tmp_path, built):
+def test_a_line_has_the_annotations_in_pixels_of_the_file(tmp_path, built):
     path = tmp_path / "lists" / "easy.jsonl"
     write_coco_manifest(path, built)
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
@@ -104,7 +104,7 @@ def test_read_as_own_data_it_is_the_same_data_set(tmp_path, built):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_boxes_follow_a_turn_by_exif(tmp_path, orientation):
+def test_boxes_follow_a_rotation_by_exif(tmp_path, orientation):
     box = [5, 2, 12, 7]
     paint(tmp_path / "images" / "a.jpg", box=box, orientation=orientation)
     paint(tmp_path / "images" / "b.jpg")
@@ -127,7 +127,7 @@ def test_paths_hold_through_a_link_to_a_folder(tmp_path, built):
     assert len(read_manifest(tmp_path / "deep" / "er" / "m.jsonl")["train"]) == 2
 
 
-def test_images_with_the_same_id_in_train_and_test_are_told_apart_by_their_paths(tmp_path):
+def test_images_with_the_same_id_in_train_and_test_differ_by_their_paths(tmp_path):
     for name in ("a.png", "b.png"):
         paint(tmp_path / "images" / name)
     one = [(8, [0, 0, 9, 9], 81)]
@@ -138,7 +138,7 @@ def test_images_with_the_same_id_in_train_and_test_are_told_apart_by_their_paths
     assert read["test"].ids == ["images/b.png"]
 
 
-def test_a_file_that_says_something_else_is_left_alone(tmp_path, built):
+def test_a_file_with_other_content_is_not_overwritten(tmp_path, built):
     path = tmp_path / "m.jsonl"
     write_coco_manifest(path, built)
     written = path.read_bytes()

@@ -156,7 +156,7 @@ def test_folder(folder: Path, unpacked: list[str]) -> None:
     assert pools.train.labels.dtype == np.int64
 
 
-def test_content_tells_whether_a_file_is_gzipped(folder: Path) -> None:
+def test_a_gzipped_file_is_recognised_by_its_content(folder: Path) -> None:
     (folder / f"{IMAGES}.gz").write_bytes(idx(TRAIN))
     (folder / f"{LABELS}.gz").rename(folder / LABELS)
     np.testing.assert_array_equal(load_digits(folder).train.images, TRAIN[:5])
@@ -181,7 +181,7 @@ def test_pools_are_read_only(folder: Path, bundled: DigitPools) -> None:
                 array[0] = 0
 
 
-def test_source_none_asks_the_environment(folder: Path, bundled: DigitPools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_none_reads_the_environment(folder: Path, bundled: DigitPools, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_digits().sha256 == bundled.sha256
     monkeypatch.setenv("TORCHMULTISET_MNIST", "")
     assert load_digits().sha256 == bundled.sha256
@@ -233,7 +233,7 @@ def test_no_folder(source: str) -> None:
         load_digits(source)
 
 
-def test_missing_files_are_named_all_at_once(folder: Path) -> None:
+def test_missing_files_are_reported_together(folder: Path) -> None:
     (folder / f"{IMAGES}.gz").unlink()
     (folder / f"{TEST_LABELS}.gz").unlink()
     with pytest.raises(FileNotFoundError) as caught:

@@ -202,7 +202,7 @@ def test_damaged_file_stays_until_the_right_one_is_there(fetch: Fetch, path: Pat
         ("drops", "closed connection without response"),
     ],
 )
-def test_bad_mirror_is_named_and_the_next_one_serves(
+def test_a_bad_mirror_is_reported_and_the_next_one_is_used(
     fetch: Fetch, mirror: Mirror, path: Path, behaviour: str, problem: str
 ) -> None:
     with pytest.raises(DownloadError) as caught:
@@ -220,22 +220,20 @@ def test_bad_mirror_is_named_and_the_next_one_serves(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behaviour", ["truncates", "stalls"])
-def test_next_mirror_goes_on_where_the_last_one_stopped(
-    fetch: Fetch, mirror: Mirror, path: Path, behaviour: str
-) -> None:
+def test_the_next_mirror_resumes_the_download(fetch: Fetch, mirror: Mirror, path: Path, behaviour: str) -> None:
     fetch(behaviour, "good", timeout=1.0)
     assert mirror.requests == [(behaviour, None), ("good", f"bytes={HALF}-")]
     assert path.read_bytes() == CONTENT
 
 
-def test_each_round_resumes(fetch: Fetch, mirror: Mirror, part: Path) -> None:
+def test_each_retry_resumes(fetch: Fetch, mirror: Mirror, part: Path) -> None:
     with pytest.raises(DownloadError):
         fetch("truncates", rounds=3)
     assert [asked for _, asked in mirror.requests] == [None, "bytes=150000-", "bytes=225000-"]
     assert part.read_bytes() == CONTENT[:262_500]
 
 
-def test_mirror_that_has_not_got_the_file_is_asked_once(fetch: Fetch, mirror: Mirror) -> None:
+def test_a_mirror_without_the_file_is_requested_once(fetch: Fetch, mirror: Mirror) -> None:
     with pytest.raises(DownloadError):
         fetch("missing", "wrong_bytes", "busy", rounds=3)
     assert [behaviour for behaviour, _ in mirror.requests] == ["missing", "wrong_bytes", "busy", "busy", "busy"]
@@ -259,7 +257,7 @@ def test_server_that_ignores_range_starts_over(
     assert "300.0/300.0 kB" in capsys.readouterr().err
 
 
-def test_server_that_sends_another_range_is_left(fetch: Fetch, mirror: Mirror, path: Path, part: Path) -> None:
+def test_a_server_that_sends_another_range_is_abandoned(fetch: Fetch, mirror: Mirror, path: Path, part: Path) -> None:
     part.write_bytes(CONTENT[:1000])
     fetch("wrong_range", "good")
     assert mirror.requests == [("wrong_range", "bytes=1000-"), ("good", "bytes=1000-")]
@@ -269,7 +267,7 @@ def test_server_that_sends_another_range_is_left(fetch: Fetch, mirror: Mirror, p
 @pytest.mark.parametrize(
     "wrong", [b"x" * 1000, b"x" * len(CONTENT), b"x" * 400_000, b""], ids=["short", "full", "too long", "empty"]
 )
-def test_wrong_part_is_thrown_away(fetch: Fetch, path: Path, part: Path, wrong: bytes) -> None:
+def test_a_wrong_partial_download_is_deleted(fetch: Fetch, path: Path, part: Path, wrong: bytes) -> None:
     part.write_bytes(wrong)
     fetch("good")
     assert path.read_bytes() == CONTENT
@@ -339,7 +337,7 @@ def test_many_at_once_fetch_it_once(fetch: Fetch, mirror: Mirror, path: Path) ->
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full, a disk that is always full")
-def test_full_disk_is_no_mirrors_fault(fetch: Fetch, mirror: Mirror, part: Path) -> None:
+def test_a_full_disk_is_not_blamed_on_a_mirror(fetch: Fetch, mirror: Mirror, part: Path) -> None:
     part.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as caught:
         fetch("good", "good", rounds=3)

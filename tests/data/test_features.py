@@ -90,7 +90,7 @@ def test_it_stands_in_for_the_images_of_examples(filled):
     assert batch.target.tolist() == [[0, 1], [0, 1]]
 
 
-def test_what_is_there_is_not_computed_again(filled):
+def test_existing_results_are_not_computed_again(filled):
     before, backbone = snapshot(filled), Halves()
     (filled / "features.lock").unlink()
     cache = cache_features(backbone, make_images(10), filled, keys=names(10))
@@ -172,7 +172,7 @@ def test_an_epoch_from_the_cache_has_the_losses_of_one_without(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "line"), [(b"\x00" * 30, b""), (b"\x01" * 12, b'["000000001010.jpg", "ab'), (b"", b'["')]
 )
-def test_what_a_kill_leaves_behind_whole_rows_is_cut_off(filled, rows, line):
+def test_partial_rows_after_a_kill_are_removed(filled, rows, line):
     for name, rest in [("features.f16", rows), ("index.jsonl", line)]:
         with (filled / name).open("ab") as file:
             file.write(rest)
@@ -313,14 +313,14 @@ def test_the_disk_is_looked_at_before_anything_is_written(tmp_path, filled, monk
         (3, ["a", "b", "a"], "'a' occurs 2 times"),
     ],
 )
-def test_keys_that_do_not_name_the_images_are_refused(tmp_path, count, keys, message):
+def test_keys_that_do_not_match_the_images_are_refused(tmp_path, count, keys, message):
     with pytest.raises(ValueError, match=message):
         cache_features(Halves(), make_images(count), tmp_path / "cache", keys=keys)
     assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(("argument", "value"), [("batch_size", 0), ("recheck", -1)])
-def test_numbers_that_make_no_sense_are_refused(tmp_path, argument, value):
+def test_invalid_numbers_are_refused(tmp_path, argument, value):
     with pytest.raises(ValueError, match=f"{argument} must be at least"):
         cache_features(Halves(), make_images(2), tmp_path, keys=names(2), **{argument: value})
 

@@ -53,7 +53,7 @@ def test_letterbox_fills_the_larger_side_and_centres_the_other(width, height, si
 
 
 @pytest.mark.parametrize(("width", "height"), [(64, 48), (48, 64), (301, 77), (9, 5), (50, 50)])
-def test_what_is_not_image_is_zero(tmp_path, width, height):
+def test_padding_around_the_image_is_zero(tmp_path, width, height):
     Image.new("RGB", (width, height), "white").save(tmp_path / "white.png")
     pixels = read_image(tmp_path / "white.png", size=120)
     assert pixels.shape == (3, 120, 120)
@@ -185,7 +185,7 @@ def test_missing_files_are_listed_in_one_error(tmp_path):
     assert "2 more" in message
 
 
-def test_files_that_are_no_images_are_listed_in_one_error(tmp_path):
+def test_files_that_are_not_images_are_listed_in_one_error(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "good.jpg", quality=95)
     (tmp_path / "text.jpg").write_text("not an image")

@@ -24,7 +24,7 @@ def built(tmp_path):
     return tmp_path / "built"
 
 
-def test_what_was_built_is_opened_with_its_own_splits(built):
+def test_a_built_data_set_is_opened_with_its_own_splits(built):
     assert is_store(built)
     splits = load_data(built, check_inputs=True)
     assert {name: len(examples) for name, examples in splits.items()} == {"train": 3, "test": 1}
@@ -84,7 +84,7 @@ def test_own_data_is_read_with_other_classes_and_fractions(tmp_path):
         load_data(file, classes=["owl"])
 
 
-def test_what_cannot_be_read_is_left_out_on_request_with_a_list(tmp_path):
+def test_unreadable_inputs_are_skipped_on_request_with_a_list(tmp_path):
     for name in "abc":
         draw(tmp_path / f"{name}.png")
     (tmp_path / "b.png").write_text("no image")
@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_left_out_on_request_with_a_list(tmp_path):
         read_manifest(file, skip_unreadable=True, check_inputs=False)
 
 
-def test_what_was_built_has_its_own_classes_and_splits(built):
+def test_a_built_data_set_has_its_own_classes_and_splits(built):
     for name, value in {"classes": ["cat"], "fractions": (1, 0, 0), "skip_unreadable": True}.items():
         with pytest.raises(ValueError, match=f"^{name} must be left out, as .*built data set"):
             load_data(built, **{name: value})

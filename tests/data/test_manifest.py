@@ -115,7 +115,7 @@ def test_arrays_of_images_keep_uint8_and_everything_else_is_float32(tmp_path, sh
         assert train.batch([]).x.shape == (0, *read)
 
 
-def test_a_file_of_a_newcomer(tmp_path):
+def test_a_file_written_by_a_spreadsheet(tmp_path):
     """From a spreadsheet of another language: BOM, ';' between cells, CRLF, capitals, blanks, empty rows."""
     path = tmp_path / "Labels.CSV"
     draw(tmp_path / "Ätna 1.png")
@@ -224,7 +224,7 @@ def test_boxes_are_moved_with_the_image_and_give_the_areas(tmp_path):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("exif", [True, False])
-def test_a_box_stays_on_its_object_when_the_camera_was_turned(tmp_path, orientation, exif):
+def test_a_box_follows_its_object_through_exif_rotation(tmp_path, orientation, exif):
     """A white square on black: wherever the image is shown, its box holds all the white and nothing else."""
     pixels = np.zeros((40, 80, 3), dtype=np.uint8)
     pixels[10:20, 60:70] = 255

@@ -31,7 +31,7 @@ def test_texts_are_categories_and_empty_cells_the_mean_of_the_training_examples(
         assert examples.columns == (Column("colour", ("blue", "red"), empty=1), Column("metres", mean=2.0, empty=2))
 
 
-def test_a_later_table_is_read_as_the_first_one_whatever_the_order_of_its_columns(tmp_path):
+def test_a_later_table_is_read_like_the_first_for_any_column_order(tmp_path):
     columns = read_manifest(write(tmp_path, "data.csv", *TABLE))["train"].columns
     later = write(tmp_path, "later.csv", "metres,colour", "5,red", ",red", "7,")
     options = {"classes": ["cat", "dog"], "labelled": False, "fractions": ALL_TRAIN, "columns": columns}
@@ -94,7 +94,7 @@ def test_a_column_that_cannot_be_read_is_one_problem(tmp_path, cells, line, mess
     assert message in what
 
 
-def test_without_training_examples_all_lines_say_what_a_column_is(tmp_path):
+def test_without_training_examples_all_lines_determine_the_columns(tmp_path):
     path = write(tmp_path, "data.csv", "x,colour,labels,split", "1,red,cat,test", ",blue,cat,test", "3,red,cat,test")
     splits = read_manifest(path)
     assert rows(splits["test"]) == [[1, 0, 1], [2, 1, 0], [3, 0, 1]]

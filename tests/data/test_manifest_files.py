@@ -33,7 +33,7 @@ def test_unreadable_images_are_all_listed(photos):
     assert [Path(what.split(": ")[0]).name for _, what in problems] == ["b.png", "d.jpg", "f.png"]
 
 
-def test_unreadable_images_are_skipped_on_request_and_named(photos):
+def test_unreadable_images_are_skipped_on_request_with_a_list(photos):
     with pytest.warns(UserWarning, match=r"skipped 3 of 7 examples") as caught:
         splits = read_manifest(photos, skip_unreadable=True, image_size=8)
     (warning,) = caught

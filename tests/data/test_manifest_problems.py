@@ -231,7 +231,7 @@ def test_text_that_is_not_utf8_is_reported_line_by_line(tmp_path):
     assert "UTF-16" in what
 
 
-def test_a_path_that_is_no_manifest(tmp_path):
+def test_a_path_that_is_not_a_manifest(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         read_manifest(tmp_path / "missing.csv")
     with pytest.raises(FileNotFoundError, match=r"nor images with a file labels\.csv or labels\.jsonl"):
@@ -250,7 +250,7 @@ def test_folders_of_another_system_get_a_hint(tmp_path):
 
 
 @given(st.binary(max_size=60), st.sampled_from([".csv", ".jsonl"]))
-def test_no_file_gets_another_error_than_a_manifest_error(tmp_path_factory, data, suffix):
+def test_every_bad_file_raises_a_manifest_error(tmp_path_factory, data, suffix):
     path = tmp_path_factory.mktemp("noise") / f"data{suffix}"
     start = b"x,labels\n1,a\n2,b\n3,c\n" if suffix == ".csv" else b'{"features": [1], "labels": ["a"]}\n' * 3
     path.write_bytes(start + data)

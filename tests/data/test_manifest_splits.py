@@ -67,7 +67,7 @@ def test_bad_arguments_are_refused_by_name(tmp_path, options, message):
         read_manifest(path, **options)
 
 
-def test_splits_by_column_leave_a_split_that_is_not_named_empty(tmp_path):
+def test_a_split_that_does_not_occur_in_the_column_is_empty(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels,split", "1,a,test", "2,a;a,train", "3,b,test")
     splits = read_manifest(path)
     assert {name: len(examples) for name, examples in splits.items()} == {"train": 1, "validation": 0, "test": 2}

@@ -156,7 +156,7 @@ def test_digits_have_cells_of_their_own_as_large_as_the_largest() -> None:
         assert len({tuple(place) for place in first.tolist()}) == len(present)
 
 
-def test_boxes_hold_the_digit_that_the_label_names() -> None:
+def test_boxes_contain_the_labelled_digit() -> None:
     """With one real digit of each class, the label tells the image; and plain bilinear resizing tells the pixels."""
     bundled = load_digits("bundled").train
     images = np.stack([bundled.images[bundled.labels == label][0] for label in range(10)])

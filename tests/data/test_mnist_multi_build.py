@@ -117,7 +117,7 @@ mnist_multi.build(sys.argv[1], parameters, load_digits("bundled"), workers=2)
 """
 
 
-def test_a_killed_build_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_build_resumes_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parameters, pools = replace(SMALL, train=400), load_digits("bundled")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     build(whole, parameters, pools)
@@ -152,7 +152,7 @@ def test_splits_share_no_digit_clutter_included(tmp_path: Path) -> None:
         assert set(np.unique(splits[split].inputs)) == {0, *range(first, first + 50)}
 
 
-def test_a_folder_with_other_parameters_or_digits_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_parameters_or_digits_is_not_changed(tmp_path: Path) -> None:
     build(tmp_path, SMALL, flat_pools())
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=r"different data set .source.parameters.seed is 0, not 1"):

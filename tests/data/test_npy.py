@@ -90,7 +90,7 @@ def message_of(read: Callable[[Path], object], path: Path) -> str | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.filterwarnings("ignore")  # as for a user: here a warning would be an error, and stop NumPy too early
-def test_whatever_happens_to_a_header_the_error_names_the_file(reader, tmp_path):
+def test_any_damage_to_a_header_is_reported_with_the_file(reader, tmp_path):
     path, chance, errors = tmp_path / "numbers.npy", random.Random(0), 0
     np.save(path, ARRAY)
     whole = path.read_bytes()
@@ -106,7 +106,7 @@ def test_whatever_happens_to_a_header_the_error_names_the_file(reader, tmp_path)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("header", HEADERS)
 @pytest.mark.filterwarnings("ignore")
-def test_a_header_that_cannot_be_is_told_with_what_to_do(reader, header, tmp_path):
+def test_an_impossible_header_is_reported_with_what_to_do(reader, header, tmp_path):
     path = tmp_path / "numbers.npy"
     for version in (1, 2, 3):
         path.write_bytes(with_header(HEADERS[header], version=version))
@@ -119,7 +119,7 @@ def test_a_header_that_cannot_be_is_told_with_what_to_do(reader, header, tmp_pat
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_archives_and_empty_files_are_no_arrays(reader, tmp_path):
+def test_archives_and_empty_files_are_not_arrays(reader, tmp_path):
     path = tmp_path / "numbers.npy"
     with path.open("wb") as file:
         np.savez(file, x=ARRAY)
@@ -129,7 +129,7 @@ def test_archives_and_empty_files_are_no_arrays(reader, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["datetime64[s]", "complex64", "U3"])
-def test_what_is_predicted_must_be_numbers(tmp_path, dtype):
+def test_inputs_to_predict_must_be_numbers(tmp_path, dtype):
     path = tmp_path / "numbers.npy"
     np.save(path, np.zeros((2, 4), dtype))
     with pytest.raises(ValueError, match=r"numbers\.npy must contain an array of numbers, but contains"):
@@ -137,7 +137,7 @@ def test_what_is_predicted_must_be_numbers(tmp_path, dtype):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_happens_to_an_archive_of_predictions_the_error_names_the_file(tmp_path):
+def test_any_damage_to_an_archive_of_inputs_is_reported_with_the_file(tmp_path):
     tables = place("table-3", "L_multi", (0, 0), {"em": 0.95, "f1": 0.987})
     path = write_record(tmp_path, "digits/multi/seed-0", tables, [True, False]).with_name("predictions.npz")
     (run,) = read_runs(tmp_path)
@@ -153,7 +153,7 @@ def test_whatever_happens_to_an_archive_of_predictions_the_error_names_the_file(
     assert errors > 250
 
 
-def test_an_error_of_the_disk_keeps_its_kind_if_it_names_a_file(tmp_path):
+def test_an_error_of_the_disk_keeps_its_type_and_its_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"), readable(tmp_path / "file", "mend it"):
         (tmp_path / "nowhere").read_bytes()
     with (

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from torchmultiset.data.store import Chunk, Plan, Row, load, read_manifest, verify, write
+from torchmultiset.data.store import Chunk, Plan, Row, load, read_header, verify, write
 
 PLAN = Plan(
     source={"made": "for a test", "numbers": [1, 2]},
@@ -82,20 +82,20 @@ def test_what_is_written_is_what_load_opens_and_nothing_else_is_left(tmp_path: P
     loaded = load(tmp_path)["train"]
     assert isinstance(loaded.inputs, np.memmap)
     np.testing.assert_array_equal(loaded.inputs, make(Chunk("train", 0, 10))["inputs"])
-    manifest = read_manifest(tmp_path)
+    manifest = read_header(tmp_path)
     assert manifest["source"] == PLAN.source
     assert manifest["splits"] == PLAN.splits
     assert set(manifest["sha256"]) == files
 
 
-def test_a_data_set_that_is_there_is_not_made_again(tmp_path: Path) -> None:
+def test_an_existing_data_set_is_not_built_again(tmp_path: Path) -> None:
     write(tmp_path, PLAN, make, chunk=4)
     again = Counting()
     write(tmp_path, PLAN, again, chunk=3)
     assert again.made == []
 
 
-def test_a_build_that_failed_is_no_data_set_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_failed_build_is_not_a_data_set_and_can_be_resumed(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     write(whole, PLAN, make, chunk=2)
     with pytest.raises(RuntimeError, match="no more"):
@@ -136,7 +136,7 @@ def test_a_run_killed_before_its_first_file_was_whole_is_begun_again(tmp_path: P
 
 
 @pytest.mark.parametrize("fails_at", [None, 2], ids=["whole", "begun"])
-def test_a_folder_with_another_data_set_is_left_alone(tmp_path: Path, fails_at: int | None) -> None:
+def test_a_folder_with_another_data_set_is_not_changed(tmp_path: Path, fails_at: int | None) -> None:
     with pytest.raises(RuntimeError) if fails_at else nullcontext():
         write(tmp_path, PLAN, Counting(fails_at), chunk=4)
     before = contents(tmp_path)
@@ -147,7 +147,7 @@ def test_a_folder_with_another_data_set_is_left_alone(tmp_path: Path, fails_at: 
     assert contents(tmp_path) == before
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_content_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match="is not empty and contains no data set"):
         write(tmp_path, PLAN, make, chunk=4)
@@ -156,14 +156,14 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"thesis.txt": b"years of work"}
 
 
-def test_a_disk_that_is_too_small_is_noticed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_detected_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(OSError, match="needs 0 MB, but only 0 MB are free on its disk"):
         write(tmp_path, PLAN, make, chunk=4)
     assert contents(tmp_path) == {}
 
 
-def test_what_does_not_keep_to_the_plan_is_refused(tmp_path: Path) -> None:
+def test_data_that_violates_the_plan_is_refused(tmp_path: Path) -> None:
     def wrong_type(chunk: Chunk) -> dict[str, np.ndarray]:
         return {**make(chunk), "labels": np.zeros((chunk.examples, 2), np.int32)}
 
@@ -265,14 +265,14 @@ def _other_shape(folder: Path) -> None:
         (_other_shape, r"labels.npy has dtype <i8 and shape \(10, 3\), but the manifest has <i8 and \(10, 2\)"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_damage_is_reported_by_name(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
     write(tmp_path, PLAN, make, chunk=4)
     damage(tmp_path)
     with pytest.raises(ValueError, match=message):
         load(tmp_path)
 
 
-def test_a_missing_array_is_named(tmp_path: Path) -> None:
+def test_a_missing_array_is_reported_by_name(tmp_path: Path) -> None:
     write(tmp_path, PLAN, make, chunk=4)
     (tmp_path / "test" / "areas.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"areas.npy is missing"):
@@ -296,7 +296,7 @@ def test_a_data_set_of_version_0_1_has_no_checksum_of_its_manifest(tmp_path: Pat
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     del manifest["manifest_sha256"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert read_manifest(tmp_path) == manifest
+    assert read_header(tmp_path) == manifest
     assert load(tmp_path).keys() == PLAN.splits.keys()
 
 

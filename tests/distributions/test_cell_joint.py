@@ -199,6 +199,6 @@ def test_a_sentence_reports_the_fallback():
         (lambda: CellCounts(C, 5, joint_states=-1), "joint_states must be at least 0"),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -177,7 +177,7 @@ def test_sums_to_one_and_has_the_expected_mean(cells):
     torch.testing.assert_close(found @ torch.arange(cells + 1).double(), expected)
 
 
-def test_less_is_asked_of_the_same_distribution():
+def test_smaller_and_larger_bounds_give_the_same_distribution():
     logits = random_logits(2, 11, 4)
     all_of_it = distribution(logits, most=11)
     for most in (0, 1, 2, 5, 10):
@@ -251,7 +251,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert torch.equal(poisson_binomial(log_p, log_p, 3), poisson_binomial(log_p.float(), log_p.float(), 3))
 
 
-def test_inputs_are_left_alone():
+def test_inputs_are_not_modified():
     logits = random_logits(2, 9, 4)
     before = logits.clone()
     log_p, log_not = cell_log_probabilities(logits)

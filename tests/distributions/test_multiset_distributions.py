@@ -159,7 +159,7 @@ def test_once_the_size_is_known_only_multisets_of_that_size_are_left(make, least
 
 
 @every
-def test_a_batch_is_what_its_examples_are(make):
+def test_a_batch_equals_its_examples(make):
     belief, _ = make(1, 3)
     for i in range(B):
         if isinstance(belief, IndependentCounts):
@@ -197,7 +197,7 @@ def test_the_best_of_each_class_is_given_up_where_it_makes_a_size_that_cannot_be
     assert belief.best().tolist() == [[0, 2]]
 
 
-def test_what_is_impossible_is_not_found():
+def test_impossible_multisets_are_not_found():
     log_probabilities = draw(2, C, 4)
     log_probabilities[0, 1, 1:] = -math.inf  # class 1 never occurs
     log_probabilities[1, 0, 0] = -math.inf  # class 0 always does
@@ -261,6 +261,6 @@ def test_one_class_and_no_example():
         (lambda: listed(0, 3)[0].log_probability(torch.zeros(2, C, dtype=torch.int64)), "counts must be"),
     ],
 )
-def test_what_does_not_fit_is_named(ask, message):
+def test_mismatches_are_reported_by_name(ask, message):
     with pytest.raises(ValueError, match=message):
         ask()

@@ -46,7 +46,7 @@ def test_grey_images_are_the_same_as_their_three_equal_channels():
     torch.testing.assert_close(backbone(grey), backbone(grey.repeat(1, 3, 1, 1)), rtol=0, atol=0)
 
 
-def test_a_backbone_stays_as_it_is_while_the_model_around_it_learns():
+def test_a_backbone_does_not_change_while_the_model_trains():
     backbone = small_backbone()
     model = nn.Sequential(backbone, nn.Flatten(), nn.Linear(4 * 4 * 4, 2))
     model.train()
@@ -66,7 +66,7 @@ def test_a_backbone_stays_as_it_is_while_the_model_around_it_learns():
     assert not torch.equal(model[2].weight, head_before)
 
 
-def test_its_parameters_ask_for_no_gradient():
+def test_its_parameters_require_no_gradient():
     assert not any(parameter.requires_grad for parameter in small_backbone().parameters())
     assert not small_backbone()(torch.rand(1, 3, 9, 9)).requires_grad
 
@@ -89,12 +89,12 @@ def test_an_image_has_the_same_features_alone_and_in_a_batch():
         (torch.full((1, 3, 9, 9), float("nan")), "from nan to nan"),
     ],
 )
-def test_what_is_not_an_image_is_refused(images, message):
+def test_files_that_are_not_images_are_refused(images, message):
     with pytest.raises(ValueError, match=message):
         small_backbone()(images)
 
 
-def test_the_fingerprint_tells_all_that_changes_the_features():
+def test_the_fingerprint_covers_everything_that_changes_the_features():
     fingerprint = small_backbone().fingerprint()
     assert small_backbone().fingerprint() == fingerprint
     assert small_backbone().train().fingerprint() == fingerprint
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch, save
     assert Path("code-was-run").exists()  # the trap is a real one
 
 
-def test_damaged_and_missing_files_are_told_apart(tmp_path):
+def test_damaged_and_missing_files_are_distinguished(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*nowhere\.pth"):
         load_weights(small_trunk(), tmp_path / "nowhere.pth", ignore="fc.")
     torch.save(small_trunk().state_dict(), tmp_path / "whole.pth")

@@ -57,14 +57,14 @@ def test_batch_normalisation_is_an_option():
         (torch.rand(2, 1, 20, 90), r"x must be images of at least 36x36 pixels \(use fewer convolutions"),
     ],
 )
-def test_images_that_do_not_fit_are_refused(x, message, without_shape_hook):
+def test_images_of_the_wrong_shape_are_refused(x, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         ConvEncoder()(x)
 
 
 @pytest.mark.parametrize("norm", [None, "batch"])
 @pytest.mark.parametrize("channels", [(4,), (4, 4), (4, 4, 4)])
-def test_the_size_that_is_named_is_the_least_that_can_be_learned_from(channels, norm):
+def test_the_reported_size_is_the_smallest_that_can_be_trained(channels, norm):
     encoder = ConvEncoder(1, channels, norm=norm)
     with pytest.raises(ValueError, match="at least") as refused:
         encoder.memory_shape(1, 1)

@@ -48,7 +48,7 @@ def test_without_gradients_nothing_is_kept():
 
 
 @pytest.mark.parametrize("learns", [True, False])
-def test_which_one_was_larger_is_found_out_only_to_learn_from_it(learns):
+def test_the_position_of_the_maximum_is_computed_for_gradients_only(learns):
     x, weight = maps(2, 1, 12, 12).detach(), maps(4, 1, 5, 5)
     with torch.set_grad_enabled(learns), torch.profiler.profile() as watched:
         conv_max_pool(x, weight)
@@ -95,7 +95,7 @@ def test_frozen_weights_still_pass_gradients_on():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_low_precision_stays_what_pytorch_makes_of_it():
+def test_low_precision_equals_that_of_pytorch():
     x, weight = maps(2, 1, 12, 12).detach().float(), maps(4, 1, 5, 5).detach().float().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, convolved = conv_max_pool(x, weight), conv2d(x, weight)

@@ -42,7 +42,7 @@ def encoder(fingerprint: str | None = None) -> PretrainedEncoder:
     return PretrainedEncoder("resnet34", width=4, fingerprint=fingerprint)
 
 
-def test_images_and_their_features_give_the_same(made):
+def test_images_and_their_features_give_the_same_predictions(made):
     encode, images = encoder(), torch.randint(256, (5, 3, 19, 23), dtype=torch.uint8)
     from_images = encode(images)
     assert from_images.shape == (5, 4, 5, 6)
@@ -120,7 +120,7 @@ def test_another_precision_than_the_backbones(made):
 
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize("shape", [(2, 1280, 3, 3), (2, 512), (2, 4, 9, 9), (3, 9, 9)])
-def test_what_is_neither_image_nor_feature_is_refused_before_a_backbone_is_made(made, shape):
+def test_inputs_of_another_shape_are_refused_before_a_backbone_is_built(made, shape):
     with pytest.raises(ValueError, match=r"x must be features of shape \(B, 512, h, w\) or images of shape"):
         encoder()(torch.rand(shape))
     assert not made
@@ -134,13 +134,13 @@ def test_an_unknown_backbone_is_refused_at_once():
         make_backbone("vgg")
 
 
-def test_what_it_was_made_with_is_remembered():
+def test_constructor_arguments_are_recorded():
     arguments = {"backbone": "resnet34", "width": 4, "fingerprint": "abc"}
     defaults = {"strides": (32,), "channels": None, "mean": None, "std": None}
     assert encoder("abc").arguments == arguments | defaults
 
 
-def test_the_fingerprint_is_that_of_the_backbone_that_was_learned_from(made):
+def test_the_fingerprint_is_that_of_the_training_backbone(made):
     images, expected = torch.rand(2, 3, 9, 9), shallow("resnet34").fingerprint()
     encode = encoder()
     assert encode.fingerprint is None
@@ -152,7 +152,7 @@ def test_the_fingerprint_is_that_of_the_backbone_that_was_learned_from(made):
     assert again.backbone() is made[1]
 
 
-def test_a_backbone_with_other_weights_is_found_out(made, monkeypatch):
+def test_a_backbone_with_other_weights_is_refused(made, monkeypatch):
     encode = encoder(shallow("resnet34", seed=6).fingerprint())
     for ask in (encode.backbone, lambda: encode(torch.rand(2, 3, 9, 9)), encode.backbone):
         with pytest.raises(ValueError, match="weights of resnet34 are not those this model was trained with"):
@@ -162,7 +162,7 @@ def test_a_backbone_with_other_weights_is_found_out(made, monkeypatch):
     assert encode(torch.rand(2, 3, 9, 9)).shape[:2] == (2, 4)
 
 
-def test_making_the_backbone_leaves_the_callers_random_numbers_alone(made):
+def test_building_a_backbone_does_not_change_the_callers_random_numbers(made):
     encode, images = encoder(), torch.zeros(1, 3, 9, 9)
     before = torch.get_rng_state()
     encode(images)

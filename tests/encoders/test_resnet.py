@@ -102,7 +102,7 @@ def test_resnet34_maps_600_pixels_to_19_cells():
     assert features.shape == (1, backbone.channels, 19, 19) == (1, 512, 19, 19)
 
 
-def test_resnet34_computes_what_the_paper_of_he_et_al_says(checkpoint, checkpoint_file):
+def test_resnet34_computes_the_network_of_he_et_al(checkpoint, checkpoint_file):
     images = torch.randint(256, (2, 3, 96, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     normalised = (images / 255 - mean[:, None, None]) / std[:, None, None]
@@ -180,7 +180,7 @@ def test_a_download_with_wrong_bytes_keeps_nothing(hub, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-def test_a_download_that_fails_says_what_to_do(hub, monkeypatch):
+def test_a_failed_download_reports_what_to_do(hub, monkeypatch):
     address, folder = hub
     monkeypatch.setattr(resnet, "CHECKPOINT", f"{address}/missing-00000000.pth")
     with pytest.raises(ConnectionError, match=r"404.*save it as .*checkpoints"):

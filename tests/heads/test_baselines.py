@@ -129,6 +129,6 @@ def test_the_three_baselines_by_hand():
         (lambda x, y: fit_baselines(x, y)["neighbour"].predict(x[:, :2]), "features must be"),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call(*problem())

@@ -95,7 +95,7 @@ def expected(name: str, scores: Sequence[Sequence[float]], least: int) -> dict[M
 
 @every
 @sizes
-def test_it_believes_what_its_scores_mean(name, stop):
+def test_its_distribution_follows_from_its_scores(name, stop):
     predictor, x = make(name, stop)
     least = MOST if stop == "fixed" else 0
     scores, shape = predictor(x), MADE[name][2]
@@ -120,7 +120,7 @@ def test_it_believes_what_its_scores_mean(name, stop):
 
 @every
 @sizes
-def test_it_predicts_what_it_believes_most(name, stop):
+def test_it_predicts_the_most_probable_multiset(name, stop):
     predictor, x = make(name, stop, 40)
     counts = predictor.predict(x)
     assert len({tuple(row) for row in counts.tolist()}) > 1
@@ -170,7 +170,7 @@ def test_poisson_counts_are_the_nearest_to_what_is_expected_if_they_make_a_size_
 
 @every
 @sizes
-def test_explain_tells_how_sure_it_is_and_of_how_many(name, stop):
+def test_explain_returns_confidence_and_counts(name, stop):
     predictor, x = make(name, stop)
     told = predictor.explain(x)
     assert torch.equal(told.counts, predictor.predict(x))
@@ -187,7 +187,7 @@ def test_explain_tells_how_sure_it_is_and_of_how_many(name, stop):
 
 
 @every
-def test_a_batch_is_what_its_examples_are(name):
+def test_a_batch_equals_its_examples(name):
     predictor, x = make(name)
     scores = predictor(x)
     for i in range(len(x)):
@@ -253,7 +253,7 @@ class Coin(OneShotHead):
         return scores
 
 
-def test_a_head_of_ones_own():
+def test_a_user_defined_head():
     predictor = Predictor(nn.Identity(), Coin(), ["ant", "bee"], max_size=MOST)
     x = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
     assert predictor.predict_labels(x) == [["ant", "bee", "bee"], []]
@@ -290,7 +290,7 @@ def test_a_head_of_ones_own():
         (lambda: make("table")[0].search(torch.zeros(1, D).double(), k=0), "k must be at least 1"),
     ],
 )
-def test_bad_input_is_named(build, message, without_shape_hook):
+def test_bad_input_is_reported_by_name(build, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         build()
 

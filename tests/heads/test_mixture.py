@@ -130,6 +130,6 @@ def test_it_is_saved(tmp_path):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -68,7 +68,7 @@ def test_what_is_shown_of_regressed_counts_are_shares():
 
 
 @pytest.mark.parametrize("model", [OneStep(C, D), RegressedCounts(C, D)])
-def test_it_believes_nothing(model):
+def test_it_has_no_distribution(model):
     assert not model.probabilistic
     with pytest.raises(NotImplementedError):
         model.believe(model(torch.rand(2, D)), 0, 3)
@@ -82,6 +82,6 @@ def test_it_believes_nothing(model):
         (lambda: RegressedCounts(0, D), "num_classes must be at least 1"),
     ],
 )
-def test_bad_input_is_named(build, message, without_shape_hook):
+def test_bad_input_is_reported_by_name(build, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         build()

@@ -133,6 +133,6 @@ def test_heads_that_round_keep_to_the_sizes_too(head):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()

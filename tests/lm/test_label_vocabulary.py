@@ -80,7 +80,7 @@ def test_an_incomplete_last_label_and_all_after_the_end_are_left_out():
         ([[8], [9]], "one sequence for each of the 3 labels"),
     ],
 )
-def test_what_cannot_be_read_in_one_way_is_refused_with_the_labels(tokens, message):
+def test_ambiguous_labels_are_refused_by_name(tokens, message):
     with pytest.raises(ValueError, match=message):
         LabelVocabulary(["a", "b", "c"], tokens, end=0)
 
@@ -91,7 +91,7 @@ def test_a_prefix_is_found_between_distant_labels():
         LabelVocabulary([*"abcde"], pieces, end=0)
 
 
-def test_an_unknown_label_is_named():
+def test_an_unknown_label_is_reported_by_name():
     with pytest.raises(ValueError, match="label 'milk' is not in the vocabulary of 1 labels"):
         LabelVocabulary(["rye"], [[8, 1]], end=0).counts([["rye", "milk"]])
 

@@ -167,7 +167,7 @@ def test_own_samples_are_lists_of_known_labels_and_the_loss_corrects_them(build)
 
 @both
 @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_beams": 3}])
-def test_whatever_the_weights_every_output_is_a_list_of_known_labels(build, options):
+def test_for_any_weights_every_output_is_a_list_of_known_labels(build, options):
     for seed in range(3):
         model = build(seed).eval()
         tokens = generate_lists(model, inputs_of(build), VOCABULARY, pad=PAD, max_new_tokens=30, **options)

@@ -37,7 +37,7 @@ def arguments(problem: Lists):
 
 
 @given(lists())
-def test_the_oracle_is_what_all_orders_of_the_missing_labels_say(problem):
+def test_the_oracle_is_the_mean_over_all_orders_of_the_missing_labels(problem):
     found = list_oracle(*arguments(problem), end=END)
     for b, (target, row) in enumerate(zip(problem.targets, problem.rows, strict=True)):
         for t in range(len(row)):

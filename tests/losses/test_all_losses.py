@@ -264,7 +264,7 @@ def test_the_names_of_the_classes_do_not_matter(case):
 
 
 @every_loss
-def test_inputs_are_left_alone(case):
+def test_inputs_are_not_modified(case):
     inputs = case.inputs()
     before = [value.clone() for value in [*inputs, *BATCH]]
     case(*inputs)
@@ -289,7 +289,7 @@ def test_an_empty_target_has_finite_values_and_gradients(case):
     "name",
     [n for n in CASES if "END" not in n and n.split()[0] in ("multiset", "matching", "sequence", "reinforce")],
 )
-def test_an_empty_target_weighs_nothing(name):
+def test_an_empty_target_has_weight_zero(name):
     loss, found = gradients(CASES[name], CASES[name].inputs())
     assert loss[EMPTY] == 0
     assert all((gradient[EMPTY] == 0).all() for gradient in found)
@@ -312,7 +312,7 @@ def test_extreme_scores_have_finite_values_and_gradients(case, extreme, dtype):
 
 @every_policy_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_class_ruled_out_rightly_is_as_if_it_were_not_there(case, dtype):
+def test_a_correctly_excluded_class_does_not_affect_the_loss(case, dtype):
     """-inf on a class that is never free and never named: finite, and the rest is untouched."""
     scores, *others = case.inputs(dtype)
     without = [*range(UNUSED), *range(UNUSED + 1, scores.shape[-1])]
@@ -332,7 +332,7 @@ def test_a_class_ruled_out_rightly_is_as_if_it_were_not_there(case, dtype):
 
 @every_policy_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_class_ruled_out_wrongly_costs_infinity_or_what_the_loss_says_never_nan(case, dtype):
+def test_a_wrongly_excluded_class_gives_infinity_or_the_documented_loss_but_never_nan(case, dtype):
     """-inf at every step on class 3, which only the first target holds and only its last label names."""
     scores, *others = case.inputs(dtype)
     scores[0, ..., 3] = -torch.inf

@@ -83,7 +83,7 @@ def test_the_order_of_the_cells_does_not_matter():
     )
 
 
-def test_an_empty_target_says_that_all_cells_are_silent():
+def test_an_empty_target_means_that_all_cells_predict_nothing():
     logits = random_logits(2, 5, 3)
     loss = cell_count_loss(logits, torch.zeros(2, 2, dtype=torch.int64), reduction="none")
     wanted = -torch.log(1 - logits.softmax(-1)[..., :2]).sum((1, 2))
@@ -115,7 +115,7 @@ def test_ten_thousand_classes():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sure_and_right_costs_nothing_sure_and_wrong_can_be_mended(dtype):
+def test_confident_correct_scores_have_loss_zero_and_wrong_ones_a_gradient(dtype):
     target = torch.tensor([[2, 0, 1]])
     right = torch.full((1, 5, 4), -100.0, dtype=dtype)
     right[0, range(5), [0, 3, 2, 0, 3]] = 100.0
@@ -131,7 +131,7 @@ def test_sure_and_right_costs_nothing_sure_and_wrong_can_be_mended(dtype):
     assert gradient[0, :, 2].tolist() == pytest.approx([-0.2] * 5, rel=1e-4)
 
 
-def test_only_what_cannot_be_costs_infinity():
+def test_only_impossible_multisets_have_infinite_loss():
     logits = random_logits(4, 3, 3)
     logits[0, :, 0] = -INF  # no cell can say 0: right
     logits[1, :, 0] = -INF  # wrong
@@ -150,7 +150,7 @@ def test_gradients_of_cells():
     assert torch.autograd.gradcheck(lambda x: cell_count_loss(x, target, reduction="none"), logits)
 
 
-def test_it_learns_counts_without_being_told_which_cells():
+def test_it_learns_counts_without_positions():
     """Four kinds of cells find out from the counts alone what each is to say; the last kind is to say nothing."""
     kinds = torch.randint(0, 4, (32, 6), generator=torch.Generator().manual_seed(0))
     target = torch.nn.functional.one_hot(kinds, 4).sum(1)[:, :3]

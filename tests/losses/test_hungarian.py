@@ -69,7 +69,7 @@ def test_by_hand():
     assert hungarian_loss(logits, only_b).item() == pytest.approx(-math.log(0.6) - 0.1 * math.log(0.45))
 
 
-def test_what_a_slot_thinks_of_nothing_does_not_enter_the_matching():
+def test_the_matching_ignores_scores_of_nothing():
     """DETR's choice: slot 0 gets the label for its 0.5, though only it would rather say nothing."""
     logits = torch.tensor([[[0.5, 0.0, 0.5], [0.45, 0.5, 0.05]]]).log()
     loss = hungarian_loss(logits, torch.tensor([[1, 0]]))
@@ -134,7 +134,7 @@ def test_extreme_scores_have_finite_values_and_gradients():
         assert torch.isfinite(extremes.grad).all()
 
 
-def test_a_class_ruled_out_costs_infinity_where_it_is_wanted_and_nothing_elsewhere():
+def test_an_excluded_class_gives_infinity_where_it_is_a_target_and_zero_elsewhere():
     logits = scores()
     logits[..., 3] = -torch.inf  # only the first target has it
     logits.requires_grad_()
@@ -145,7 +145,7 @@ def test_a_class_ruled_out_costs_infinity_where_it_is_wanted_and_nothing_elsewhe
     assert torch.isfinite(gradient).all()
 
 
-def test_with_no_weight_on_nothing_it_may_be_ruled_out():
+def test_with_weight_zero_nothing_may_be_excluded():
     logits = scores()
     logits[..., C] = -torch.inf
     logits.requires_grad_()
@@ -156,7 +156,7 @@ def test_with_no_weight_on_nothing_it_may_be_ruled_out():
     assert torch.isfinite(gradient).all()
 
 
-def test_scores_that_are_no_numbers_make_a_loss_that_is_none():
+def test_nan_scores_give_a_nan_loss():
     logits = scores()
     logits[0, 2] = torch.nan
     each = hungarian_loss(logits, TARGET, reduction="none")
@@ -198,7 +198,7 @@ def test_wrong_input_is_refused(call, message):
         call()
 
 
-def test_without_scipy_one_line_says_how_to_install_it(monkeypatch):
+def test_without_scipy_the_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(ImportError, match=re.escape('SciPy: pip install "torchmultiset[hungarian]"')):
         hungarian_loss(scores(), TARGET)

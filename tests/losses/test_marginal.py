@@ -96,7 +96,7 @@ def test_all_multisets_together_are_certain(name, stop):
 
 @every
 @policies
-def test_it_is_what_the_predictor_says_of_the_multiset(name, stop):
+def test_it_equals_the_probability_of_the_multiset_by_the_predictor(name, stop):
     predictor, x = make(name, stop, 20)
     multisets = all_multisets(stop)
     target = counts_of([multisets[i % len(multisets)] for i in range(20)])
@@ -128,7 +128,7 @@ def test_gradients_are_those_of_the_enumeration(stop):
     assert torch.autograd.gradcheck(loss, (logits,) if scores is None else (logits, scores))
 
 
-def test_a_batch_is_what_its_examples_are():
+def test_a_batch_equals_its_examples():
     torch.manual_seed(0)
     target = counts_of([(0, 0, 2), (1,), ()])
     logits, stop = torch.randn(3, 8, C), torch.randn(3, 8)
@@ -172,7 +172,7 @@ def test_half_precision_is_added_up_in_full():
 
 
 @torch.no_grad()
-def test_a_recurrent_policy_cannot_be_asked_at_a_multiset():
+def test_a_recurrent_policy_cannot_be_evaluated_at_a_multiset():
     predictor = Predictor(MLPEncoder(5, (8,)), LSTMPolicy(C, 8), ["ant", "bee", "cat"], max_size=MOST)
     with pytest.raises(ValueError, match="policy must be one that sees only counts: feed-forward or transformer"):
         predictor.at(torch.rand(1, 5), torch.zeros(1, 2, C, dtype=torch.int64))
@@ -187,17 +187,17 @@ def test_a_recurrent_policy_cannot_be_asked_at_a_multiset():
         ((torch.zeros(1, 4, C), torch.tensor([[1.0, 1.0, 0.0]])), "target must be"),
     ],
 )
-def test_what_does_not_fit_is_named(arguments, message):
+def test_mismatches_are_reported_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         marginal_loss(*arguments)
 
 
-def test_end_and_a_stop_head_are_one_too_many():
+def test_end_and_a_stop_head_exclude_each_other():
     with pytest.raises(ValueError, match="stop_logits must be None with END, which decides when to stop"):
         marginal_loss(torch.zeros(1, 4, C + 1), torch.tensor([[1, 1, 0]]), torch.zeros(1, 4), end=True)
 
 
-def test_a_class_ruled_out_where_it_is_not_needed_leaves_gradients_finite():
+def test_a_correctly_excluded_class_leaves_gradients_finite():
     # The first is shorter, and padded; the class that stands for its padding is impossible.
     logits = torch.randn(2, 4, C, dtype=torch.float64)
     logits[0, :, 0] = -torch.inf

@@ -154,6 +154,6 @@ def test_gradients_are_those_of_the_weighted_orders():
         (lambda x, y, t: marginal_estimate_loss(x[:, :0], y[:, :0], t), "scores of at least one order"),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.zeros(1, 2, 3, C), torch.tensor([[[0, 0, 2], [2, 0, 0]]]), counts_of((0, 0, 2)))

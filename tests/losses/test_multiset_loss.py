@@ -103,7 +103,7 @@ def test_the_bounds_are_reached_by_a_policy_that_is_sure_and_wrong(divergence, m
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
-def test_the_last_label_named_does_not_matter(divergence):
+def test_the_last_emitted_label_does_not_matter(divergence):
     """Nothing follows it: the loss reads the prefixes only."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(1, 3, 4, generator=generator)
@@ -116,7 +116,7 @@ def test_the_last_label_named_does_not_matter(divergence):
 
 @pytest.mark.parametrize("over_steps", ["sum", "mean"])
 @pytest.mark.parametrize("divergence", DIVERGENCES)
-def test_finished_steps_weigh_nothing(divergence, over_steps):
+def test_finished_steps_have_weight_zero(divergence, over_steps):
     """The same loss and gradient as if the trajectory ended with the target, whatever the logits after it."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(1, 5, 3, dtype=torch.float64, generator=generator)
@@ -145,7 +145,7 @@ def test_the_gradient_of_each_step_is_policy_minus_oracle(few_classes, problem):
 
 
 @pytest.mark.parametrize("divergence", ["js", "tv"])
-def test_a_free_class_that_the_policy_excludes_costs_only_so_much(divergence):
+def test_an_excluded_free_class_has_a_bounded_loss(divergence):
     logits = torch.tensor([[[-torch.inf, 1.0, 0.0]]], dtype=torch.float64)
     found = multiset_loss(logits, torch.tensor([[0]]), torch.tensor([[1, 1, 0]]), divergence=divergence)
     wanted = reference.multiset_loss(
@@ -175,7 +175,7 @@ def test_certain_and_impossible_labels(logits, loss, gradient, dtype, few_classe
 
 
 @each_way
-def test_a_hundred_thousand_of_a_kind(few_classes):
+def test_a_hundred_thousand_equal_labels(few_classes):
     """One of them named, and one other label: what is left is 99,999 to 1 and then 99,999."""
     scores = torch.tensor([0.75, 0.25]).log().expand(1, 3, 2).clone().requires_grad_()
     with patch.object(_imitation, "FEW_CLASSES", few_classes):

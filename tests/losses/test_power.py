@@ -59,7 +59,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     torch.testing.assert_close(found, loss(scores(dtype).float()))
 
 
-def test_a_multiset_ruled_out_costs_nothing_if_rightly_and_infinity_if_wrongly():
+def test_an_excluded_multiset_gives_zero_if_correct_and_infinity_if_wrong():
     logits = scores()
     logits[:, PLACES[0]] = -torch.inf
     logits.requires_grad_()

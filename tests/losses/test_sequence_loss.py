@@ -46,7 +46,7 @@ def test_by_hand():
     assert loss.item() == pytest.approx(-math.log(0.25) - math.log(0.8))
 
 
-def test_padding_is_not_looked_at():
+def test_padding_is_not_read():
     logits = torch.zeros(1, 2, 3, requires_grad=True)
     value = sequence_loss(logits + torch.tensor([[0.0], [1e30]]), torch.tensor([[1, -1]]))
     value.backward()

@@ -109,7 +109,7 @@ def test_gradients():
     )
 
 
-def test_what_cannot_occur_costs_infinity_and_leaves_the_other_gradients_finite():
+def test_impossible_multisets_have_infinite_loss_and_leave_other_gradients_finite():
     logits = draw(2, C, MOST + 1)
     logits[0, 1, 1:] = -math.inf
     logits.requires_grad_()
@@ -121,7 +121,7 @@ def test_what_cannot_occur_costs_infinity_and_leaves_the_other_gradients_finite(
     assert loss[1].isfinite()
 
 
-def test_a_batch_is_what_its_examples_are():
+def test_a_batch_equals_its_examples():
     logits, scores = draw(3, C, MOST + 1), draw(3, MOST + 1, seed=1)
     target = torch.tensor([[2, 0, 1], [0, 1, 0], [0, 0, 4]])
     each = count_table_loss(logits, target, min_size=1, size_scores=scores, reduction="none")
@@ -166,6 +166,6 @@ def test_sizes_of_independent_counts():
         (lambda t: cell_count_loss(torch.zeros(1, 5, C + 1), t, size_scores=torch.zeros(5)), "None without sizes"),
     ],
 )
-def test_what_does_not_fit_is_named(call, message):
+def test_mismatches_are_reported_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.tensor([[2, 0, 1]]))

@@ -31,7 +31,7 @@ def test_by_hand():
     assert loss.item() == pytest.approx(-math.log(0.9) - math.log(0.8) - math.log(0.7), rel=1e-5)
 
 
-def test_an_empty_target_asks_the_first_slot_only():
+def test_an_empty_target_has_loss_in_the_first_slot_only():
     scores = torch.tensor([[1.0, 5.0, -5.0]], requires_grad=True)
     loss = stop_loss(scores, torch.tensor([[0, 0]]))
     loss.backward()
@@ -41,7 +41,7 @@ def test_an_empty_target_asks_the_first_slot_only():
 
 
 @pytest.mark.parametrize("extreme", [1e4, 1e30])
-def test_sure_and_right_costs_nothing_and_predicts_the_size(extreme):
+def test_confident_correct_scores_have_loss_zero_and_the_right_size(extreme):
     target = torch.tensor([[1, 1], [0, 0], [3, 0]])
     scores = torch.full((3, 4), -extreme)
     scores[torch.arange(3), target.sum(-1)] = extreme

@@ -89,7 +89,7 @@ def make_objective(name, stop="policy", **changes):
         ({"shape": VECTOR, "objective": "marginal", "policy": "feed-forward"}, MLPEncoder, FeedForwardPolicy),
     ],
 )
-def test_parts_are_picked_by_the_shape_of_the_input(arguments, encoder, policy):
+def test_parts_are_chosen_by_the_shape_of_the_input(arguments, encoder, policy):
     predictor = build(**arguments)
     assert type(predictor.encoder) is encoder
     assert type(predictor.module) is policy
@@ -195,11 +195,11 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
         ("ridge", objectives.RidgeObjective),
     ],
 )
-def test_objectives_go_by_their_names(name, kind):
+def test_objectives_are_built_by_name(name, kind):
     assert type(make_objective(name)) is kind
 
 
-def test_an_objective_has_what_the_config_says():
+def test_an_objective_has_the_settings_of_the_config():
     multi = make_objective("multi", strategy="oracle", divergence="js", stop_weight=0.5)
     assert multi == objectives.MultisetObjective("oracle", "js", stop_weight=0.5)
     reinforce = make_objective("rl", "end", entropy_weight=0.2, value_weight=0.3, stop_weight=0.4)
@@ -277,7 +277,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ({"shape": (1, 8, 8)}, "images of at least 44x44 pixels"),
     ],
 )
-def test_what_does_not_go_together_is_refused(arguments, message):
+def test_incompatible_settings_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         build(**arguments)
 

@@ -155,7 +155,7 @@ def test_sets_are_those_found_by_enumeration(make, score):
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_coverage_of_a_model_that_knows_nothing(make):
+def test_coverage_of_an_untrained_model(make):
     """Over resamplings, one new example each: coverage is at least as promised, within its binomial interval."""
     predictor, n, trials = make(), 40, 1_500
     truth, others = rank_examples(predictor, vectors(300), score="probability", candidates=20, beam=8)

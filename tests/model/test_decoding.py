@@ -58,7 +58,7 @@ def test_search_predicts_the_most_probable_multiset_that_is_found(name):
 
 
 @every
-def test_it_is_saved_and_models_of_old_are_greedy(name, tmp_path):
+def test_it_is_saved_and_older_models_are_greedy(name, tmp_path):
     predictor, x = make(name)
     predictor.decoding = "search"
     predictor.save(tmp_path)
@@ -73,7 +73,7 @@ def test_it_is_saved_and_models_of_old_are_greedy(name, tmp_path):
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_what_cannot_be_searched_is_refused():
+def test_unsupported_decodings_are_refused():
     for value, module, message in (
         ("search", RegressedCounts(3, 8), "decoding must be 'greedy' for RegressedCounts, which cannot be searched"),
         ("beam", LSTMPolicy(3, 8), "decoding must be one of 'greedy', 'search', but is 'beam'"),
@@ -82,7 +82,7 @@ def test_what_cannot_be_searched_is_refused():
             Predictor(MLPEncoder(5, (8,)), module, CLASSES, max_size=3, decoding=value)
 
 
-def test_a_graph_cannot_search():
+def test_an_exported_graph_cannot_search():
     predictor, x = make("lstm")
     predictor.decoding = "search"
     with pytest.raises(ValueError, match=r"set predictor.decoding = 'greedy'"):

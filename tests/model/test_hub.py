@@ -25,7 +25,7 @@ def offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_model_that_was_fetched_is_opened_by_its_address():
+def test_a_downloaded_model_is_opened_by_its_address():
     predictor = Predictor.load("hf://ann/digits")
     images = torch.randint(0, 256, (2, 1, 100, 100), dtype=torch.uint8)
     assert predictor.predict(images).equal(Predictor.load("mnist-multi-4").predict(images))

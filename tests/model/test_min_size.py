@@ -143,7 +143,7 @@ def test_losses_and_gradients_stay_finite(stop, objective):
         assert parameter.grad is None or parameter.grad.isfinite().all()
 
 
-def test_it_is_saved_and_models_of_old_have_none(tmp_path):
+def test_it_is_saved_and_older_models_have_none(tmp_path):
     predictor, x = make("lstm", "policy", 40)
     predictor.save(tmp_path)
     loaded = Predictor.load(tmp_path)

@@ -39,7 +39,7 @@ def test_a_folder_comes_before_a_name(tmp_path, monkeypatch):
         open_model(NAMES[0])
 
 
-def test_what_is_neither_gets_a_hint():
+def test_an_unknown_model_gets_a_hint():
     with pytest.raises(FileNotFoundError, match="did you mean mnist-multi-4"):
         open_model("mnist-multi4")
     with pytest.raises(FileNotFoundError, match=r"included models are .*mnist-multi-4"):

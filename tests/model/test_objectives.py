@@ -30,7 +30,7 @@ from torchmultiset.model.outputs import SequentialOutput
 
 
 @pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
-def test_the_oracle_names_only_what_is_free(stop):
+def test_the_oracle_emits_only_free_labels(stop):
     batch = draw(300, least=MOST if stop == "fixed" else 0)
     predictor, objective = build(stop, strategy="oracle")
     labels = carry_out(objective, predictor, batch)[0].labels.tolist()
@@ -92,7 +92,7 @@ def by_class(order: list[int]) -> Callable[[list[int]], list[int]]:
 @pytest.mark.parametrize(
     ("rank", "order"), [("random", None), ("random-per-batch", None), ("area", [3, 1, 0, 2]), ("spatial", [2, 0, 1, 3])]
 )
-def test_the_target_is_named_in_the_order_of_its_rank(stop, rank, order):
+def test_the_target_is_emitted_in_the_order_of_its_rank(stop, rank, order):
     batch = draw(200, least=MOST if stop == "fixed" else 0, found=True)
     predictor, objective = build(stop, "seq", rank=rank)
     output, _ = carry_out(objective, predictor, batch)
@@ -299,7 +299,7 @@ def test_one_step_comes_near_the_minimum_of_its_loss():
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_nothing_is_learned_without_learning():
+def test_without_training_weights_do_not_change():
     """The bounds above are no gift: an untrained predictor is far from all of them."""
     for stop in ("fixed", "policy", "end"):
         predictor, _, fresh = train(stop, "multi", steps=0)

@@ -28,7 +28,7 @@ def batch_for(stop: str, n: int = 60) -> Batch:
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("policy", [None, "feed-forward"])
-def test_marginal_is_the_likelihood_that_the_predictor_tells(stop, policy):
+def test_marginal_is_the_likelihood_of_the_predictor(stop, policy):
     predictor, objective = build(stop, "marginal", policy=policy)
     batch = batch_for(stop)
     _, loss = carry_out(objective, predictor, batch)
@@ -98,7 +98,7 @@ def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset)
         ("power", {"objective": "power"}),
     ],
 )
-def test_a_readout_loses_what_its_definition_says(name, config):
+def test_the_loss_of_a_head_equals_its_definition(name, config):
     config = dict(config)
     predictor, objective = build("policy", config.pop("objective"), **config)
     batch = draw(40)

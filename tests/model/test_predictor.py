@@ -193,7 +193,7 @@ def test_the_empty_multiset_can_be_predicted(stop):
 
 
 @pytest.mark.parametrize("stop", ["policy", "end"])
-def test_the_last_slot_ends_whatever_the_policy_says(stop):
+def test_the_last_slot_ends_for_any_policy(stop):
     x = script(stop, [2, 0, 2, 1], [-1.0] * 4)
     prediction = scripted(stop).explain(x)
     assert prediction.sequence.tolist() == [[2, 0, 2, -1]]
@@ -202,14 +202,14 @@ def test_the_last_slot_ends_whatever_the_policy_says(stop):
     assert prediction.confidence.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_labels_after_a_stop_do_not_count_even_if_the_policy_would_go_on():
+def test_labels_after_a_stop_do_not_count():
     x = script("policy", [2, 0, 1, 1], [-1.0, 1.0, -1.0, -1.0])
     assert scripted("policy").predict(x).tolist() == [[0, 0, 1]]
     x = script("end", [2, C, 1, C])
     assert scripted("end").predict(x).tolist() == [[0, 0, 1]]
 
 
-def test_a_stop_that_is_as_probable_as_not_is_no_stop():
+def test_a_stop_probability_of_one_half_does_not_end_the_multiset():
     assert scripted("policy").predict(script("policy", [0, 0, 0, 0], [0.0, 0.0, 1.0, 0.0])).tolist() == [[2, 0, 0]]
 
 
@@ -255,7 +255,7 @@ def test_ending_early_gives_what_the_whole_rollout_gives(stop):
             torch.testing.assert_close(alone.confidence[0], together.confidence[row])
 
 
-def test_a_stop_on_the_edge_that_rounds_the_other_way_when_read_again_does_no_harm():
+def test_a_stop_probability_near_one_half_survives_rounding():
     class Edge(nn.Module):
         """Just enough at the step itself, just not enough when all steps are read at once."""
 
@@ -307,7 +307,7 @@ def test_confidence_is_the_sum_over_all_orders_of_the_multiset(stop, max_size):
     assert prediction.confidence.item() == pytest.approx(math.fsum(orders), abs=1e-12)
 
 
-def test_the_best_of_a_search_is_predicted_if_it_is_asked_for():
+def test_the_best_of_a_search_is_predicted_on_request():
     predictor, x = networks("policy")["feed-forward"]
     greedy, best = predictor.explain(x, beam=50), predictor.explain(x, best=4, beam=50)
     ranked = predictor.search(x, k=4, beam=50)
@@ -339,7 +339,7 @@ def test_an_explanation_encodes_its_inputs_once():
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_sampled_counts_are_as_probable_as_the_model_says(stop):
+def test_sampled_counts_follow_the_distribution_of_the_model(stop):
     predictor, x = networks(stop)["feed-forward"]
     sampled = predictor.count_probabilities(x[:5], samples=4000, generator=torch.Generator().manual_seed(0))
     assert sampled.shape == (5, C, MOST + 1)
@@ -369,7 +369,7 @@ def test_the_kind_of_a_predictor_follows_from_its_module():
     assert torch.equal(again.predict(torch.ones(1, 7)), head.predict(torch.ones(1, 7)))
 
 
-def test_a_predictor_says_what_it_cannot_do():
+def test_a_predictor_reports_unsupported_methods():
     policy = Predictor(MLPEncoder(7, (16,)), LSTMPolicy(C, 16), CLASSES, max_size=MOST)
     head = Predictor(MLPEncoder(7, (16,)), OneStep(C, 16), CLASSES, max_size=MOST)
     x = torch.rand(2, 7)
@@ -410,7 +410,7 @@ def test_without_a_baseline_there_is_no_value():
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_labels_are_named_as_the_caller_chooses(stop):
+def test_labels_have_the_names_that_the_caller_chooses(stop):
     predictor, x = networks(stop)["lstm"]
     target = torch.tensor([[1, 0, 2]]).expand(len(x), -1)
     oracle = predictor(x, follow_oracle(target, torch.Generator().manual_seed(0), end=stop == "end"))
@@ -420,7 +420,7 @@ def test_labels_are_named_as_the_caller_chooses(stop):
     torch.testing.assert_close(again.logits, oracle.logits)
 
 
-def test_what_forward_gives_comes_to_counts():
+def test_the_output_of_forward_converts_to_counts():
     predictor, x = scripted("policy"), script("policy", [2, 0, 1, 1], [-1.0, -1.0, 1.0, -1.0])
     output = predictor(x, forced(torch.tensor([[1, 1, 1, 1]])))
     assert predictor.counts(output).tolist() == [[0, 2, 0]]
@@ -531,7 +531,7 @@ def test_a_one_step_model_has_no_order_and_no_confidence():
         ({"stop": "end"}, "policy must be one of 4 classes.*END.*but is 3"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, message):
+def test_mismatches_are_refused(changes, message):
     arguments = {"classes": list(CLASSES), "max_size": 2, "stop": "policy", **changes}
     with pytest.raises(ValueError, match=message):
         Predictor(MLPEncoder(7, (16,)), LSTMPolicy(3, 16), **arguments)
@@ -553,7 +553,7 @@ def test_a_one_step_model_refuses_what_it_has_no_use_for(classes, changes, messa
         Predictor(MLPEncoder(7, (16,)), OneStep(classes, 16), CLASSES, max_size=MOST, **changes)
 
 
-def test_a_policy_that_does_not_tell_its_numbers_is_refused():
+def test_a_policy_without_its_sizes_is_refused():
     policy = Scripted(C)
     policy.num_classes = None
     with pytest.raises(
@@ -562,7 +562,7 @@ def test_a_policy_that_does_not_tell_its_numbers_is_refused():
         Predictor(nn.Identity(), policy, CLASSES, max_size=MOST)
 
 
-def test_where_counts_are_given_no_label_is_named():
+def test_with_given_counts_no_label_is_printed():
     predictor = Predictor(MLPEncoder(5, (4,)), FeedForwardPolicy(C, 4), CLASSES, max_size=MOST)
     at = torch.tensor([[[0, 0, 0], [1, 0, 1]], [[0, 2, 0], [1, 1, 1]]])
     output = predictor.at(torch.rand(2, 5), at)

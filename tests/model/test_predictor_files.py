@@ -122,7 +122,7 @@ def change(folder: Path, **changes: object) -> None:
 
 
 @pytest.mark.parametrize(("encoder", "policy", "stop"), COMBINATIONS)
-def test_what_was_saved_comes_back_to_the_bit(tmp_path, encoder, policy, stop):
+def test_saved_weights_are_loaded_to_the_bit(tmp_path, encoder, policy, stop):
     torch.manual_seed(0)
     eyes, x = ENCODERS[encoder]()
     baseline = stop == "end"
@@ -180,7 +180,7 @@ def test_saving_changes_nothing(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in predictor.state_dict().items())
 
 
-def test_loading_leaves_the_callers_random_numbers_alone(tmp_path):
+def test_loading_does_not_change_the_callers_random_numbers(tmp_path):
     small().save(tmp_path)
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -191,7 +191,7 @@ def test_loading_leaves_the_callers_random_numbers_alone(tmp_path):
     assert not torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(7).get_state()), "making one draws"
 
 
-def test_a_folder_is_made_if_need_be(tmp_path):
+def test_a_missing_folder_is_created(tmp_path):
     small().save(tmp_path / "runs" / "one")
     sha256 = description(tmp_path / "runs" / "one")["weights_sha256"]
     assert contents(tmp_path / "runs" / "one").keys() == {DESCRIPTION, f"weights-{sha256[:12]}.safetensors"}
@@ -200,7 +200,7 @@ def test_a_folder_is_made_if_need_be(tmp_path):
 # --- encoders and policies of one's own ---
 
 
-def test_an_encoder_of_ones_own_must_be_given_again(tmp_path):
+def test_a_user_defined_encoder_must_be_passed_to_load(tmp_path):
     saved = own()
     saved.save(tmp_path)
     with pytest.raises(ValueError, match=r"the encoder of the predictor in .* is not part of torchmultiset.*encoder="):
@@ -210,7 +210,7 @@ def test_an_encoder_of_ones_own_must_be_given_again(tmp_path):
     assert same(loaded, saved, torch.randn(20, 7))
 
 
-def test_a_subclass_is_an_encoder_of_ones_own(tmp_path):
+def test_a_subclass_is_a_user_defined_encoder(tmp_path):
     class Squared(MLPEncoder):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) ** 2
@@ -252,7 +252,7 @@ def test_tied_weights_are_saved(tmp_path):
     assert loaded.encoder.a.weight is loaded.encoder.b.weight
 
 
-def test_a_policy_of_ones_own_must_be_given_again(tmp_path):
+def test_a_user_defined_policy_must_be_passed_to_load(tmp_path):
     class Linear(nn.Module):
         """Says the same at every step."""
 
@@ -278,7 +278,7 @@ def test_a_policy_of_ones_own_must_be_given_again(tmp_path):
 # --- what the files hold ---
 
 
-def test_the_description_is_plain_json_that_says_what_it_is(tmp_path):
+def test_the_description_is_plain_json_with_its_format(tmp_path):
     small(stop="end", policy=LSTMPolicy(4, 16, hidden=8)).save(tmp_path, record={"seed": 7})
 
     def refuse(constant: str) -> None:
@@ -307,7 +307,7 @@ def test_the_weights_are_safetensors_of_the_state_dict(tmp_path):
     assert weights.keys() == predictor.state_dict().keys()
 
 
-def test_the_files_name_no_path_and_no_machine(tmp_path):
+def test_the_files_contain_no_path_and_no_host_name(tmp_path):
     folder = tmp_path / "unmistakable"
     for predictor in (small(), own()):
         predictor.save(folder)
@@ -416,7 +416,7 @@ def test_a_description_that_is_damaged(tmp_path, content):
         ({"stop": "end"}, "policy must be one of 4 classes"),
     ],
 )
-def test_a_description_that_makes_no_sense(tmp_path, changes, message):
+def test_an_inconsistent_description_is_refused(tmp_path, changes, message):
     small().save(tmp_path)
     change(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
@@ -460,7 +460,7 @@ def test_format_1_which_called_a_head_a_policy_is_still_read(tmp_path, kind):
     assert same(loaded, saved, torch.randn(20, 7))
 
 
-def test_keys_of_the_future_in_the_same_format_do_no_harm(tmp_path):
+def test_unknown_keys_in_the_same_format_are_ignored(tmp_path):
     saved = small()
     saved.save(tmp_path)
     change(tmp_path, licence="CC0")
@@ -513,7 +513,7 @@ def test_loading_unpickles_nothing(tmp_path, monkeypatch):
     assert same(Predictor.load(tmp_path), saved, torch.randn(20, 7))
 
 
-def test_what_cannot_be_saved_is_named(tmp_path):
+def test_parts_that_cannot_be_saved_are_reported_by_name(tmp_path):
     with pytest.raises(ValueError, match=r"^record must be serialisable as JSON"):
         small().save(tmp_path, record={"loss": float("nan")})
     strange = small()

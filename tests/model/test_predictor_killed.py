@@ -176,7 +176,7 @@ def test_a_save_that_fails_leaves_the_old_predictor_and_no_half_file(tmp_path, m
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_files_of_the_users_own_are_left_alone(tmp_path):
+def test_other_files_of_the_user_are_not_changed(tmp_path):
     own = ["notes.txt", "weights.safetensors", "weights-old.safetensors", "predictor.json.bak", "x.partial"]
     for name in own:
         (tmp_path / name).write_text("mine")

@@ -76,7 +76,7 @@ def save_damaged(folder, before, after):
     path.write_text(json.dumps(described).replace(before, after))
 
 
-def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, tmp_path):
+def test_runs_that_cannot_be_shown_are_skipped_with_a_reason(run, served, tmp_path):
     runs = tmp_path / "runs"
     save(predictor("fixed"), runs / "good" / "model")
     vectors = Predictor(MLPEncoder(7, (8,)), LSTMPolicy(2, 8, hidden=4), ("a", "b"), max_size=2)
@@ -103,7 +103,7 @@ def test_runs_that_cannot_be_shown_are_skipped_and_it_is_said_why(run, served, t
         assert reason in line
 
 
-def test_what_is_named_must_be_there(run, served, tmp_path):
+def test_a_given_run_must_have_a_model(run, served, tmp_path):
     (tmp_path / "runs" / "begun").mkdir(parents=True)
     (tmp_path / "runs" / "begun" / "run.json").write_text("{}")
     code, lines, err = run("demo", "runs/begun")
@@ -111,7 +111,7 @@ def test_what_is_named_must_be_there(run, served, tmp_path):
     assert err.startswith("multiset: the run in runs/begun has no model yet")
 
 
-def test_a_port_that_is_taken(run, tmp_path):
+def test_a_port_in_use(run, tmp_path):
     model = save(predictor("fixed"), tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -123,7 +123,7 @@ def test_a_port_that_is_taken(run, tmp_path):
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_a_port_that_is_none(run, port):
+def test_an_invalid_port(run, port):
     code, _, err = run("demo", "--port", port)
     assert code == 2
     assert "--port" in err

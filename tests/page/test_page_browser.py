@@ -224,7 +224,7 @@ def test_another_model_reads_the_same_picture(visit):
     assert "Correct" in page.inner_text("#verdict")
 
 
-def test_a_model_that_answers_at_once_has_nothing_so_far(visit):
+def test_the_page_of_a_one_shot_model_shows_no_partial_multiset(visit):
     page = visit()
     assert page.inner_text("#work-title") == "One label at a time"
     assert page.is_visible("#running")
@@ -237,7 +237,7 @@ def test_a_model_that_answers_at_once_has_nothing_so_far(visit):
     assert page.is_visible("#running")
 
 
-def test_what_goes_wrong_is_said(visit):
+def test_errors_are_reported(visit):
     page = visit()
     before = page.get_attribute("#answer", "data-labels")
     with page.expect_response(lambda response: response.status == 422):

@@ -117,7 +117,7 @@ def test_samples_are_read_right(shipped, name, path, labels):
 
 @pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_step_is_told_as_it_happened(page, stop, seed):
+def test_each_step_is_reported_in_order(page, stop, seed):
     model = predictor(stop, seed=seed)
     pixels = noise(seed=seed)
     explained = model.explain(as_input(pixels))
@@ -154,7 +154,7 @@ def test_a_one_step_model_has_one_step_and_no_probability(page):
     assert spelled(told["answer"]) == model.predict_labels(as_input(noise()))[0]
 
 
-def test_a_count_model_tells_how_probable_each_class_and_each_multiset_is(page):
+def test_a_count_model_has_probabilities_of_classes_and_multisets(page):
     model = predictor("counts")
     told = ask(page(model), png(noise())).json()
     x = as_input(noise())
@@ -234,7 +234,7 @@ WHOLE = png(noise())
         (WHOLE[: len(WHOLE) // 2], "damaged"),
     ],
 )
-def test_what_is_not_an_image_is_refused_in_plain_words(digits, image, words):
+def test_files_that_are_not_images_are_refused_with_a_clear_message(digits, image, words):
     answer = ask(digits, image)
     assert answer.status_code == 422
     assert words in answer.json()["detail"]
@@ -277,7 +277,7 @@ def test_a_file_of_just_that_size_is_read(digits, monkeypatch):
     assert ask(digits, WHOLE).status_code == 200
 
 
-def test_who_asks_too_often_waits(tmp_path):
+def test_too_many_requests_are_rejected(tmp_path):
     now = [0.0]
     page = client(save(predictor("fixed"), tmp_path), rate=Rate(number=2, seconds=10, clock=lambda: now[0]))
     codes = []
@@ -356,7 +356,7 @@ def test_the_server_reaches_nothing_but_this_computer(tmp_path):
             assert ask(page, sample.content, model["name"]).json()["answer"]
 
 
-def test_every_answer_forbids_the_page_to_look_elsewhere(digits):
+def test_every_response_forbids_requests_to_other_hosts(digits):
     for address in ("/", "/app.js", "/style.css", "/api/models", "/no-such-file"):
         policy = digits.get(address).headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -365,7 +365,7 @@ def test_every_answer_forbids_the_page_to_look_elsewhere(digits):
     assert "default-src 'none'" in ask(digits, b"").headers["Content-Security-Policy"]
 
 
-def test_the_page_names_no_other_place():
+def test_the_page_refers_to_no_other_host():
     files = [path for path in STATIC.rglob("*") if path.suffix in (".html", ".css", ".js", ".svg")]
     assert len(files) >= 5
     for path in files:
@@ -376,11 +376,11 @@ def test_the_page_names_no_other_place():
 
 
 @pytest.mark.parametrize("address", ["/docs", "/redoc", "/openapi.json", "/../server.py", "/%2e%2e/server.py"])
-def test_there_is_nothing_else(digits, address):
+def test_no_other_path_is_served(digits, address):
     assert digits.get(address).status_code == 404
 
 
-def test_only_its_own_names_are_answered(tmp_path):
+def test_only_its_own_host_names_are_served(tmp_path):
     model = save(predictor("fixed"), tmp_path)
     page = client(model)
     for host, code in {"localhost:8000": 200, "[::1]:8000": 200, "127.0.0.1": 200, "evil.example": 421}.items():

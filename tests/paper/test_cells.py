@@ -111,7 +111,7 @@ def test_which_cells_there_are():
     assert count("small", "variations") == {"mnist-multi-4": 3, "coco-easy": 3 * 3}
 
 
-def test_a_shared_cell_knows_all_its_tables_whichever_is_asked_for():
+def test_a_shared_cell_lists_all_its_tables():
     for table in ("table-1", "table-3"):
         (cell,) = choose(all_cells("paper", [table]), ["mnist-multi-4/seq"])
         assert {name: place.paper and place.paper["em"] for name, place in cell.tables.items()} == {
@@ -153,7 +153,7 @@ def test_ids_are_stable():
     assert {cell.id for cell in all_cells("paper")} <= {cell.id for cell in all_cells("small")}
 
 
-def test_methods_are_what_they_are_called():
+def test_methods_match_their_names():
     def objective(cell_id):
         return find("small", cell_id).config().objective
 

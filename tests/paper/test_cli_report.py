@@ -64,7 +64,7 @@ def test_records_that_no_scale_declares_are_shown_too(run, tmp_path):
     assert "table-9: my data, test data" in lines
 
 
-def test_without_records_it_is_said_what_to_do(run, tmp_path):
+def test_without_records_the_message_has_the_next_command(run, tmp_path):
     code, out, err = run("report", "--scale", "smoke", "--results", "nowhere")
     assert (code, out) == (1, [])
     assert err.startswith(
@@ -73,7 +73,7 @@ def test_without_records_it_is_said_what_to_do(run, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_damaged_record_is_named_and_nothing_is_written(run, tmp_path):
+def test_a_damaged_record_is_reported_by_name_and_nothing_is_written(run, tmp_path):
     record(tmp_path, MULTI, [True]).with_name("epochs.jsonl").write_text("{")
     code, _, err = run("report", "--scale", "smoke")
     assert code == 1
@@ -82,7 +82,7 @@ def test_a_damaged_record_is_named_and_nothing_is_written(run, tmp_path):
     assert not (tmp_path / "docs").exists()
 
 
-def test_without_matplotlib_there_are_tables_and_a_word_on_the_rest(run, tmp_path, monkeypatch):
+def test_without_matplotlib_there_are_tables_and_a_hint(run, tmp_path, monkeypatch):
     record(tmp_path, MULTI, [True])
     for name in [name for name in sys.modules if name.startswith(("paper.", "torchmultiset.viz", "matplotlib"))]:
         if name.endswith((".gallery", ".figures", ".preview")) or name.startswith("matplotlib"):

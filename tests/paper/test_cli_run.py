@@ -88,7 +88,7 @@ def run(capsys, monkeypatch, tmp_path):
     return lambda *tokens: commands("run", *tokens)
 
 
-def test_what_is_done_is_skipped(whole, run, monkeypatch):
+def test_done_cells_are_skipped(whole, run, monkeypatch):
     monkeypatch.chdir(whole)
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     code, lines, err = run(*SMOKE, "--ray", "an address that nobody connects to")

@@ -28,7 +28,7 @@ def some(scale, *patterns):
 
 
 @pytest.mark.slow
-def test_the_plans_say_how_many_examples_there_are(tmp_path):
+def test_the_plans_have_the_number_of_examples(tmp_path):
     cells = some("smoke", "*/multi/seed-0")
     assert len(cells) == 9
     make_data(cells, tmp_path)
@@ -40,7 +40,7 @@ def test_the_plans_say_how_many_examples_there_are(tmp_path):
         assert task.config.model.stop == ("fixed" if fixed else "policy")
 
 
-def test_more_and_other_labels_are_tested_than_were_learned_from(tmp_path):
+def test_the_test_has_more_and_other_labels_than_training(tmp_path):
     larger, rare = some("smoke", "mnist-multi-larger/multi", "mnist-multi-rare/multi")
     make_data([larger, rare], tmp_path)
     sizes = {
@@ -62,7 +62,7 @@ def test_more_and_other_labels_are_tested_than_were_learned_from(tmp_path):
     assert (tmp_path / rare.data.path / "manifest.json").stat().st_mtime_ns == before
 
 
-def test_what_is_there_is_not_made_again(tmp_path):
+def test_existing_files_are_not_made_again(tmp_path):
     cells = some("smoke", "mnist-multi-4/multi", "coco-easy/multi")
     make_data(cells, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
@@ -86,7 +86,7 @@ def test_another_data_set_of_the_same_name_is_refused(tmp_path):
         make_data(some("small", "mnist-multi-4/multi"), tmp_path)
 
 
-def test_coco_has_to_be_named_and_to_be_there(tmp_path, monkeypatch):
+def test_the_folder_of_coco_must_be_set_and_must_exist(tmp_path, monkeypatch):
     cells = some("small", "coco-easy/multi")
     with pytest.raises(FileNotFoundError, match="coco-easy is built from the COCO subset: name its folder"):
         make_data(cells, tmp_path)
@@ -98,7 +98,7 @@ def test_coco_has_to_be_named_and_to_be_there(tmp_path, monkeypatch):
         make_data(some("paper", "coco-easy/multi"), tmp_path, coco=str(tmp_path))
 
 
-def test_small_takes_a_coco_subset_that_is_named(tmp_path):
+def test_small_takes_a_given_coco_subset(tmp_path):
     draw_coco(tmp_path / "coco")
     make_data(some("small", "coco-easy/multi", "coco-medium/multi"), tmp_path / "data", coco=str(tmp_path / "coco"))
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
@@ -112,7 +112,7 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_what_is_drawn_is_a_coco_of_its_own(tmp_path):
+def test_the_drawn_images_form_a_coco_data_set(tmp_path):
     draw_coco(tmp_path)
     files = [tmp_path / name for name in ("instances_train.json", "instances_val.json", "images")]
     easy = coco.build(coco.VARIANTS["coco-easy"], *files, size=96)

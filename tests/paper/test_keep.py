@@ -76,7 +76,7 @@ def test_a_small_model_is_kept_and_a_large_one_is_not(folders, tmp_path, monkeyp
     assert not (tmp_path / "model").exists()
 
 
-def test_the_record_says_what_the_cell_is(folders):
+def test_the_record_describes_its_cell(folders):
     told = record(folders, RANDOM)
     assert (told["scale"], told["cell"], told["data_set"], told["method"], told["seed"]) == (
         "smoke",
@@ -111,7 +111,7 @@ def test_the_record_says_what_the_cell_is(folders):
     assert told["command"] == f"python -m paper run table-1 --scale smoke --only {RANDOM}"
 
 
-def test_the_record_says_what_the_run_says(folders):
+def test_the_record_of_a_cell_equals_that_of_its_run(folders):
     told = record(folders, RANDOM)
     run = json.loads((folders.runs / "smoke" / RANDOM / "run.json").read_text())
     for name in ("git", "versions", "threads", "machine", "data", "examples", "picked", "parameters", "minutes"):
@@ -128,7 +128,7 @@ def test_the_record_says_what_the_run_says(folders):
     assert told["weights_sha256"] == model["weights_sha256"]
 
 
-def test_what_the_predictions_are_worth(folders):
+def test_likelihood_and_calibration_of_predictions(folders):
     told = json.loads((result(folders, RANDOM) / "worth.json").read_text())
     kept = np.load(result(folders, RANDOM) / "predictions.npz")
     examples = load_data(folders.data / "smoke" / "mnist-multi-4")["test"]
@@ -197,7 +197,7 @@ def test_the_entropy_of_ten_digits(folders):
     assert told["oracle"]["instances"]["mean"] == pytest.approx([np.log(10 - t) for t in range(10)], abs=1e-5)
 
 
-def test_nothing_names_a_place_or_a_machine(folders):
+def test_no_record_contains_a_path_or_a_host_name(folders):
     texts = [path.read_text() for path in folders.results.rglob("*.json*")]
     assert len(texts) == 9
     for text in texts:

@@ -15,7 +15,7 @@ MULTI, RL = "mnist-multi-4/multi/seed-0", "mnist-multi-4/rl/seed-0"
 RIGHT = [True, False, True, True]
 
 
-def test_what_is_declared_comes_in_that_order_done_or_missing(tmp_path):
+def test_rows_have_the_declared_order_done_or_missing(tmp_path):
     path = write_record(tmp_path, MULTI, TABLES, RIGHT)
     other = write_record(tmp_path, "another/one/seed-3", {}, RIGHT)
     runs = read_runs(tmp_path, [declared(RL, TABLES), declared(MULTI, TABLES)])
@@ -55,7 +55,7 @@ def test_what_lies_beside_a_record(tmp_path):
         ("[]", "is not the record of an experiment"),
     ],
 )
-def test_a_bad_record_is_named(tmp_path, content, message):
+def test_a_bad_record_is_reported_by_name(tmp_path, content, message):
     path = write_record(tmp_path, MULTI, TABLES, RIGHT)
     path.write_text(content)
     with pytest.raises(ValueError, match=message) as caught:
@@ -64,7 +64,7 @@ def test_a_bad_record_is_named(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("damage", ["nothing", "no zip", "no test data"])
-def test_bad_predictions_are_named_with_what_to_do(tmp_path, damage):
+def test_bad_predictions_are_reported_with_what_to_do(tmp_path, damage):
     path = write_record(tmp_path, MULTI, TABLES, RIGHT).with_name("predictions.npz")
     if damage == "nothing":
         path.write_bytes(b"")
@@ -84,7 +84,7 @@ def test_a_run_that_is_missing_has_nothing_beside_it():
         read_runs("nowhere", [declared(RL, TABLES)])[0].epochs()
 
 
-def test_bad_lines_are_named(tmp_path):
+def test_bad_lines_are_reported_by_number(tmp_path):
     tables = TABLES | place("entropy", "L_multi", (0, 0), None)
     path = write_record(tmp_path, MULTI, tables, RIGHT)
     (run,) = read_runs(tmp_path)

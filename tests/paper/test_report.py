@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,6 +25,7 @@ PAPER = {"em": 0.5, "f1": 0.7}
 EVIL = '<script src="http://evil"></script>|_x_'
 RIGHT = [True] * 6 + [False] * 2
 COMMAND = "python -m paper report --scale smoke"
+RESULTS = Path(__file__).parents[2] / "results" / "full"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,7 @@ def test_the_page_has_numbers_and_what_is_missing(markdown):
         assert words in text
 
 
-def test_what_was_not_run_with_the_corrected_rule_is_called_so(tmp_path):
+def test_cells_not_run_with_the_corrected_rule_are_marked(tmp_path):
     tables = place("table-3", "L_multi", (0, 4), PAPER, column="COCO Medium")
     (block,) = summarise(read_runs(tmp_path, [about("coco-medium/multi/seed-0", tables)]))
     assert block.data == ("Our data: not run yet with the corrected rule for images that mix common and rare classes.")
@@ -118,7 +121,7 @@ def test_curves_are_means_over_seeds(tmp_path):
     assert list(line.get_xdata()) == [1, 2]
 
 
-def test_what_goes_beyond_the_paper_has_figures_of_its_own(tmp_path):
+def test_tables_beyond_the_paper_have_their_own_figures(tmp_path):
     for row, method in enumerate(("multi", "rl", "counts")):
         tables = place("beyond", method, (row, 0), None)
         if method != "counts":
@@ -188,7 +191,7 @@ def examples(counts):
     return Examples(images, padded, tuple(CLASSES))
 
 
-def test_images_with_what_each_method_says():
+def test_images_with_the_predictions_of_each_method():
     truth = np.array([[1, 1, 0], [0, 2, 0]])
     wrong = np.array([[1, 1, 0], [1, 1, 0]])
     figure = draw_gallery(examples(truth), {"multi": truth.astype(np.uint8), "rl": wrong.astype(np.uint8)})
@@ -210,3 +213,16 @@ def test_only_the_images_that_were_tested_on(tmp_path):
     plot.figure.savefig(buffer, format="png")
     assert not [text for text in plot.figure.texts if "multi-js" in text.get_text()]
     assert galleries(runs, {"d": examples(truth[::-1])}) == []
+
+
+def test_trained_losses_stand_beside_the_paper():
+    text = (Path(__file__).parents[2] / "docs" / "results" / "full.md").read_text()
+    (_, table) = text.split("## Exact match at a glance: Trained losses beside the paper\n\n")
+    rows = [line.split(" | ") for line in table.split("\n\n")[0].splitlines()[2:]]
+    printed = {("MNIST Multi (4)", "L\\_multi"): "0.950 |", ("MNIST Multi (4)", "L\\_RL"): "0.912 |"}
+    found = {(row[0].removeprefix("| "), row[1]): row for row in rows}
+    for key, paper in printed.items():
+        record = json.loads((RESULTS / re.search(r"results/full/(\S+?)\)", found[key][3])[1]).read_text())
+        for cell, split in ((3, "test"), (4, "seen")):
+            assert found[key][cell].startswith(f"[{record['metrics'][split]['overall']['exact_match']:.3f}](")
+        assert found[key][5] == paper

@@ -120,7 +120,7 @@ def test_first_is_one_that_beats_each_other(tmp_path):
     assert [(told.other, told.wins, told.losses) for told in block.comparisons] == [("L_RL", 10, 0), ("L_seq", 20, 0)]
 
 
-def test_with_several_seeds_it_is_said_in_how_many(tmp_path):
+def test_with_several_seeds_the_number_of_seeds_is_reported(tmp_path):
     for seed, rl in enumerate((exactly(10, 40), exactly(35, 40), exactly(5, 40))):
         write_record(tmp_path, f"d/multi/seed-{seed}", row_place(0, "L_multi"), exactly(30, 40), seed=seed)
         write_record(tmp_path, f"d/rl/seed-{seed}", row_place(1, "L_RL"), rl, seed=seed)
@@ -128,7 +128,7 @@ def test_with_several_seeds_it_is_said_in_how_many(tmp_path):
     assert block.verdict == "L_multi is first (p < 0.001; against L_RL in 2 of 3 seeds)."
 
 
-def test_one_that_is_missing_might_have_been_first(tmp_path):
+def test_a_missing_row_prevents_a_first(tmp_path):
     three(tmp_path, rl=exactly(20, 40), seq=exactly(10, 40))
     declared = [about("d/one-step/seed-0", row_place(5, "L_1-step"))]
     (block,) = summarise(read_runs(tmp_path, declared))
@@ -198,7 +198,7 @@ def test_names_are_not_markup(tmp_path):
     assert "[red]L[/red]" in printed(*summarise(read_runs(tmp_path)))
 
 
-def test_tables_beyond_the_paper_say_more_and_compare_with_nobody(tmp_path):
+def test_tables_beyond_the_paper_have_more_columns_and_no_reference(tmp_path):
     for method, right, told in (
         ("counts", 6, {"negative_log_likelihood": 0.25, "calibration": {"error": 0.125}}),
         ("one-step", 2, {}),  # gives no probabilities
@@ -236,7 +236,7 @@ def test_tables_beyond_the_paper_have_intervals_and_deviations(tmp_path):
 
 
 @pytest.mark.parametrize("table", PARTS)
-def test_parts_of_the_test_data_are_told_by_themselves(tmp_path, table):
+def test_parts_of_the_test_data_are_reported_separately(tmp_path, table):
     true = np.zeros((40, 10), np.uint8)
     true[:, 0] = 1
     true[30:, 9] = 5  # more labels, and a rare one
@@ -276,7 +276,7 @@ def test_the_parts_are_those_of_the_data():
     assert PARTS["larger"]["5 to 8 labels"](sizes).tolist() == [False] * 4 + [True] * 4
 
 
-def test_what_is_declared_says_where_an_older_record_stands(tmp_path):
+def test_an_older_record_has_the_tables_of_its_declaration(tmp_path):
     table_3, beyond = (place(name, "L_multi", (0, 0), None) for name in ("table-3", "beyond"))
     write_record(tmp_path, "d/multi/seed-0", table_3, [True] * 4)
     (run,) = read_runs(tmp_path, [about("d/multi/seed-0", table_3 | beyond)])

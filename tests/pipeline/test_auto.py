@@ -68,7 +68,7 @@ def test_small_data_is_cross_validated_and_the_winner_sees_all_but_the_test_exam
     assert result.record["examples"]["test"] == numbers["test"]
 
 
-def test_baselines_stand_in_the_final_table_and_the_verdict_is_recorded(trained):
+def test_the_final_table_has_baselines_and_the_verdict_is_recorded(trained):
     _, folder, result, _, _ = trained
     assert {*result.report.baselines} == {"ridge regression", "nearest neighbour"}
     assert read_record(folder)["test"]["baselines"]["ridge regression"]["examples"] == result.report.overall.examples

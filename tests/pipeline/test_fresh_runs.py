@@ -117,7 +117,7 @@ def test_training_images_are_changed_and_validation_images_are_not(augment, tmp_
 
 
 @pytest.mark.parametrize("augment", ["shift", "affine"])
-def test_a_run_with_changed_images_is_resumed_to_the_bit(augment, tmp_path):
+def test_a_run_with_augmentation_resumes_to_the_bit(augment, tmp_path):
     def ours() -> Task:
         new = task("batch norm", epochs=2, count=24)
         return new._replace(optim=replace(new.optim, augment=augment))
@@ -133,7 +133,7 @@ def test_a_run_with_changed_images_is_resumed_to_the_bit(augment, tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_a_checkpoint_that_knows_no_augmentation_had_none(tmp_path):
+def test_a_checkpoint_without_an_augmentation_setting_had_none(tmp_path):
     fit(*task("plain", epochs=1), tmp_path, fabric=cpu())
     path = tmp_path / "checkpoint.pt"
     state = read_checkpoint(path)
@@ -169,7 +169,7 @@ def config(digits, monkeypatch):
     return RunConfig(data, ModelConfig(channels=(4, 4), hidden=4), optim=OptimConfig(3, 8, augment="shift"), seed=3)
 
 
-def test_a_fresh_run_that_was_stopped_ends_as_if_it_had_not_been(config, stored, tmp_path):
+def test_a_stopped_run_on_fresh_images_resumes_exactly(config, stored, tmp_path):
     def stop(progress):
         if (progress.epoch, progress.step) == (2, 1):
             raise Enough
@@ -204,7 +204,7 @@ def test_a_config_from_before_can_be_resumed(stored, tmp_path):
     assert train(plain, tmp_path, resume=True).record["finished"]
 
 
-def test_what_cannot_change_is_refused(config, tmp_path, monkeypatch):
+def test_augmentation_of_inputs_that_are_not_images_is_refused(config, tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
     vectors_only = replace(config, data=DataConfig(str(tmp_path / "t.csv")))
     with pytest.raises(ValueError, match=r"augment is for images, and .*t\.csv has none: leave it out"):

@@ -147,7 +147,7 @@ def test_the_test_examples_of_training_can_be_predicted_again(run, tmp_path):
     assert len(everyone) == 60
 
 
-def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
+def test_a_folder_of_small_images_is_trained_from_scratch(run, tmp_path):
     draw_dots(tmp_path / "dots", size=(80, 72))
     code, lines, _ = run("train", "dots/")
     assert code == 0
@@ -159,11 +159,11 @@ def test_a_folder_of_small_images_is_learned_from_scratch(run, tmp_path):
     assert len(run("predict", "runs/dots", "new", "--json")[1]) == 1
 
 
-def test_own_images_can_begin_with_a_model_of_grey_ones(run, tmp_path):
+def test_training_on_images_can_start_from_a_model_of_grey_images(run, tmp_path):
     draw_dots(tmp_path / "dots", size=(80, 72), number=12)
     code, lines, err = run("train", "dots", "--start-from", "mnist-multi-1-4")
     assert (code, "Traceback" in err) == (0, False)
-    assert any(line.startswith("Begins with the weights of mnist-multi-1-4: all but ") for line in lines)
+    assert any(line.startswith("Starting from the weights of mnist-multi-1-4: all but ") for line in lines)
     assert Predictor.load(tmp_path / "runs" / "dots" / "model").record["input"]["shape"] == [1, 100, 100]
     assert run("predict", "runs/dots", "dots/0.png", "--json")[0] == 0
     (_, _, err) = run("train", "dots", "--grey", "--backbone", "efficientnet-lite0", "--out", "new")
@@ -224,7 +224,7 @@ def test_arrays_of_height_and_width_can_be_exported(run, tmp_path):
     assert any("shape B x 1 x 24 x 24" in line for line in lines)
 
 
-def test_arrays_that_are_too_small_are_told_the_least_size_that_works(run, tmp_path):
+def test_too_small_arrays_are_refused_with_the_minimum_size(run, tmp_path):
     write_arrays(tmp_path / "small", (3, 10, 10))
     code, lines, err = run("train", "small")
     assert (code, lines) == (1, [])
@@ -265,7 +265,7 @@ def test_a_table_with_texts_and_empty_cells_becomes_a_model_that_reads_others(ru
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_a_model_of_a_table_with_texts_can_be_exported_and_says_how_to_read_one(run, tmp_path):
+def test_a_model_of_a_table_with_texts_is_exported_with_its_columns(run, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     write_hats(tmp_path / "hats.csv")
     run("train", "hats.csv")
@@ -275,7 +275,7 @@ def test_a_model_of_a_table_with_texts_can_be_exported_and_says_how_to_read_one(
     assert [column["categories"] for column in json.loads(told["columns"])] == [["blue", "red"], [], []]
 
 
-def test_a_model_that_knows_no_columns_refuses_texts_and_empty_cells(run, tmp_path):
+def test_a_model_without_columns_refuses_texts_and_empty_cells(run, tmp_path):
     rows = [{"features": [i % 4, i % 3], "labels": {"cat": i % 4, "dog": i % 3}} for i in range(20)]
     (tmp_path / "pets.jsonl").write_text("\n".join(map(json.dumps, rows)))
     run("train", "pets.jsonl")
@@ -299,7 +299,7 @@ def test_names_and_categories_that_are_long_still_fit_in_a_line(tmp_path):
         assert len(f"  {pick}") <= 80
 
 
-def test_many_columns_with_texts_and_empty_cells_are_told_in_a_few_lines(tmp_path):
+def test_many_columns_with_texts_and_empty_cells_are_reported_in_a_few_lines(tmp_path):
     names = [*(f"text{i}" for i in range(30)), *(f"number{i}" for i in range(30))]
     rows = [",".join([*["ab"[i % 2]] * 30, *[["", "1"][i % 2]] * 30, "x"]) for i in range(20)]
     (tmp_path / "wide.csv").write_text("\n".join([",".join([*names, "labels"]), *rows]))
@@ -333,7 +333,7 @@ def test_the_number_of_epochs_has_a_reason(tmp_path, examples, reason):
         ("one-step", ("x;x", "x;y"), None),  # which rounds each count by itself
     ],
 )
-def test_a_way_to_stop_is_told_where_there_is_one(tmp_path, objective, labels, expected):
+def test_the_stopping_mechanism_is_reported_if_there_is_one(tmp_path, objective, labels, expected):
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["a,labels", *(f"{i},{labels[i % 2]}" for i in range(20))]))
     task = prepare(RunConfig(DataConfig(str(path)), objective=ObjectiveConfig(objective)))
@@ -342,7 +342,7 @@ def test_a_way_to_stop_is_told_where_there_is_one(tmp_path, objective, labels, e
 
 
 @pytest.mark.parametrize(("labels", "objective"), [(3, "counts"), (5, "multi")])
-def test_a_tower_that_would_leave_no_map_is_not_picked(tmp_path, labels, objective):
+def test_a_tower_that_would_leave_no_map_is_not_chosen(tmp_path, labels, objective):
     write_arrays(tmp_path / "maps", (20, 20))
     config = RunConfig(DataConfig(str(tmp_path / "maps")), ModelConfig(max_size=labels))
     told = values(config)
@@ -368,7 +368,7 @@ def test_photographs_whose_multisets_occur_again_get_a_class_for_each(counts, mo
     assert model.policy == ("transformer" if expected == "multi" else None)
 
 
-def test_a_class_for_each_multiset_is_not_picked_if_it_would_be_refused():
+def test_power_is_not_chosen_if_it_would_be_refused():
     counts = np.zeros((4, 24), np.int64)
     counts[:, 0] = 4  # 17,550 multisets of 4 labels, 20,475 of up to 4
     for least, expected in ((None, "power"), (4, "power"), (0, "multi")):
@@ -405,13 +405,13 @@ def test_many_objects_get_a_finer_map(tmp_path, most, changes, expected):
 
 
 @pytest.mark.parametrize(("policy", "stop"), [("lstm", None), (None, "end")])
-def test_who_asks_for_a_policy_or_for_end_gets_the_multiset_loss(tmp_path, policy, stop):
+def test_a_policy_or_end_selects_the_multiset_loss(tmp_path, policy, stop):
     write_table(tmp_path / "trips.csv")
     told = values(RunConfig(DataConfig(data=str(tmp_path / "trips.csv")), ModelConfig(policy=policy, stop=stop)))
     assert told["objective"] == "multi"
 
 
-def test_without_the_extra_photographs_are_learned_from_scratch_with_a_word_on_it(tmp_path, monkeypatch):
+def test_without_the_extra_photographs_are_trained_from_scratch_with_a_hint(tmp_path, monkeypatch):
     monkeypatch.setattr(picking, "find_spec", lambda _: None)
     draw_dots(tmp_path / "photos", size=(300, 200), number=12)
     picks = {pick.what: pick for pick in prepare(RunConfig(DataConfig(str(tmp_path / "photos")))).choices}
@@ -427,7 +427,7 @@ def test_small_images_keep_their_size_unless_the_tower_needs_more(tmp_path, size
     assert prepare(config).shape == (3, int(image_size), int(image_size))
 
 
-def test_what_is_given_is_not_picked(tmp_path):
+def test_given_settings_are_not_chosen(tmp_path):
     draw_dots(tmp_path / "dots", size=(300, 200), number=12)
     data = DataConfig(str(tmp_path / "dots"), backbone="none", image_size=40)
     assert (
@@ -440,7 +440,7 @@ def test_what_is_given_is_not_picked(tmp_path):
     assert chosen.config.data.backbone == "none"
 
 
-def test_splits_that_are_named_are_not_picked(tmp_path):
+def test_given_splits_are_not_drawn(tmp_path):
     (tmp_path / "t.csv").write_text("a,labels,split\n1,x,train\n2,y;x,train\n3,x,validation\n")
     assert "splits" not in values(RunConfig(DataConfig(str(tmp_path / "t.csv"))))
 
@@ -455,7 +455,7 @@ def test_few_examples_are_seen_often_and_many_a_few_times():
 # What goes wrong
 
 
-def test_a_damaged_image_is_told_with_its_line_before_anything_is_learned(run, tmp_path):
+def test_a_damaged_image_is_reported_with_its_line_before_training(run, tmp_path):
     draw_dots(tmp_path / "dots", size=(80, 72))
     (tmp_path / "dots" / "3.png").write_bytes(b"no image")
     code, lines, err = run("train", "dots")
@@ -472,14 +472,14 @@ def test_data_is_given_once(run, tmp_path):
     assert (code, err) == (1, "multiset: there is no file or folder a.csv\n")
 
 
-def test_a_folder_without_a_list_says_what_is_missing(run, tmp_path):
+def test_a_folder_without_a_list_is_refused_with_the_missing_file(run, tmp_path):
     (tmp_path / "photos").mkdir()
     code, _, err = run("train", "photos")
     assert code == 1
     assert "labels.csv" in err
 
 
-def test_targets_larger_than_the_predictor_can_name_are_refused(tmp_path):
+def test_targets_larger_than_max_size_are_refused(tmp_path):
     predictor = Predictor(MLPEncoder(1), LSTMPolicy(1, 128), ("x",), max_size=2)
     examples = Examples(np.zeros((2, 1), np.float32), np.array([[0, -1, -1], [0, 0, 0]]), ("x",))
     with pytest.raises(
@@ -490,7 +490,7 @@ def test_targets_larger_than_the_predictor_can_name_are_refused(tmp_path):
     assert fit(predictor, MultisetObjective(), small, examples, OptimConfig(epochs=1), tmp_path).epoch == 1
 
 
-def test_as_long_as_nothing_is_right_f1_chooses_the_weights(tmp_path, monkeypatch):
+def test_f1_selects_the_weights_while_exact_match_is_zero(tmp_path, monkeypatch):
     validations = iter([(0.0, 0.2), (0.0, 0.5), (0.0, 0.4), (0.1, 0.3), (0.1, 0.9)])
     monkeypatch.setattr("torchmultiset.training.loop._validate", lambda *_: next(validations))
     ours = tiny_task("plain", epochs=5)
@@ -505,7 +505,7 @@ def test_as_long_as_nothing_is_right_f1_chooses_the_weights(tmp_path, monkeypatc
 # Reading
 
 
-def test_a_manifest_knows_its_images_labels_and_splits_before_it_is_opened(tmp_path):
+def test_a_manifest_has_images_labels_and_splits_before_inputs_are_read(tmp_path):
     draw_dots(tmp_path / "dots", size=(8, 8), number=2)
     dots = Manifest.read(tmp_path / "dots")
     assert dots.images == [tmp_path / "dots" / "0.png", tmp_path / "dots" / "1.png"]
@@ -516,7 +516,7 @@ def test_a_manifest_knows_its_images_labels_and_splits_before_it_is_opened(tmp_p
 
 
 @pytest.mark.parametrize(("name", "text"), [("t.csv", "a,b\n1,2\n3,4\n"), ("t.jsonl", '{"features": [1, 2]}\n' * 2)])
-def test_inputs_without_labels_can_be_read_if_one_says_so(tmp_path, name, text):
+def test_inputs_without_labels_can_be_read_on_request(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(ManifestError, match="labels"):
         read_manifest(tmp_path / name)
@@ -551,7 +551,7 @@ def readme_pets(folder: Path) -> Path:
     return path
 
 
-def test_the_three_lines_of_the_readme_are_too_few_and_it_is_told_how_many_are_needed(run, tmp_path):
+def test_the_three_lines_of_the_readme_are_refused_with_the_number_needed(run, tmp_path):
     readme_pets(tmp_path)
     code, out, err = run("train", "pets.csv")
     assert (code, out) == (1, [])
@@ -563,7 +563,7 @@ def test_the_three_lines_of_the_readme_are_too_few_and_it_is_told_how_many_are_n
 
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
-def test_so_it_is_with_any_table_that_names_no_splits(run, tmp_path, rows):
+def test_every_small_table_without_splits_is_refused(run, tmp_path, rows):
     write_table(tmp_path / "trip.csv", rows)
     code, _, err = run("train", "trip.csv")
     assert code == 1
@@ -577,7 +577,7 @@ def test_problems_of_the_lines_come_first(run, tmp_path):
     assert (code, err) == (1, "multiset: 1 problem in pets.csv:\n  line 3: there is no file sofa.jpg\n")
 
 
-def test_as_many_as_the_message_asks_for_are_enough(run, tmp_path):
+def test_the_number_of_examples_in_the_message_is_enough(run, tmp_path):
     write_table(tmp_path / "trip.csv", 10)
     code, out, err = run("train", "trip.csv")
     assert code == 0, err
@@ -585,7 +585,7 @@ def test_as_many_as_the_message_asks_for_are_enough(run, tmp_path):
     assert read_record(tmp_path / "runs" / "trip")["finished"]
 
 
-def test_with_splits_of_their_own_a_few_lines_are_enough(run, tmp_path):
+def test_with_given_splits_a_few_lines_are_enough(run, tmp_path):
     (tmp_path / "trip.csv").write_text("people,labels,split\n1,ticket,train\n2,ticket:2,validation\n3,ticket:3,test\n")
     code, _, err = run("train", "trip.csv")
     assert code == 0, err
@@ -602,7 +602,7 @@ def test_the_only_example_with_a_label_is_for_training(run, tmp_path, labelled):
 @pytest.mark.parametrize(
     ("number", "told"), [(1, "1 training example and no label in it"), (3, "3 training examples and no label in them")]
 )
-def test_training_examples_without_a_label_are_named(run, tmp_path, number, told):
+def test_training_examples_without_a_label_are_reported(run, tmp_path, number, told):
     lines = ["weight,labels,split", *(f"{i},,train" for i in range(number)), "8,cat,validation", "9,cat,test"]
     (tmp_path / "cats.csv").write_text("\n".join(lines))
     for flags in ((), ("--max-size", "2")):
@@ -610,7 +610,7 @@ def test_training_examples_without_a_label_are_named(run, tmp_path, number, told
         assert (code, err) == (1, f"multiset: cats.csv has {told}: add training examples with labels\n")
 
 
-def test_a_table_without_any_label_is_told_so(run, tmp_path):
+def test_a_table_without_labels_is_refused(run, tmp_path):
     (tmp_path / "cats.csv").write_text("weight,labels\n" + "1,\n" * 12)
     code, _, err = run("train", "cats.csv")
     assert code == 1

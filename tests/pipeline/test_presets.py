@@ -19,7 +19,7 @@ def test_presets_and_recipes_set_what_there_is_with_the_type_it_has(preset, reci
         assert known[name] is None or type(value) is type(known[name]), name
 
 
-def test_the_names_are_those_of_the_table():
+def test_the_names_of_presets_and_recipes_match_their_types():
     assert [*PRESETS] == [*get_args(PresetName)]
     assert {*RECIPES} == {*get_args(RecipeName)}
 
@@ -37,7 +37,7 @@ def test_the_paper_recipe_is_the_papers(preset):
     assert (values["backbone"], values["image_size"]) == (("resnet34", 600) if coco else ("none", 224))
 
 
-def test_the_fast_recipe_is_quicker_and_the_recipe_has_the_last_word():
+def test_the_fast_recipe_has_a_tenth_of_the_epochs_and_the_same_data():
     for preset in get_args(PresetName):
         fast, paper = values_of(preset, "fast"), values_of(preset, "paper")
         assert fast["epochs"] <= paper["epochs"] / 10

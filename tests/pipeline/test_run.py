@@ -136,7 +136,7 @@ def test_vectors_get_linear_layers_and_a_count_head_or_an_lstm(tmp_path, config)
         ({"data": DataConfig()}, "no data is given"),
     ],
 )
-def test_what_cannot_be_is_refused(config, change, message):
+def test_invalid_settings_are_refused(config, change, message):
     with pytest.raises(ValueError, match=message):
         prepare(replace(config, **change))
 
@@ -213,7 +213,7 @@ def release(version: str) -> str:
 
 
 @pytest.mark.parametrize("build", ["", "+cpu", "+cu130"])
-def test_the_record_names_the_release_of_pytorch_whatever_the_build(monkeypatch, build):
+def test_the_record_has_the_release_of_pytorch_for_any_build(monkeypatch, build):
     """PyTorch's ordinary wheel is 2.13.0 for pip, and calls itself 2.13.0+cu130."""
     monkeypatch.setattr(torch, "__version__", release(torch.__version__) + build)
     recorded = environment()["versions"]["torch"]
@@ -221,7 +221,7 @@ def test_the_record_names_the_release_of_pytorch_whatever_the_build(monkeypatch,
     assert release(recorded) == release(torch.__version__)
 
 
-def test_nothing_in_it_names_a_place(finished, digits):
+def test_no_file_contains_a_path(finished, digits):
     _, folder, _, _ = finished
     for file in ("config.toml", "run.json", "model/predictor.json", "best/predictor.json"):
         text = (folder / file).read_text()
@@ -276,7 +276,7 @@ def test_it_can_be_run_again_from_its_config(finished, tmp_path):
 def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
     config, folder, _, _ = finished
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    with pytest.raises(FileExistsError, match="holds a run that is finished"):
+    with pytest.raises(FileExistsError, match="contains a finished run"):
         train(config, folder)
     result = train(config, folder, resume=True)
     assert (result.record["finished"], result.report) == (True, None)
@@ -288,7 +288,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_a_run_from_before_a_setting_was_known_goes_on(finished, tmp_path):
+def test_a_run_older_than_a_setting_resumes(finished, tmp_path):
     config, folder, _, _ = finished
     shutil.copytree(folder, tmp_path / "old")
     lines = (folder / "config.toml").read_text().splitlines()
@@ -297,7 +297,7 @@ def test_a_run_from_before_a_setting_was_known_goes_on(finished, tmp_path):
     assert train(config, tmp_path / "old", resume=True).record["finished"]
 
 
-def test_a_run_from_before_a_setting_was_dropped_goes_on_if_it_made_no_difference(finished, tmp_path):
+def test_a_run_with_a_removed_setting_resumes_if_it_had_no_effect(finished, tmp_path):
     config, folder, _, _ = finished
     shutil.copytree(folder, tmp_path / "old")
     saved = tmp_path / "old" / "config.toml"
@@ -314,7 +314,7 @@ def test_a_run_from_before_a_setting_was_dropped_goes_on_if_it_made_no_differenc
         train(config, tmp_path / "old", resume=True)
 
 
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
+def test_a_stopped_run_resumes_exactly(finished, tmp_path):
     config, folder, result, _ = finished
 
     class Stop(Exception):
@@ -328,7 +328,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
         train(config, tmp_path / "run", watch=lambda _: stop_after_an_epoch)
     assert not read_record(tmp_path / "run")["finished"]
     minutes = read_record(tmp_path / "run")["minutes"]
-    with pytest.raises(FileExistsError, match="holds a run that has begun"):
+    with pytest.raises(FileExistsError, match="contains an unfinished run"):
         train(config, tmp_path / "run")
     resumed = train(config, tmp_path / "run", resume=True)
     assert resumed.report == result.report
@@ -337,7 +337,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished, tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path):
+def test_a_run_can_start_from_the_weights_of_another(finished, config, tmp_path):
     _, folder, _, _ = finished
     said: list[str] = []
     slow = replace(OPTIM, epochs=1, lr=1e-12)  # what it begins with is what it ends with
@@ -347,7 +347,7 @@ def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path)
     begun, ended = (Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "later"))
     learned = [name for name in begun if "running" not in name and "tracked" not in name]
     assert all(torch.allclose(begun[name], ended[name], atol=1e-6) for name in learned)
-    assert "Begins with the weights of first: all of them." in said
+    assert "Starting from the weights of first: all of them." in said
     assert result.record["start"]["anew"] == ()
     assert result.record["start"]["data"]["name"] == "digits"
     assert (
@@ -361,7 +361,7 @@ def test_a_run_can_begin_with_the_weights_of_another(finished, config, tmp_path)
         train(replace(later, model=MODEL), tmp_path / "later", resume=True)
 
 
-def test_a_run_that_goes_on_does_not_begin_again(finished, config, tmp_path):
+def test_a_resumed_run_does_not_start_over(finished, config, tmp_path):
     shutil.copytree(finished[1], tmp_path / "first")
     later = replace(config, model=replace(MODEL, start_from=str(tmp_path / "first")))
 
@@ -381,7 +381,7 @@ def test_a_run_that_goes_on_does_not_begin_again(finished, config, tmp_path):
     assert resumed.record["start"] == json.loads(json.dumps(whole.record["start"]))
 
 
-def test_columns_must_mean_the_same_to_begin_with_a_model(config, tmp_path):
+def test_a_model_to_start_from_must_have_the_same_columns(config, tmp_path):
     table = "{},{},labels,split\n1,2,x,train\n3,4,y,train\n5,6,y,validation\n"
     runs = {}
     for name, columns in {"first": "ab", "same": "ab", "turned": "ba"}.items():
@@ -394,7 +394,7 @@ def test_columns_must_mean_the_same_to_begin_with_a_model(config, tmp_path):
         train(replace(runs["turned"], model=begun), tmp_path / "turned")
 
 
-def test_of_other_classes_only_what_reads_the_input_is_taken(finished, config, tmp_path):
+def test_with_other_classes_only_the_encoder_is_initialised(finished, config, tmp_path):
     build(tmp_path / "others", replace(TINY, classes=(2, 3)), load_digits("bundled"))
     other = replace(config, data=DataConfig(data=str(tmp_path / "others")), optim=replace(OPTIM, epochs=1))
     said: list[str] = []
@@ -402,7 +402,7 @@ def test_of_other_classes_only_what_reads_the_input_is_taken(finished, config, t
     anew = result.record["start"]["anew"]
     assert anew
     assert all(name.startswith("head.") for name in anew)
-    assert any(f"all but {len(anew)}, which begin anew" in line for line in said)
+    assert any(f"all but {len(anew)} tensors, which do not fit" in line for line in said)
 
     wider = replace(config, model=replace(MODEL, channels=(7, 6), start_from=str(finished[1])))
     with pytest.raises(ValueError, match=r"has another encoder: the shapes of encoder\..*leave out start_from"):
@@ -426,7 +426,7 @@ def test_another_data_set_of_the_same_name_is_not_resumed(config, digits, tmp_pa
         train(replace(config, data=DataConfig(data=str(tmp_path / "digits"))), tmp_path / "run", resume=True)
 
 
-def test_a_run_that_failed_before_it_learned_anything_is_not_in_the_way(config, pets, tmp_path):
+def test_a_run_that_failed_before_training_can_be_started_again(config, pets, tmp_path):
     own = replace(config, data=DataConfig(data=str(pets), image_size=32))
     with pytest.raises(ValueError, match="rank 'area' needs areas"):
         train(replace(own, objective=ObjectiveConfig(objective="seq", rank="area")), tmp_path / "run")
@@ -461,6 +461,18 @@ def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path)
     assert model.encoder.fingerprint == make_backbone("efficientnet-lite0").fingerprint()
     assert result.report.overall.examples == 4
     assert (tmp_path / "run" / "predictions.png").exists()
+
+
+def test_features_of_data_on_a_read_only_disk_are_cached_for_the_user(config, pets, tmp_path, monkeypatch):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
+    task = prepare(replace(config, data=data, model=ModelConfig(hidden=8, units=(8,))))
+    assert task.shape == (1280, 2, 2)
+    (folder,) = (tmp_path / "caches" / "torchmultiset" / "features").iterdir()
+    assert folder.name.startswith("labels-efficientnet-lite0-64-")
+    assert not (pets / "labels-efficientnet-lite0-64").exists()
 
 
 def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(config, pets, tmp_path, monkeypatch):
@@ -550,7 +562,7 @@ def test_config_files(tmp_path):
         read_config(tmp_path / "no.toml")
 
 
-def test_a_config_file_that_may_not_be_read_is_told_as_such(monkeypatch, tmp_path):
+def test_an_unreadable_config_file_is_reported(monkeypatch, tmp_path):
     name = "a.toml"
 
     def refuse(*_, **__):
@@ -562,7 +574,7 @@ def test_a_config_file_that_may_not_be_read_is_told_as_such(monkeypatch, tmp_pat
         read_config(tmp_path / name)
 
 
-def test_a_damaged_record_is_told(tmp_path):
+def test_a_damaged_record_is_reported_in_one_line(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json is damaged"):
         read_record(tmp_path)
@@ -586,13 +598,13 @@ def test_a_process_for_each_gpu(monkeypatch, tmp_path):
     assert fitting_devices(8, tmp_path) == 4
 
 
-def test_a_run_goes_on_with_the_processes_it_had(monkeypatch, tmp_path):
+def test_a_run_resumes_with_its_number_of_processes(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     write_record(tmp_path, {"devices": 3})
     assert fitting_devices(64, tmp_path) == 3
 
 
-def test_their_number_follows_from_the_batch_size_that_was_picked(config, monkeypatch, tmp_path):
+def test_the_number_of_processes_follows_from_the_chosen_batch_size(config, monkeypatch, tmp_path):
     asked = []
 
     def fitting(batch_size, folder):

@@ -127,7 +127,7 @@ def test_settings_that_are_open_or_newer_than_the_record_are_no_difference(runs,
     assert stale(tmp_path / "run", open_) == []
 
 
-def test_a_run_without_a_checkpoint_has_nothing_to_lose(runs, tmp_path):
+def test_a_run_without_a_checkpoint_is_not_stale(runs, tmp_path):
     begin(tmp_path / "run", runs[ONE])
     (tmp_path / "run" / "checkpoint.pt").unlink()
     assert stale(tmp_path / "run", runs[TWO]) == []
@@ -228,7 +228,7 @@ def test_finished_runs_are_skipped_unless_something_is_to_be_done_after_them(run
     assert {(job.after, job.arguments["indent"]) for job in crew.jobs.values()} == {("json:dumps", 2)}
 
 
-def test_a_job_has_all_that_another_process_must_know(runs, crew, tmp_path):
+def test_a_job_contains_everything_that_its_process_needs(runs, crew, tmp_path):
     workers = Workers(2, threads=3)
 
     def watch(_):

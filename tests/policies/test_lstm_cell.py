@@ -45,7 +45,7 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lstm_cell, (gates.requires_grad_(), cell.requires_grad_()))
 
 
-def test_far_out_it_saturates():
+def test_it_saturates_for_extreme_inputs():
     gates = torch.tensor([[1e4, -1e4, 1e4, 1e4], [-1e4, 1e4, -1e4, -1e4]])
     hidden, new = lstm_cell(gates, torch.tensor([[5.0], [5.0]]))
     assert new.tolist() == [[1.0], [5.0]]

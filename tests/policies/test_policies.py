@@ -52,7 +52,7 @@ def test_forcing_a_trajectorys_labels_reproduces_its_logits(name, batch):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_batch_gives_what_its_examples_give_alone(name):
+def test_a_batch_equals_its_examples_one_by_one(name):
     policy, memory = make(name)
     labels = torch.randint(0, C, (9, 4), generator=torch.Generator().manual_seed(2))
     together = rollout(policy, memory, forced(labels), 4).logits
@@ -62,7 +62,7 @@ def test_a_batch_gives_what_its_examples_give_alone(name):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_what_was_named_matters(name):
+def test_emitted_labels_matter(name):
     policy, memory = make(name)
     zeros = torch.zeros(9, 2, dtype=torch.int64)
     a = rollout(policy, memory, forced(zeros), 2).logits
@@ -100,7 +100,7 @@ def test_every_parameter_learns(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
-def test_each_policy_learns_to_name_multisets_with_repeats(name, without_shape_hook):
+def test_each_policy_learns_multisets_with_repeats(name, without_shape_hook):
     torch.manual_seed(0)
     build, shape = POLICIES[name]
     policy = build()
@@ -147,6 +147,6 @@ def test_the_oracle_strategy_leads_any_policy_to_an_exact_match(name):
         (lambda: ConvLSTMPolicy(C, (D, 3, 3), layers=0), "layers must be at least 1"),
     ],
 )
-def test_bad_input_is_named(build, message, without_shape_hook):
+def test_bad_input_is_reported_by_name(build, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         build()

@@ -259,7 +259,7 @@ def test_nan_stops_with_the_batch_saved(tmp_path):
     torch.testing.assert_close(dict(state["predictor"]), last[-1], rtol=0, atol=0)
 
 
-def test_a_run_goes_on_once_the_data_is_mended(tmp_path):
+def test_a_run_resumes_once_the_data_is_repaired(tmp_path):
     whole = task("plain", epochs=2)
     fit(*whole, tmp_path / "whole", fabric=cpu())
     ours = task("plain", epochs=2)
@@ -274,7 +274,7 @@ def test_a_run_goes_on_once_the_data_is_mended(tmp_path):
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_a_gradient_that_is_not_finite_stops_it_too(clip, tmp_path):
+def test_a_gradient_that_is_not_finite_stops_training(clip, tmp_path):
     ours = with_optim(task("plain"), clip=clip)
 
     class Steep(MultisetObjective):

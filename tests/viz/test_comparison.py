@@ -73,7 +73,7 @@ def test_only_common_seeds_are_paired_and_a_method_without_one_is_left_out():
     assert [c.better for c in told] == [True, False]
 
 
-def test_one_that_is_worse_is_never_better():
+def test_a_worse_model_is_never_significantly_better():
     (told,) = compare({0: np.array([False] * 20)}, {"other": {0: np.array([True] * 20)}})
     assert told.adjusted < 0.001
     assert not told.better

@@ -62,7 +62,7 @@ def test_the_numbers_are_those_of_counters(rows):
         assert (found.labels, found.examples, found.most) == (sum(counts), sum(c > 0 for c in counts), max(counts))
 
 
-def test_the_json_says_the_same_in_plain_types():
+def test_the_json_has_the_same_content_in_plain_types():
     told = json.loads(json.dumps(asdict(describe(PETS))))
     assert told["classes"] == ["cat", "cow", "dog"]
     assert (told["input_dtype"], told["input_shape"]) == ("float32", [1])
@@ -142,7 +142,7 @@ def test_a_data_set_without_any_example_is_refused():
         describe({"train": PETS["validation"]})
 
 
-def test_the_headline_tells_inputs_and_what_is_known_of_objects():
+def test_the_headline_describes_inputs_and_objects():
     pixels = np.zeros((1, 3, 8, 9), dtype=np.uint8)
     labels, areas = np.array([[0]]), np.ones((1, 1), dtype=np.float32)
     examples = Examples(pixels, labels, ("cat",), areas=areas)

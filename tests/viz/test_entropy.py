@@ -94,7 +94,7 @@ def test_a_one_step_model_has_no_steps():
         entropy_curves(one_step, images(4))
 
 
-def test_a_step_that_nobody_reaches_is_left_out():
+def test_a_step_that_no_example_reaches_is_omitted():
     told = curve(torch.ones(2, 3), torch.tensor([[True, True, False], [True, False, False]]))
     assert told["examples"] == [2, 1]
 

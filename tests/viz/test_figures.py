@@ -68,7 +68,7 @@ def test_without_the_truth_nothing_is_marked():
     assert texts(draw_predictions(shown, ["cat", "dog"])) == ["cat, cat"]
 
 
-def test_each_step_shows_its_distribution_with_the_named_label_apart():
+def test_each_step_shows_its_distribution_with_the_emitted_label_highlighted():
     prediction = predicted([[1, 0, 1]], [[2, 0, -1]], 3)
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)
     assert panel.sequence == [2, 0]
@@ -83,7 +83,7 @@ def test_each_step_shows_its_distribution_with_the_named_label_apart():
     assert [label.get_text() for label in steps[-1].get_xticklabels()] == ["a", "b", "c"]
 
 
-def test_what_was_said_at_once_shows_how_probable_each_number_of_each_class_is():
+def test_a_one_shot_prediction_shows_the_probability_of_each_count():
     rows = torch.tensor([[[0.9, 0.1, 0.8], [0.7, 0.0, 0.2], [0.1, 0.0, 0.0]]])
     prediction = Prediction(torch.tensor([[2, 0, 1]]), rows, "at least", torch.zeros(1, 3))
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)

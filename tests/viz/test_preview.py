@@ -69,7 +69,7 @@ def test_ten_digits_fit_on_a_line():
     assert captions(counts, [*"0123456789"]) == [["4, 4, 4, 4, 4, 4, 4, 4, 4, 4"], ["0, 1, 2, 3, 4, 5, 6, 7, 8, 9"]]
 
 
-def test_what_takes_too_many_lines_is_counted():
+def test_long_lists_are_counted():
     classes = [f"quite a long name {i:02}" for i in range(9)]
     (lines,) = captions(np.full((1, 9), 3), classes)
     assert lines[:4] == [f"quite a long name {i:02} {TIMES}3," for i in range(4)]
@@ -91,7 +91,7 @@ def text_boxes(figure) -> list[tuple[str, float, float, float, float]]:
         ("$x^{$", "$\\frac{1}{2}$", "50% & more_"),
     ],
 )
-def test_whatever_classes_are_called_captions_are_inside_the_picture_and_apart(classes):
+def test_captions_are_inside_the_figure_and_apart_for_any_class_names(classes):
     labels = np.array([[0, 1, 2, 2], [0, 0, 0, 0], [2, 1, -1, -1], [1, 1, 1, -1]])
     figure = draw(coloured(4, labels=labels, classes=classes))
     width, height = figure.canvas.get_width_height()
@@ -109,7 +109,7 @@ def test_whatever_classes_are_called_captions_are_inside_the_picture_and_apart(c
             assert right <= other_left or left >= other_right or high <= other_low or low >= other_high
 
 
-def test_boxes_are_drawn_around_the_objects_and_named(tmp_path):
+def test_boxes_are_drawn_around_the_objects_with_labels(tmp_path):
     grey = np.full((1, 1, 24, 24), 128, dtype=np.uint8)
     box = np.array([[[6, 12, 12, 6], [0, 0, 0, 0]]], dtype=np.float32)
     examples = Examples(grey, np.array([[1, -1]]), ("cat", "$dog$"), boxes=box)
@@ -144,7 +144,7 @@ def test_floats_are_shown_from_black_to_white(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 8, 8), (512, 4, 4), (1, 3, 8, 8)])
-def test_inputs_that_are_no_images_are_refused_and_nothing_is_written(tmp_path, shape):
+def test_inputs_that_are_not_images_are_refused_and_nothing_is_written(tmp_path, shape):
     examples = Examples(np.zeros((2, *shape), dtype=np.float32), np.array([[0], [1]]), ("cat", "dog"))
     with pytest.raises(ValueError, match="only images can be drawn"):
         save_preview(examples, tmp_path / "p.png")

@@ -87,7 +87,7 @@ def test_the_best_constant_is_the_most_frequent_multiset_of_the_training_data():
     assert shown.constant.class_f1 == pytest.approx((ant + 1) / 2)
 
 
-def test_json_says_the_same():
+def test_json_has_the_same_content():
     shown = told(constant=torch.tensor([1, 1, 0]), split="validation")
     plain = json.loads(json.dumps(shown.to_json(), allow_nan=False))
     assert plain["split"] == "validation"
@@ -99,7 +99,7 @@ def test_json_says_the_same():
     assert plain["constant"]["errors"]["mae"] == shown.constant.errors.mae
 
 
-def test_nothing_anywhere_is_no_number():
+def test_empty_multisets_have_no_class_f1():
     nothing = torch.zeros(2, 3, dtype=torch.int64)
     shown = report(nothing, nothing, CLASSES)
     assert (shown.overall.exact_match, shown.class_f1) == (1.0, None)

@@ -242,7 +242,7 @@ def describe(
     splits = load_data(what, check_inputs=check, progress=_on_terminal(), **vars(reading))
     description = report.describe(splits)
     if json_:
-        source = {"source": store.read_manifest(what)["source"]} if is_store(what) else {}
+        source = {"source": store.read_header(what)["source"]} if is_store(what) else {}
         print(json.dumps(source | asdict(description), indent=2))
         return
     print(report.headline(description))

@@ -17,7 +17,7 @@ from rich.table import Table
 from torchmultiset.export import (
     Speed,
     batches_of,
-    compare,
+    measure_agreement,
     open_onnx,
     random_batches,
     refuse_existing,
@@ -79,7 +79,7 @@ def export(
     with Console(stderr=True).status("exporting"):
         content = to_onnx(predictor)
     session = open_onnx(content)
-    compared = compare(predictor, session, chain([first], batches))
+    compared = measure_agreement(predictor, session, chain([first], batches))
     if compared.different:
         raise ValueError(
             f"the exported model predicts {compared.different} of {compared.inputs} inputs differently from PyTorch, so"

@@ -54,7 +54,7 @@ def fresh_epochs(folder: str | Path, *, seed: int) -> Callable[[int], Examples] 
         ...     [epochs(epoch).labels.tolist() for epoch in (0, 1)]
         [[[8, 2, 5, 2], [2, 2, 8, 3]], [[8, 6, 9, 9], [8, 0, 3, 5]]]
     """
-    source = store.read_manifest(folder)["source"] if is_store(folder) else {}
+    source = store.read_header(folder)["source"] if is_store(folder) else {}
     fresh: Fresh = source.get("fresh", "none")
     if fresh == "none":
         return None

@@ -35,7 +35,7 @@ from torchmultiset.data._npy import allocate, open_rows, write_rows
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 
-__all__ = ["Chunk", "Plan", "Row", "load", "read_manifest", "verify", "write"]
+__all__ = ["Chunk", "Plan", "Row", "load", "read_header", "verify", "write"]
 
 FORMAT = 1
 MANIFEST, BUILDING, FINISHED = "manifest.json", "building.json", "finished.jsonl"
@@ -154,7 +154,7 @@ def load(folder: str | os.PathLike[str]) -> dict[str, Examples]:
         ValueError: The manifest or an array is damaged.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
+    manifest = read_header(folder)
     plan = _from_json(manifest, folder / MANIFEST)
     # All arrays but the inputs are small and accessed often: load them into memory.
     arrays = {
@@ -170,7 +170,7 @@ def load(folder: str | os.PathLike[str]) -> dict[str, Examples]:
     return splits
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def read_header(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the manifest of a data set: ``source``, ``classes``, ``splits``, ``arrays`` and ``sha256`` of each file.
 
     Raises:

@@ -44,16 +44,17 @@ def candidates(task: Task) -> list[Candidate]:
     Args:
         task: Data, prepared with the settings that the user gives.
     """
+    ridge = [] if task.config.data.conformal else [_RIDGE]  # it has no probabilities
     tokens = task.splits["train"].tokens
     if tokens == "text":
-        return _for_text(task)
+        return _for_text(task, ridge)
     if tokens is not None:
-        return [*_for_rows(tokens), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
+        return [*_for_rows(tokens), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if len(task.shape) == 1:
-        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), _RIDGE]
+        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if task.config.data.backbone == "none":
         return _for_images()
-    return [*_for_features(task), *_power(task, _POOLED), _RIDGE]
+    return [*_for_features(task), *_power(task, _POOLED), *ridge]
 
 
 def finetuned(task: Task) -> Candidate | None:
@@ -98,7 +99,7 @@ def _for_vectors() -> list[Candidate]:
     ]
 
 
-def _for_text(task: Task) -> list[Candidate]:
+def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     train, size = len(task.splits["train"]), 64
     epochs = min(max(round(_TEXT_STEPS * size / train), FEWEST_EPOCHS), MOST_EPOCHS)
     longer = {"epochs": epochs, "batch_size": size} if train >= _TEXT_STEPS else {}
@@ -106,7 +107,7 @@ def _for_text(task: Task) -> list[Candidate]:
     added = {"objective": "counts", "count_head": "gaussian", **plain}
     return [
         Candidate("text", {**added, "units": (96, 96)}, "bytes and n-grams of text; each position adds to the counts"),
-        _RIDGE._replace(about="linear regression of counts on counts of n-grams"),
+        *(each._replace(about="linear regression of counts on counts of n-grams") for each in ridge),
         Candidate(
             "text-attention",
             {**added, "units": (64,), "attention": 1},

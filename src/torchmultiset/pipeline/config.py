@@ -45,6 +45,9 @@ class DataConfig:
     """Random seed of that split."""
     skip_unreadable: bool = False
     """Skip images and arrays that cannot be read, with a warning that lists them, instead of stopping."""
+    conformal: bool = False
+    """Set aside a fifth of the training examples to calibrate `multiset predict --coverage`, and use them for nothing
+    else."""
     holdout: str = "validation"
     """Examples that choose the epoch: the validation split; "2/3" for part 2 of 3 of the training and validation data
     (cross-validation); or "none", which trains on both and keeps the last epoch."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torchmultiset._files import write_whole
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import make_backbone
+from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.inputs import InputKind
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.shipped import MODEL
@@ -22,7 +23,7 @@ from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import to_dict
 from torchmultiset.pipeline.journal import Journal
 from torchmultiset.pipeline.predictions import write_counts
-from torchmultiset.pipeline.prepare import Task, features_of
+from torchmultiset.pipeline.prepare import CALIBRATION, Task, features_of
 from torchmultiset.pipeline.record import portable, write_record
 from torchmultiset.training.checkpoint import BEST, Progress
 from torchmultiset.training.evaluation import Evaluation, evaluate
@@ -90,6 +91,8 @@ def finish(
         "metrics": results,
     }
     best.record = about
+    if CALIBRATION in task.splits:
+        Conformal.calibrate(best, task.splits[CALIBRATION]).store(best)
     best.cpu().save(folder / MODEL)
     _draw(folder, task, fitted, best, evaluations[split], split)
     journal.record |= {"finished": True, **results}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +14,7 @@ import numpy as np
 
 from torchmultiset._checks import check
 from torchmultiset.data import Examples
+from torchmultiset.data._download import cache_folder
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
@@ -20,6 +23,7 @@ from torchmultiset.data.manifest import FRACTIONS, Manifest
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
+from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
 from torchmultiset.pipeline.record import data_record
@@ -33,7 +37,7 @@ from torchmultiset.pipeline.resolve import (
     token_choices,
 )
 
-__all__ = ["Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
+__all__ = ["CALIBRATION", "Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ class Task:
     """Function from an epoch, starting at 0, to its training examples, if they change."""
 
 
+CALIBRATION = "calibration"
+"""Name of the split that `DataConfig.conformal` sets aside."""
+_COVERAGE = 0.9
+"""Coverage for which there must be enough calibration examples; a higher one is refused later, if necessary."""
 _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
 _FEWEST = 10
@@ -87,6 +95,7 @@ _LEAST = {
     "marginal_orders": 1,
     "stop_weight": 0,
     "seed": 0,
+    "split_seed": 0,
 }
 
 
@@ -137,6 +146,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             f" {'it' if len(pictures['train']) == 1 else 'them'}: add training examples with labels"
         )
     _refuse_changes(data, config.optim.augment, pictures["train"])
+    if data.conformal:
+        _refuse_too_few_to_calibrate(pictures["train"], path)
+        pictures["train"], pictures[CALIBRATION] = split_for_conformal(pictures["train"])
     if data.holdout != "validation":
         pictures = held_out(pictures, data.holdout)
     fresh = fresh_epochs(path, seed=config.seed)
@@ -158,7 +170,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
 def features_of(
     examples: Examples, split: str, data: str | Path, backbone: Backbone, image_size: int, *, progress: bool = False
 ) -> Examples:
-    """Return the same examples with features of a backbone as inputs, computed once and cached beside the data.
+    """Return the same examples with features of a backbone as inputs, computed once.
+
+    They are cached beside the data, or in the user's cache folder if the data is on a read-only disk.
 
     Args:
         examples: Examples of one split.
@@ -225,7 +239,12 @@ def _fold(holdout: str) -> tuple[int, int]:
 def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Path:
     path, strides = Path(data), backbone.strides or (32,)
     fine = "" if tuple(strides) == (32,) else "-" + "-".join(map(str, strides))
-    return path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
+    beside = path.with_name(f"{path.stem}-{Path(backbone.name).stem}{fine}-{image_size}")
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
+        return beside
+    # Data may be on a read-only disk.
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    return cache_folder("features") / f"{beside.name}-{place}"
 
 
 def _refuse_too_few(manifest: Manifest) -> None:
@@ -238,6 +257,15 @@ def _refuse_too_few(manifest: Manifest) -> None:
         f" training, validation and test data: add examples until there are at least {_FEWEST} (a few hundred make a"
         " useful model), or give each a 'split'"
     )
+
+
+def _refuse_too_few_to_calibrate(train: Examples, path: str) -> None:
+    least = 5 * examples_needed(_COVERAGE)
+    if len(train) < least:
+        raise ValueError(
+            f"{path} has {_examples(len(train), 'training')}, and conformal sets a fifth of them aside: for a coverage"
+            f" of {_COVERAGE:g} at least {least} are needed; add examples, or leave out conformal"
+        )
 
 
 def _examples(number: int, kind: str = "") -> str:

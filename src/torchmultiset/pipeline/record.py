@@ -146,7 +146,7 @@ def data_record(path: str | Path) -> dict[str, str]:
     """
     path = Path(path)
     if is_store(path):
-        manifest = json.dumps(store.read_manifest(path), sort_keys=True).encode()
+        manifest = json.dumps(store.read_header(path), sort_keys=True).encode()
         return {"name": path.name, "sha256": hashlib.sha256(manifest).hexdigest()}
     if path.is_dir():
         path = next(file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file())

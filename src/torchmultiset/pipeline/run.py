@@ -1,16 +1,16 @@
-"""One training run in one folder, from a config to a model that was tested once: what `multiset train` does.
+"""A training run in a folder of its own, from a config to a tested model: what `multiset train` does.
 
 ::
 
     folder/
-      config.toml      every value of the config; `multiset train --config folder/config.toml` does it again
+      config.toml      every setting; `multiset train --config folder/config.toml` repeats the run
       run.json         command, commit, versions, machine, data, settings that were chosen by the data, minutes, results
-      epochs.jsonl     a line for each epoch
+      epochs.jsonl     one line per epoch
       predictions.npz  predicted and true counts of the validation and test examples
-      checkpoint.pt    all that `resume` needs
+      checkpoint.pt    the state that `resume` needs
       best/            the weights of the best epoch
-      model/           the same with all that is known about them: what `multiset evaluate` and `predict` read
-      curve.png, predictions.png, tensorboard/    where matplotlib and tensorboard are installed
+      model/           the same weights with a record and a model card: what `multiset evaluate` and `predict` read
+      curve.png, predictions.png, tensorboard/    if matplotlib and tensorboard are installed
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "fitting_devices", "share_cores", "train"]
 
 EXAMPLES_EACH = 32
-"""The fewest examples of a batch that are worth a process; normalisation over fewer would suffer, too."""
+"""Minimum number of examples per process and batch: with fewer, a process does not pay, and normalisation suffers."""
 
 
 def train(
@@ -72,24 +72,25 @@ def train(
     say: Callable[[str], None] = lambda _: None,
     watch: Callable[[Task], Watch] = lambda _: lambda _: None,
 ) -> Result:
-    """Train, choose the best epoch, test it once, and leave a folder that says how.
+    """Train, choose the best epoch, test it once, and write everything to a folder.
 
     Args:
-        config: What is to be run.
-        folder: The run folder.
-        resume: Go on with the run in the folder, if there is one.
-        devices: Processes on each machine; None for as many as suit it. More than one starts this program again for
-            each of the others, so only a command does that.
-        nodes: Machines.
-        command: What was typed, for the record.
-        progress: Show progress bars while data is made or read.
-        baselines: Fit and score the baselines, too.
-        say: Told what was picked, and how it goes; by one process only.
-        watch: Given the task, gives what is called at the start and after each step; in one process only.
+        config: Settings of the run.
+        folder: Run folder.
+        resume: Resume the run in the folder, if there is one.
+        devices: Number of processes per machine; None: as many as suit it. With more than one, the program starts
+            itself again for each of the others, so this is for commands only.
+        nodes: Number of machines.
+        command: Command line for the record.
+        progress: Show progress bars while data is read.
+        baselines: Whether to fit and score the baselines, too.
+        say: Called with sentences on what was chosen and what happens, in one process only.
+        watch: Called with the task; returns a function that is called at the start and after each step. In one process
+            only.
 
     Raises:
-        FileExistsError: The folder holds a run, and `resume` is not set.
-        ValueError: The config or the data is wrong, or another than that of the run to be resumed.
+        FileExistsError: The folder contains a run, and `resume` is not set.
+        ValueError: The settings or the data are wrong, or differ from those of the run to be resumed.
     """
     folder = Path(folder)
     task = prepare(config, progress=progress)
@@ -97,13 +98,15 @@ def train(
         devices = 1
     if devices is None:
         devices = fitting_devices(task.config.optim.batch_size, folder)
-    # Everyone looks before anyone writes: `launch` returns when all processes have come so far.
-    before = _look(folder, task, resume, {"devices": devices, "nodes": nodes})
+    # All processes read before one of them writes: `launch` returns when all of them have reached it.
+    before = _resumable(folder, task, resume, {"devices": devices, "nodes": nodes})
     if before.get("finished"):
         return Result(before, None)
     fabric = _launch(devices, nodes, task.config.optim.precision)
     torch.manual_seed(task.config.seed)
     predictor = build(task)
+    if task.config.data.conformal and not predictor.probabilistic:
+        raise ValueError(f"conformal needs probabilities, which {predictor.kind} has not: choose another objective")
     start = _start(task, predictor, before)
     objective = build_objective(
         task.config.objective,
@@ -113,7 +116,7 @@ def train(
     )
     record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
     if fabric.is_global_zero:
-        _tell(task, record, say)
+        _announce(task, record, say)
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, task.config)
         write_record(folder, record)
@@ -141,14 +144,14 @@ def train(
 
 
 def fitting_devices(batch_size: int, folder: str | Path) -> int:
-    """How many processes suit this machine: as many as the run in the folder had, if there is one.
+    """Return the number of processes for this machine, or that of the run in the folder, if there is one.
 
-    One for each GPU. On a CPU, processes of one thread share the work better than threads share an operation, so one
-    for each core, as long as each has 32 examples of a batch.
+    One per GPU. On a CPU, several processes with one thread each are faster than one with several threads, so one per
+    core, as long as each has 32 examples of a batch.
 
     Args:
-        batch_size: Examples in a step, over all processes.
-        folder: The run folder.
+        batch_size: Examples per step, over all processes.
+        folder: Run folder.
     """
     before = read_record(Path(folder)).get("devices")
     if before is not None:
@@ -179,9 +182,9 @@ def build(task: Task) -> Predictor:
 
 
 def _start(task: Task, predictor: Predictor, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Begin with the weights of another model, if the config names one; what the record says about it."""
+    """Copy the weights of the model to start from, if there is one, and return an entry for the record."""
     name = task.config.model.start_from
-    if before or not name:  # a run that goes on has its weights in its checkpoint
+    if before or not name:  # a resumed run has its weights in its checkpoint
         return {"start": before["start"]} if "start" in before else {}
     folder = locate(name)
     model = Predictor.load(folder)
@@ -197,13 +200,13 @@ def _start(task: Task, predictor: Predictor, before: Mapping[str, Any]) -> dict[
 
 
 def _check_inputs(task: Task, model: Predictor, name: str) -> None:
-    """Raise unless numbers mean the same to a model: columns of a table, features of a backbone."""
+    """Raise an error if the inputs mean something else to a model: columns of a table, features of a backbone."""
 
-    def told(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
+    def names_of(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
         return [(str(column["name"]), tuple(column["categories"])) for column in columns]
 
-    there = told(model.record.get("columns", []))
-    here = told([asdict(column) for column in task.splits["train"].columns])
+    there = names_of(model.record.get("columns", []))
+    here = names_of([asdict(column) for column in task.splits["train"].columns])
     if there and here and there != here:
         raise ValueError(
             f"{name} reads the columns {', '.join(column for column, _ in there)}, but the data has"
@@ -215,18 +218,18 @@ def _check_inputs(task: Task, model: Predictor, name: str) -> None:
             raise ValueError(f"{name} reads the features of {read[0]} with other weights: leave out start_from")
 
 
-def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of the run in the folder, if it may go on; empty if there is none."""
+def _resumable(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of the run in the folder, empty if there is none; raise an error if it cannot be resumed."""
     record = read_record(folder)
     if not record.get("finished") and not (folder / CHECKPOINT).exists():
-        return {}  # nothing was learned that could be lost
-    state = "is finished" if record.get("finished") else "has begun"
+        return {}  # nothing has been trained yet
+    state = "a finished run" if record.get("finished") else "an unfinished run"
     if not resume:
-        raise FileExistsError(f"{folder} holds a run that {state}: go on with it (--resume), or choose another (--out)")
+        raise FileExistsError(f"{folder} contains {state}: resume it (--resume), or choose another folder (--out)")
     before, now = read_config(folder / CONFIG), translated(to_dict(task.config))
     if "precision" in record:
-        before.setdefault("precision", record["precision"])  # which older configs do not name
-    # What it did not know yet was as it is by default, or settled by what it did know.
+        before.setdefault("precision", record["precision"])  # older configs lack it
+    # Settings that did not exist yet had their default, or were resolved from the others.
     before |= {
         name: now[name] if value is None else value
         for name, value in (to_dict(RunConfig()) | FORMER).items()
@@ -240,7 +243,7 @@ def _look(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -
     if record["data"]["sha256"] != task.data["sha256"]:
         differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
     if differ:
-        raise ValueError(f"the run in {folder} is another one: {'; '.join(differ)}. Choose another folder (--out)")
+        raise ValueError(f"the run in {folder} is a different one: {'; '.join(differ)}. Choose another folder (--out)")
     return record
 
 
@@ -254,12 +257,12 @@ def _launch(devices: int, nodes: int, precision: str) -> Fabric:
     if fabric.device.type == "cpu":
         share_cores(fabric.local_rank, devices)
     if fabric.world_size != devices * nodes:
-        raise RuntimeError(f"{devices * nodes} processes were asked for, but {fabric.world_size} are there")
+        raise RuntimeError(f"{devices * nodes} processes were requested, but {fabric.world_size} are running")
     return fabric
 
 
 def share_cores(place: int, processes: int) -> None:
-    """Keep to this process's part of the cores, where the system lets us: it may put two processes on one."""
+    """Pin this process to its share of the cores, if the system allows it; otherwise two may run on the same core."""
     if processes > 1 and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[place::processes] or cores)
@@ -292,7 +295,7 @@ def _begin(
     }
 
 
-def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
+def _announce(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
     numbers = ", ".join(f"{count:,} {name}" for name, count in record["examples"].items())
     say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
     if task.choices:
@@ -301,10 +304,8 @@ def _tell(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> 
             say(f"  {choice}")
     if "start" in record:
         anew = len(record["start"]["anew"])
-        parts = (
-            f"all but {anew}, which begin anew, as they do not fit or are of other classes" if anew else "all of them"
-        )
-        say(f"Begins with the weights of {record['start']['model']}: {parts}.")
+        parts = f"all but {anew} tensors, which do not fit or belong to other classes" if anew else "all of them"
+        say(f"Starting from the weights of {record['start']['model']}: {parts}.")
     objective, optim = task.config.objective, task.config.optim
     say(
         f"Training {record['parameters']:,} parameters with {objective.objective} for {optim.epochs}"
