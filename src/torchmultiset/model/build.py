@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
+
 from torchmultiset._checks import check, check_one_of
+from torchmultiset.data import Examples
 from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
@@ -17,11 +20,14 @@ __all__ = [
     "build_objective",
     "build_predictor",
     "check_together",
+    "fit_encoder",
     "resolve_kinds",
     "resolve_stop",
     "take_weights",
 ]
 
+_AT_A_TIME = 1024
+"""Training inputs that are read at once to fit an encoder."""
 _BY_RANK = {1: ("mlp", "lstm", "table"), 2: ("set", "transformer", "table"), 3: ("conv", "conv-lstm", "cells")}
 """Default encoder, policy and count head of vectors, tokens and images, by the number of dimensions of one input."""
 
@@ -103,6 +109,19 @@ def build_predictor(
         check(not kind.counts_only or policy.counts_only, "policy", seen, model.policy)
         module = policy.for_memory(memory, settings, num_classes=num_classes)
     return Predictor(encoder, module, classes, max_size=max_size, min_size=min_size, stop=stop, baseline=kind.baseline)
+
+
+def fit_encoder(predictor: Predictor, train: Examples) -> None:
+    """Fit what an encoder computes from training inputs before training, such as their mean; see its `fit_inputs`.
+
+    Args:
+        predictor: Predictor whose encoder is fitted, in place.
+        train: Training examples.
+    """
+    fit = getattr(predictor.encoder, "fit_inputs", None)
+    if fit is not None:
+        order = np.arange(len(train)) if train.lengths is None else train.lengths.argsort(kind="stable")
+        fit([train.batch(order[start : start + _AT_A_TIME]).x for start in range(0, len(order), _AT_A_TIME)])
 
 
 def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
