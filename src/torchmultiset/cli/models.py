@@ -295,7 +295,8 @@ class _Panels:
     def save(self) -> int:
         """Save the figure, if there is one, and return the number of panels."""
         if self.path is not None and self.panels and self.panels[0].image.ndim < 3:
-            from torchmultiset.viz.bars import panel_bars, save_figure
+            from torchmultiset.viz.bars import panel_bars
+            from torchmultiset.viz.preview import save_figure
 
             save_figure(panel_bars(self.panels, self.names, self.predictor.classes), self.path)
         elif self.path is not None:

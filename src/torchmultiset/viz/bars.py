@@ -16,7 +16,7 @@ from torchmultiset._checks import check
 from torchmultiset.viz.panels import Panel
 from torchmultiset.viz.preview import save_figure
 
-__all__ = ["draw_bars", "input_names", "panel_bars", "save_bars", "save_figure"]
+__all__ = ["draw_bars", "input_names", "panel_bars", "save_bars"]
 
 _COLUMNS = 4
 _CLASSES = 12  # maximum number of bars of a panel
