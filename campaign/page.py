@@ -31,10 +31,10 @@ LIMITS = (
 
 def page(record: Mapping[str, Any]) -> str:
     """Return the page."""
-    tried = sum(part.get("tried", part.get("files", 0)) for part in record.values())
+    tried = sum(part.get("tried", 0) for part in record.values())  # the static check tries no faults
     failed = sum(len(part["failures"]) for part in record.values())
     parts = [
-        [name, f"{part.get('tried', part.get('files', 0)):,}", str(len(part["failures"])), f"{part['minutes']:g}", str(part["git"])[:8], part["date"][:10]]
+        [name, f"{part['tried']:,}" if 'tried' in part else f"{part['files']} files", str(len(part["failures"])), f"{part['minutes']:g}", str(part["git"])[:8], part["date"][:10]]
         for name, part in record.items()
     ]  # fmt: skip
     lines = [

@@ -4,8 +4,14 @@ import importlib.util
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
+
+from torchmultiset.data import Examples
+from torchmultiset.data.tokens import TokenRows
+from torchmultiset.multiset import to_labels
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +70,18 @@ def test_a_language_model_writes_lists_of_known_labels(capsys):
     scores = load("language_model").main(steps=3, tested=4)
     assert {*scores} == {"exact_match", "precision", "recall", "f1"}
     assert "which no model avoids" in capsys.readouterr().out
+
+
+def test_collisions_are_made_and_regressed():
+    collisions = load("collisions")
+    rng = np.random.default_rng(1)
+    events = [collisions.make_event(rng) for _ in range(60)]
+    assert len({len(hits) for hits, _ in events}) > 5
+    assert all(len(hit) == 4 for hits, _ in events for hit in hits)
+    labels = to_labels(torch.tensor([[*counts.values()] for _, counts in events])).numpy()
+    rows = TokenRows([np.array(hits).reshape(-1, 4) for hits, _ in events])
+    model = collisions.train_deep_sets(Examples(rows, labels, collisions.KINDS, tokens="set"), epochs=2, size=16)
+    assert model(torch.from_numpy(rows[np.arange(2)])).shape == (2, 3)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(EXAMPLES.glob("*.py"))])

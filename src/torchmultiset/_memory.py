@@ -67,7 +67,7 @@ def places(memory: Memory, channels: int) -> Tokens:
         values, mask = memory
         ok = values.ndim == 3 and values.shape[2] == channels and values.is_floating_point()
         check(ok, "memory", f"tokens with floating-point values of shape (B, N, {channels})", values)
-        check(values.shape[1] >= 1, "memory", "tokens of at least one position, which may be padding", values)
+        check(bool(values.shape[1] >= 1), "memory", "tokens of at least one position, which may be padding", values)
         if mask is None:
             return memory
         check_mask("mask", mask, "(B, N)", like=tuple(values.shape[:2]))

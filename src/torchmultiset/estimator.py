@@ -27,13 +27,15 @@ except ImportError as error:
     raise ImportError(f"MultisetClassifier needs scikit-learn: {pip_install('sklearn')}") from error
 
 from torchmultiset._checks import check
-from torchmultiset.data import Examples
-from torchmultiset.encoders import MLPEncoder
-from torchmultiset.model.build import build_objective, build_predictor, resolve_stop
+from torchmultiset.data import Examples, Inputs
+from torchmultiset.data.in_memory import InMemory, read_in_memory
+from torchmultiset.data.manifest import Column
+from torchmultiset.data.tokens import TokenKind
+from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, resolve_stop
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.multiset import to_labels
-from torchmultiset.pipeline.resolve import resolve_objective
+from torchmultiset.pipeline.resolve import input_shape, resolve_objective, token_encoder
 from torchmultiset.training.checkpoint import BEST
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.training.loop import fit, local_fabric
@@ -55,7 +57,7 @@ class Targets(NamedTuple):
 
 
 class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
-    """Multiset classifier for tables and images, with the scikit-learn API.
+    """Multiset classifier for tables, text, sets and images, with the scikit-learn API.
 
     The targets hold one multiset per example, in one of three forms; `predict` returns the same form:
 
@@ -63,8 +65,14 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
     - a list of counts by label, ``[Counter(cat=2, dog=1), {}]``
     - a matrix of counts (n, C), as a NumPy array, DataFrame or tensor; a list of lists is never read as a matrix
 
-    X is a table (n, features), or images (n, channels, height, width), uint8 or floats from 0 to 1. Features are
-    standardised internally; images are used as they are.
+    X is one of these:
+
+    - a table (n, features) of numbers, or a DataFrame that may also have columns of text and of categories
+    - images (n, channels, height, width), uint8 or floats from 0 to 1
+    - a list of strings
+    - a list of arrays (N, D), whose N may differ: sets of vectors, or sequences with ``encoder="sequence"``
+
+    Features are standardised internally; images are used as they are.
 
     Args:
         objective: Name of the training objective, of the paper or later work. None: ``"counts"``, a count head; or
@@ -72,7 +80,9 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         policy: Policy that emits the labels, for objectives that use one; None: ConvLSTM for images, LSTM for vectors.
         stop: Stopping mechanism; None: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
         max_size: Maximum size of a predicted multiset; None: that of the training data.
-        units: Widths of the encoder's linear layers, for vectors.
+        encoder: Encoder of the inputs; None: by the kind of X. ``"sequence"`` reads a list of arrays in order.
+        units: Widths of the encoder's linear layers, for vectors; for text, sets and sequences the number of its layers
+            and their width.
         channels: Channels of the encoder's convolutions, for images. None: the paper's, or one convolution fewer for a
             finer feature map.
         hidden: Channels or units of the policy's layers. Objectives without a policy use a head with about as many
@@ -91,7 +101,8 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         max_size_: Maximum size of a predicted multiset.
         predictor_: The trained `Predictor`, which can be saved.
         history_: One entry per epoch: training loss, and exact match and F1 on the validation examples.
-        n_features_in_: Number of features of a vector, or of channels of an image.
+        n_features_in_: Number of features of a vector, of columns of a DataFrame, or of channels of an image; 1 for
+            text.
 
     Example:
         >>> X = [[0, 1], [1, 0], [2, 1]] * 20
@@ -112,6 +123,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         objective: str | None = None,
         stop: Stop | None = None,
         max_size: int | None = None,
+        encoder: str | None = None,
         units: tuple[int, ...] = (128, 128),
         channels: tuple[int, ...] | None = None,
         hidden: int = 32,
@@ -127,6 +139,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self.objective = objective
         self.stop = stop
         self.max_size = max_size
+        self.encoder = encoder
         self.units = units
         self.channels = channels
         self.hidden = hidden
@@ -151,7 +164,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         """Train the classifier.
 
         Args:
-            X: Inputs: a table (n, features), or images (n, channels, height, width).
+            X: Inputs: a table, images (n, channels, height, width), strings, or a list of arrays (N, D).
             y: One multiset per example: lists of labels, Counters, or a matrix of counts (n, C).
 
         Returns:
@@ -162,14 +175,14 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(inputs, targets.counts)
         sizes = targets.counts.sum(1)
         self._form: Form = targets.form
-        self._shape = inputs.shape[1:]
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.classes_ = _array(targets.classes)
         self.max_size_ = max(1, int(sizes.max())) if self.max_size is None else int(self.max_size)
         stop = resolve_stop(self.stop, int(sizes.min()), self.max_size_)
 
         labels = to_labels(torch.from_numpy(targets.counts)).numpy()
-        examples = Examples(inputs, labels, tuple(map(str, targets.classes)))
+        examples = Examples(inputs, labels, tuple(map(str, targets.classes)), tokens=self._tokens)
+        self._shape = input_shape(examples)
         train, validation = self._split(examples)
         with torch.random.fork_rng(devices=[]):  # leave PyTorch's global generator untouched
             torch.manual_seed(self._seed)
@@ -233,10 +246,17 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         wanted[:, [place[name] for name in true.classes if name in place]] = true.counts[:, known]
         return float(((counts == wanted).all(1) & (true.counts[:, ~known] == 0).all(1)).mean())
 
-    def _inputs(self, X: Any, *, first: bool = False) -> Shaped[np.ndarray, "n ..."]:
+    def _inputs(self, X: Any, *, first: bool = False) -> Inputs:
         """Validate X and convert it to the network's input."""
         if not first:
             check_is_fitted(self)
+        read = read_in_memory(X, columns=() if first else self._columns)
+        if first:
+            self._tokens: TokenKind | None = None if read is None else read.tokens
+            self._columns: tuple[Column, ...] = () if read is None else read.columns
+        if read is not None:
+            return self._in_memory(read, first)
+        check(first or not (self._tokens or self._columns), "X", "of the kind passed to fit", type(X).__name__)
         inputs = validate_data(self, X, reset=first, allow_nd=True)
         what = "a table (n, features) or images (n, channels, height, width)"
         check(inputs.ndim in (2, 4), "X", what, inputs.shape)
@@ -255,6 +275,17 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
             raise ValueError("X holds numbers that are too large for float32: rescale them")
         return numbers
 
+    def _in_memory(self, read: InMemory, first: bool) -> Inputs:
+        """Return text, vectors or encoded columns, if they are of the kind passed to `fit`."""
+        check(len(read.inputs) >= 1, "X", "at least one input", "empty")
+        width = read.inputs[np.array([0])].shape[-1]
+        if first:
+            self.n_features_in_ = len(read.columns) or (1 if read.tokens == "text" else width - 1)
+            return read.inputs
+        same = read.tokens == self._tokens and width == self._shape[-1]
+        check(same, "X", f"of the kind passed to fit, with {self.n_features_in_} features", read.tokens or "a table")
+        return read.inputs
+
     def _split(self, examples: Examples) -> tuple[Examples, Examples]:
         """Split the examples into training examples and those that select the best epoch."""
         share = self.validation_fraction
@@ -268,6 +299,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
             channels=None if self.channels is None else tuple(map(int, self.channels)),
             units=tuple(map(int, self.units)),
             policy=self.policy,
+            encoder=self.encoder,
             hidden=int(self.hidden),
             layers=int(self.layers),
             stop=stop,
@@ -275,11 +307,11 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         objective = ObjectiveConfig(objective=self.objective)
         if self.objective is None:
             objective, model, _ = resolve_objective(objective, model, self._shape, self.max_size_)
+        model = token_encoder(model, objective, train)
         predictor = build_predictor(
             model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
         )
-        if isinstance(predictor.encoder, MLPEncoder):
-            predictor.encoder.standardise(train.batch(np.arange(len(train))).x)
+        fit_encoder(predictor, train)
         criterion = build_objective(objective, predictor, seed=self._seed)
         epochs, size = (None if number is None else int(number) for number in (self.epochs, self.batch_size))
         optim = OptimConfig(epochs, size, float(self.lr))
@@ -296,9 +328,9 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
             return torch.cat([self.predictor_.predict(x) for x in _batches(self._inputs(X), 256)]).numpy()
 
 
-def _batches(inputs: Shaped[np.ndarray, "n ..."], size: int) -> Iterator[Tensor]:
+def _batches(inputs: Inputs, size: int) -> Iterator[Tensor]:
     for start in range(0, len(inputs), size):
-        yield torch.from_numpy(inputs[start : start + size].copy())  # the array may be read-only
+        yield torch.from_numpy(np.ascontiguousarray(inputs[np.arange(start, min(start + size, len(inputs)))]))
 
 
 def _read(y: Any) -> Targets:

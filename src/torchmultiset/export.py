@@ -1,8 +1,9 @@
 """Export of a predictor to one ONNX file: encoder, all steps of greedy decoding, and the stopping rule.
 
 The file runs with any ONNX runtime, without PyTorch and without this package. Its input is `inputs`, a batch of any
-size in the format of the training data: uint8 images (B, channels, H, W), or float32 vectors. A backbone is part of the
-file. Outputs:
+size in the format of the training data: uint8 images (B, channels, H, W), float32 vectors, or float32 tokens
+(B, N, 1 + D) of any length N for text, sets and sequences: channel 0 is 0 at padding, 1 at a vector, and 257 at the
+first position of a text, followed by byte + 1. A backbone is part of the file. Outputs:
 
 - `counts` (B, C), int64: the predicted multisets.
 - `sequence` (B, T), int64: the labels in the order in which they were emitted, -1 after the last. A one-shot head has
@@ -44,6 +45,7 @@ from torchmultiset import __version__
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset._install import pip_install
+from torchmultiset.data.tokens import START
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.model.inputs import InputKind, Source, input_kind
 from torchmultiset.model.predictor import Predictor
@@ -66,6 +68,8 @@ __all__ = [
 BATCH = 32
 """Batch size for comparing and timing predictions."""
 _PATCH = 4
+_LENGTH = 16
+"""Positions of example inputs of varying length; the file reads any number."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -103,17 +107,23 @@ def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
     kind = input_kind(predictor) if kind is None else kind
     decoder = _Decoder(copy.deepcopy(predictor).cpu().float()).eval()
     # At least two: the exporter would treat a batch of one as a constant size.
-    example = torch.zeros(2, *kind.shape, dtype=torch.uint8 if kind.dtype == "uint8" else torch.float32)
+    dtype = torch.uint8 if kind.dtype == "uint8" else torch.float32
+    example = torch.zeros(
+        2, *(_LENGTH if kind.of_tokens and i == 0 else n for i, n in enumerate(kind.shape)), dtype=dtype
+    )
+    example[..., 0] += kind.of_tokens  # a position that is not padding
+    names = {0: "batch", 1: "positions"} if kind.of_tokens else {0: "batch"}
+    sizes = {axis: Dim(name) for axis, name in names.items()}
     with torch.no_grad(), _quiet():
         outputs = decoder.predictor.graph_outputs(example)
         try:
-            exported = torch.export.export(decoder, (example,), dynamic_shapes=({0: Dim("batch")},), strict=False)
+            exported = torch.export.export(decoder, (example,), dynamic_shapes=(sizes,), strict=False)
             program = torch.onnx.export(
                 exported,
                 dynamo=True,
                 input_names=["inputs"],
                 output_names=[*outputs],
-                dynamic_shapes=({0: "batch"},),
+                dynamic_shapes=(names,),
                 verbose=False,
             )
         except RuntimeError as error:
@@ -156,6 +166,9 @@ def random_batches(kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, 
     rng = np.random.default_rng(0)
     for start in range(0, number, BATCH):
         b = min(BATCH, number - start)
+        if kind.of_tokens:
+            yield _random_tokens(kind, b, rng)
+            continue
         if len(kind.shape) != 3:
             yield rng.normal(size=(b, *kind.shape)).astype(np.float32)
             continue
@@ -164,6 +177,14 @@ def random_batches(kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, 
         patches = rng.random(shape) * (rng.random(shape) < rng.random((b, 1, 1, 1)))  # a random share of them is bright
         images = patches.repeat(_PATCH, 2).repeat(_PATCH, 3)[:, :, :height, :width]
         yield (255 * images).astype(np.uint8) if kind.dtype == "uint8" else images.astype(np.float32)
+
+
+def _random_tokens(kind: InputKind, number: int, rng: np.random.Generator) -> Shaped[np.ndarray, "b n k"]:
+    """Return inputs of random length: lower-case letters, or normally distributed vectors."""
+    x = rng.normal(size=(number, _LENGTH, kind.shape[1])).astype(np.float32)
+    x[..., 0] = rng.integers(98, 124, size=x.shape[:2])
+    x[:, 0, 0] = START
+    return x * (np.arange(_LENGTH) < rng.integers(1, _LENGTH + 1, size=number)[:, None])[..., None].astype(np.float32)
 
 
 def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, "b ..."]]:

@@ -82,7 +82,7 @@ def test_features_of_jsonl_may_have_names_too(tmp_path):
         (
             [f"{i}.png" for i in range(30)],
             0,
-            "'x' has 30 different values in 30 lines, too many for categories: name it",
+            "'x' has 30 different values in 30 lines, which look like paths: name it 'image' or 'array'",
         ),
         ([""] * 9, 0, "the column 'x' is empty in all training examples: fill it in, or remove it"),
     ],

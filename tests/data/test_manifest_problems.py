@@ -23,7 +23,10 @@ FINE = {"features": [1, 2], "labels": ["cat"]}
         ('{"features": [1, 2], "counts": {"cat": 1, "cat": 2}}', "duplicate key 'cat'"),
         ({"features": [1, 2], "lables": []}, "unknown key 'lables' (did you mean 'labels'?)"),
         ({"features": [1, 2], "path": "x", "labels": []}, "unknown key 'path'"),
-        ({"labels": ["cat"]}, "must have one input, 'image', 'array' or 'features', but this one has none"),
+        (
+            {"labels": ["cat"]},
+            "or 'sequence' (or 'text' and 'features'), but this one has none",
+        ),
         ({"features": [1, 2], "image": "a.jpg", "labels": []}, "but this one has image and features"),
         ({"image": 2.5, "labels": []}, "'image' must be a non-empty string, but is 2.5"),
         ({"image": " ", "labels": []}, "'image' must be a non-empty string, but is ' '"),
@@ -100,7 +103,7 @@ def test_a_malformed_line_of_jsonl_is_reported_by_number(tmp_path, line, message
         ("1,2,cat:nan", "but is nan"),
         ('"1,5",2,cat', "'x' must be a number such as 0.5, but is '1,5': write 1.5"),
         ("1,NA,cat", "'y' must be a number such as 0.5, but is 'NA': leave it empty if unknown"),
-        ("1,a.jpg,cat", "but is 'a.jpg': leave it empty if unknown; name a column of paths 'image'"),
+        ("1,a.jpg,cat", "but is 'a.jpg': leave it empty if unknown; name a column of text 'text'"),
         ("1,inf,cat", "'y' must be a finite number that fits in float32, but is inf"),
         ('1,2,"cat"dog', 'is a quote (") not closed, or not doubled?'),
     ],
@@ -130,7 +133,10 @@ def test_a_quote_that_is_never_closed_is_reported_where_it_opens(tmp_path):
         ("image,labels,Image", "duplicate column 'image'"),
         ("x,count:cat,count: cat", "duplicate column 'count:cat'"),
         ("image,labels,", "a column has no name"),
-        ("labels,split", "the header must have an input, a column 'image' or 'array' (paths) or feature columns"),
+        (
+            "labels,split",
+            "the header must have an input, a column 'text', a column 'image', 'array', 'set' or",
+        ),
     ],
 )
 def test_a_header_that_does_not_fit(tmp_path, header, message):

@@ -96,7 +96,7 @@ def export(
     print(f"Different multisets among these predictions: {compared.multisets:,}.\n")
     Console().print(_table(rows, len(first)))
     print(f"""
-Run it on inputs of type {session.get_inputs()[0].type} and shape B x {" x ".join(map(str, kind.shape))}:
+Run it on inputs of type {session.get_inputs()[0].type} and shape B x {" x ".join(str(n or "N") for n in kind.shape)}:
 
   session = onnxruntime.InferenceSession({str(out)!r})
   {outputs} = session.run(None, {{"inputs": x}})

@@ -281,6 +281,7 @@ class _Panels:
         self.path = path
         self.predictor = predictor
         self.panels: list[Any] = []
+        self.names: list[str] = []
 
     def add(self, batch: Explained) -> None:
         """Add panels for a batch until the figure is full."""
@@ -289,10 +290,16 @@ class _Panels:
 
             made = panels([*batch.inputs], batch.prediction, batch.truth)
             self.panels += made[: _FIGURE - len(self.panels)]
+            self.names += batch.names
 
     def save(self) -> int:
         """Save the figure, if there is one, and return the number of panels."""
-        if self.path is not None:
+        if self.path is not None and self.panels and self.panels[0].image.ndim < 3:
+            from torchmultiset.viz.bars import panel_bars
+            from torchmultiset.viz.preview import save_figure
+
+            save_figure(panel_bars(self.panels, self.names, self.predictor.classes), self.path)
+        elif self.path is not None:
             from torchmultiset.viz.figures import save_predictions
 
             save_predictions(self.panels, self.predictor.classes, self.path)

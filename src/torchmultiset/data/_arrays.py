@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Float32, Int, Shaped
 
 from torchmultiset.data._npy import open_array
 
-__all__ = ["ArrayFiles", "read_array"]
+__all__ = ["ArrayFiles", "read_array", "read_rows"]
 
 
 class ArrayFiles:
@@ -64,4 +64,23 @@ def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
         numbers = array.astype(np.float32).reshape(shape)
     if not np.isfinite(numbers).all():
         raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32: remove them")
+    return numbers
+
+
+def read_rows(path: Path) -> Float32[np.ndarray, "n d"]:
+    """Read the vectors (N, D) of a set or sequence; N may be 0.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: The file is damaged or not an .npy file, is not numeric, has another number of dimensions, or
+            contains a non-finite number.
+    """
+    array = open_array(path, "save it again with numpy.save")
+    if array.dtype.kind not in "buif" or array.ndim != 2 or array.shape[1] == 0:
+        what = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{path}: must contain numbers of shape (vectors, features), but contains {what}")
+    with np.errstate(over="ignore"):
+        numbers = array.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32")
     return numbers

@@ -13,13 +13,18 @@ from jaxtyping import Bool, Float32
 
 from torchmultiset.data._parse import Problems, did_you_mean, show
 from torchmultiset.data._records import Cell, Record, make_record
+from torchmultiset.data.tokens import TokenText
 
-__all__ = ["Column", "check_columns", "encode", "encode_rows", "learn_columns"]
+__all__ = ["Column", "check_columns", "encode", "encode_rows", "learn_columns", "plain_cell"]
+
+_HANDFUL = 100
+"""Number of different strings up to which a column may be one of categories."""
+_PATHS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".npy")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A numeric column, or a text column that is one-hot encoded.
+    """A numeric column, a column of categories that is one-hot encoded, or a column of free text.
 
     Example:
         >>> Column("colour", categories=("blue", "red")).encode(["red", "blue", "pink", None]).tolist()
@@ -30,21 +35,30 @@ class Column:
 
     name: str
     categories: tuple[str, ...] = ()
-    """Sorted categories of the training examples; empty for a numeric column."""
+    """Sorted categories of the training examples; empty for other columns."""
     mean: float = 0.0
     """Mean over the training examples, which replaces empty cells of a numeric column."""
     empty: int = 0
     """Number of empty cells in the file that the column was fitted on."""
+    text: bool = False
+    """Whether the column is free text, which an encoder reads byte by byte."""
+    different: int = 0
+    """Number of different texts of the training examples; 0 if the column is text by its name."""
 
     def encode(self, cells: Sequence[Cell]) -> Float32[np.ndarray, "n d"]:
-        """Return numbers unchanged and text one-hot encoded; unknown categories become all zeros."""
+        """Return numbers unchanged and categories one-hot encoded (unknown ones become zeros); no number for text."""
+        if self.text:
+            return np.zeros((len(cells), 0), dtype=np.float32)
         if self.categories:
             return np.array([[cell == name for name in self.categories] for cell in cells], dtype=np.float32)
         return np.array([[self.mean if cell is None else cell] for cell in cells], dtype=np.float32)
 
 
 def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], problems: Problems) -> tuple[Column, ...]:
-    """Fit the columns of a table: numeric if any cell is a number, else categorical.
+    """Fit the columns of a table.
+
+    The column ``text`` is free text. Others are numeric if any cell is a number. A handful of different strings are
+    categories; more of them, or more than half as many as lines, are free text.
 
     Args:
         records: The lines of the table.
@@ -57,17 +71,23 @@ def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], prob
         known = [cell for cell, learned in zip(cells, train, strict=True) if learned and cell is not None]
         texts = {cell for cell in known if isinstance(cell, str)}
         column = Column(name, empty=cells.count(None))
-        if not known:
+        if name == "text":
+            column = replace(column, text=True)
+        elif not known:
             problems.add(0, f"the column {name!r} is empty in all training examples: fill it in, or remove it")
         elif any(isinstance(cell, float) or _with_point(cell) for cell in cells if cell is not None):
             _check_numbers(name, records, problems)
             column = replace(column, mean=float(np.mean([cell for cell in known if isinstance(cell, float)] or 0)))
         else:
-            if len(texts) > max(2, len(known) / 2):
-                fix = "name it 'image' or 'array' for paths, 'id' for identifiers, or '#...' to ignore it"
+            many = len(texts) > max(2, min(_HANDFUL, len(known) / 2))
+            if many and all(text.lower().endswith(_PATHS) for text in texts):
+                fix = "name it 'image' or 'array', or '#...' to ignore it"
                 found = f"{len(texts)} different values in {len(known)} lines"
-                problems.add(0, f"the column {name!r} has {found}, too many for categories: {fix}")
-            column = replace(column, categories=tuple(sorted(texts)))
+                problems.add(0, f"the column {name!r} has {found}, which look like paths: {fix}")
+            elif many:
+                column = replace(column, text=True, different=len(texts))
+            else:
+                column = replace(column, categories=tuple(sorted(texts)))
         columns.append(column)
     return tuple(columns)
 
@@ -89,6 +109,8 @@ def check_columns(columns: Sequence[Column], records: Sequence[Record], problems
             fix = "remove it, or start its name with '#' to ignore it"
             problems.add(0, f"the column {name!r} was not used in training{did_you_mean(name, missing)}: {fix}")
     for column in columns:
+        if column.text:
+            continue
         if not column.categories:
             _check_numbers(column.name, records, problems)
             continue
@@ -102,17 +124,27 @@ def check_columns(columns: Sequence[Column], records: Sequence[Record], problems
             )
 
 
-def encode(columns: Sequence[Column], records: Sequence[Record]) -> Float32[np.ndarray, "n d"]:
-    """Encode all columns and concatenate them (N, D).
+def encode(columns: Sequence[Column], records: Sequence[Record]) -> Float32[np.ndarray, "n d"] | TokenText:
+    """Encode all columns and concatenate them (N, D); with free text, beside it.
 
     Args:
-        columns: The columns, in output order.
+        columns: The columns, in output order. The texts of several are joined by line breaks.
         records: The lines of the table.
     """
-    return np.concatenate([column.encode([record.cells[column.name] for record in records]) for column in columns], 1)
+    numbers = np.concatenate([one.encode([record.cells[one.name] for record in records]) for one in columns], 1)
+    texts = [column.name for column in columns if column.text]
+    if not texts:
+        return numbers
+    return TokenText(["\n".join(_as_text(record.cells[name]) for name in texts) for record in records], numbers)
 
 
-def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Float32[np.ndarray, "n d"]:
+def _as_text(cell: Cell) -> str:
+    if isinstance(cell, float):  # a number in a column that was text in training
+        return str(int(cell)) if cell.is_integer() else str(cell)
+    return cell or ""
+
+
+def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Float32[np.ndarray, "n d"] | TokenText:
     """Encode rows of a table that a program holds in memory; columns that were not used in training are ignored.
 
     Args:
@@ -134,7 +166,7 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
         )
     problems = Problems(Path("the table"))
     records = [
-        make_record(i, {column.name: _plain(row[column.name]) for column in columns}, problems)
+        make_record(i, {column.name: plain_cell(row[column.name]) for column in columns}, problems)
         for i, row in enumerate(rows, start=1)
     ]
     problems.stop()
@@ -143,7 +175,7 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
     return encode(columns, records)
 
 
-def _plain(cell: Any) -> Any:
+def plain_cell(cell: Any) -> Any:
     """Return a cell as a Python object: NumPy's numbers converted, and whatever is not equal to itself as None."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
     return None if cell is None or str(cell) in ("nan", "NaT", "<NA>") else cell
@@ -154,7 +186,7 @@ def _check_numbers(name: str, records: Sequence[Record], problems: Problems) -> 
     if wrong:
         line, cell = wrong[0]
         more = f" ({len(wrong)} lines have no number there)" if len(wrong) > 1 else ""
-        paths = "name a column of paths 'image' or 'array', and start the name of a column to ignore with '#'"
+        paths = "name a column of text 'text', one of paths 'image' or 'array', and one to ignore '#...'"
         fix = f"write {_with_point(cell)}" if _with_point(cell) else f"leave it empty if unknown; {paths}"
         problems.add(line, f"{name!r} must be a number such as 0.5, but is {show(cell)}{more}: {fix}")
 

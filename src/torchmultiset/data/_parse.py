@@ -18,11 +18,15 @@ from typing import Any, TypeVar
 
 __all__ = ["Fields", "ManifestError", "Problems", "did_you_mean", "read_count", "read_fields", "show"]
 
-_COLUMNS = ("image", "array", "labels", "split", "id")
+_COLUMNS = ("image", "array", "set", "sequence", "labels", "split", "id")
+_FILES = ("image", "array", "set", "sequence")
+"""Columns of paths; each is the only input of its file."""
 _COUNT = "count:"
 # A larger count is most likely a typing error, and each label takes memory.
 _MOST = 10_000
 _SHOWN = 20
+_LONGEST_CELL = 2**31 - 1
+"""Characters of a CSV cell; the default limit of the csv module is 131,072."""
 
 T = TypeVar("T")
 Fields = dict[str, Any]
@@ -158,7 +162,7 @@ def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[
     _check_header(number, columns, problems, labelled)
     if len(problems) > before:
         return
-    inputs = [] if {"image", "array"} & set(columns) else [c for c in columns if _is_feature(c)]
+    inputs = [] if {*_FILES} & set(columns) else [c for c in columns if _is_feature(c)]
     for number, row in rows:
         if len(row) != len(columns):
             fix = f"put quotes around cells that contain {delimiter!r}"
@@ -182,6 +186,7 @@ def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[i
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
+        limit = csv.field_size_limit(_LONGEST_CELL)
         try:
             row = next(reader)
         except StopIteration:
@@ -191,12 +196,15 @@ def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[i
             problems.add(number, f'not CSV ({error}{upto}): is a quote (") not closed, or not doubled?')
         else:
             if any(cell.strip() for cell in row):
+                csv.field_size_limit(limit)
                 yield number, row
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _column(cell: str) -> str:
     name = cell.strip()
-    if name.casefold() in _COLUMNS:
+    if name.casefold() in (*_COLUMNS, "text"):
         return name.casefold()
     if name.casefold().startswith(_COUNT):
         return _COUNT + name[len(_COUNT) :].strip()
@@ -220,18 +228,18 @@ def _check_header(number: int, columns: list[str], problems: Problems, labelled:
         expected = "a column 'labels' or columns of counts such as 'count:cat'"
         problems.add(number, f"the header must have {expected}, {which}")
     others = [name for name in columns if _is_feature(name)]
-    if "image" in columns or "array" in columns:
+    if {*_FILES} & set(columns):
         for name in others:
             hint = " (supported only in JSONL)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
             fix = "rename or remove it, or start its name with '#' to ignore it"
             problems.add(number, f"unknown column {name!r}{hint}: {fix}")
     elif not others:
-        expected = "a column 'image' or 'array' (paths) or feature columns"
+        expected = "a column 'text', a column 'image', 'array', 'set' or 'sequence' (paths), or feature columns"
         problems.add(number, f"the header must have an input, {expected}, but has none")
 
 
 def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems: Problems) -> Fields:
-    fields: Fields = {key: cells[key] for key in ("image", "array", "split", "id") if cells.get(key)}
+    fields: Fields = {key: cells[key] for key in (*_FILES, "split", "id") if cells.get(key)}
     if "labels" in cells:
         fields["labels"] = problems.attempt(number, _split_labels, cells["labels"])
     elif any(column.startswith(_COUNT) for column in cells):
@@ -241,7 +249,7 @@ def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems:
             if column.startswith(_COUNT)
         }
     if inputs:
-        fields["features"] = {column: _cell(cells[column]) for column in inputs}
+        fields["features"] = {column: cells[column] if column == "text" else _cell(cells[column]) for column in inputs}
     return fields
 
 

@@ -29,13 +29,15 @@ class Record:
 
     line: int
     kind: str
-    """``"image"``, ``"array"`` or ``"features"``."""
+    """``"image"``, ``"array"``, ``"features"`` (also text), ``"set"``, ``"sequence"`` or ``"either"``."""
     path: str
-    """Path of the image or array as written; empty for features."""
+    """Path of the image, array, set or sequence as written; empty for what the line itself contains."""
     features: Float32[np.ndarray, " d"]
-    """Unnamed features (D,); empty for images, arrays and named features."""
+    """Unnamed features (D,); empty for named features and other inputs."""
     cells: dict[str, Cell]
     """Named features as written, by column; empty for other inputs."""
+    rows: Float32[np.ndarray, "n w"] | None
+    """Vectors (N, D) of a set or sequence that the line contains; None for other inputs."""
     labels: tuple[str, ...]
     id: str
     split: str | None
@@ -62,7 +64,7 @@ def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> li
 def make_record(line: int, cells: Mapping[str, Any], problems: Problems) -> Record:
     """Return a row of a table in memory as a record without labels; a wrong cell is a problem, and becomes empty."""
     read = {name: problems.attempt(line, _cell, value, name) for name, value in cells.items()}
-    return Record(line, "features", "", np.empty(0, dtype=np.float32), read, (), f"line {line}", None, None, None)
+    return Record(line, "features", "", np.empty(0, dtype=np.float32), read, None, (), f"line {line}", None, None, None)
 
 
 def _record(line: int, fields: Fields, problems: Problems) -> Record | None:
@@ -77,29 +79,34 @@ def _record(line: int, fields: Fields, problems: Problems) -> Record | None:
 
 
 def _check_keys(fields: Fields) -> None:
-    known = (*_READ, "image", "array", "counts")
+    known = (*_READ, "text", *_FILES, "counts")
     for key in fields:
-        if key not in known or key in ("kind", "path", "cells"):
+        if key not in known or key in ("kind", "path", "cells", "rows"):
             fix = "rename or remove it, or start it with '#' to ignore it"
             raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}: {fix}")
 
 
 def _kind(fields: Fields) -> str:
-    kinds = [kind for kind in ("image", "array", "features") if kind in fields]
+    kinds = [kind for kind in (*_FILES, "features", "text") if kind in fields]
+    if kinds == ["features", "text"] or kinds == ["text"]:
+        return "features"
     if len(kinds) != 1:
         found = "has " + (" and ".join(kinds) or "none")
-        raise ValueError(f"each line must have one input, 'image', 'array' or 'features', but this one {found}")
-    return kinds[0]
+        one = "'text', 'features', 'image', 'array', 'set' or 'sequence'"
+        raise ValueError(f"each line must have one input, {one} (or 'text' and 'features'), but this one {found}")
+    return "either" if kinds == ["features"] and _is_nested(fields["features"]) else kinds[0]
 
 
 def _path(fields: Fields) -> str:
-    key = "image" if "image" in fields else "array"
-    return PurePath(_text(fields[key], f"{key!r}")).as_posix() if key in fields else ""
+    key = next((key for key in _FILES if key in fields), "")
+    if not key or (key in ("set", "sequence") and not isinstance(fields[key], str)):
+        return ""
+    return PurePath(_text(fields[key], f"{key!r}")).as_posix()
 
 
 def _features(fields: Fields) -> Float32[np.ndarray, " d"]:
     values = fields.get("features")
-    if values is None or isinstance(values, dict):
+    if values is None or isinstance(values, dict) or _is_nested(values) or "text" in fields:
         return np.empty(0, dtype=np.float32)
     if not isinstance(values, list) or not values:
         raise ValueError(f"'features' must be a list of numbers, but is {show(values)}")
@@ -107,12 +114,43 @@ def _features(fields: Fields) -> Float32[np.ndarray, " d"]:
 
 
 def _cells(fields: Fields) -> dict[str, Cell]:
-    values = fields.get("features")
+    values, text = fields.get("features"), fields.get("text")
+    if "text" in fields:
+        if not isinstance(text, str):
+            raise ValueError(f"'text' must be a string, but is {show(text)}")
+        if isinstance(values, list):
+            values = {f"feature {i}": value for i, value in enumerate(values, start=1)}
+        values = {**(values or {}), "text": text}
     if not isinstance(values, dict):
         return {}
     if not values:
         raise ValueError("'features' must have at least one entry, but is {}")
     return {name: _cell(value, name) for name, value in values.items()}
+
+
+def _is_nested(value: object) -> bool:
+    """Return whether a value is a list of lists."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
+
+
+def _rows(fields: Fields) -> Float32[np.ndarray, "n d"] | None:
+    key = next((key for key in ("set", "sequence", "features") if key in fields), "")
+    value = fields.get(key)
+    if not key or isinstance(value, str) or (key == "features" and not _is_nested(value)):
+        return None
+    if not isinstance(value, list) or not all(isinstance(row, list) and row for row in value):
+        raise ValueError(
+            f"{key!r} must look like [[0.5, 2], [1, 3]] or be the path of an .npy file, but is {show(value)}"
+        )
+    widths = {len(row) for row in value}
+    if len(widths) > 1:
+        raise ValueError(f"{key!r} must have vectors of one length, but has some of {_listed(sorted(widths))} numbers")
+    rows = [[_real(number, f"vector {i} of {key!r}") for number in row] for i, row in enumerate(value, start=1)]
+    return np.array(rows, dtype=np.float32).reshape(len(rows), max(widths, default=0))
+
+
+def _listed(numbers: list[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def _cell(value: object, name: str) -> Cell:
@@ -152,7 +190,7 @@ def _split(fields: Fields) -> str | None:
 
 
 def _boxes(fields: Fields) -> tuple[tuple[float, ...], ...] | None:
-    if "features" in fields and "boxes" in fields:
+    if "boxes" in fields and not {"image", "array"} & fields.keys():
         raise ValueError("'boxes' requires an image or an array as input, not features: remove it")
     boxes = _per_label(fields, "boxes")
     return None if boxes is None else tuple(_box(box) for box in boxes)
@@ -208,11 +246,14 @@ def _real(value: object, what: str, number: int | None = None) -> float:
     raise ValueError(f"{which} must be a finite number that fits in float32, but is {show(value)}")
 
 
+_FILES = ("image", "array", "set", "sequence")
+"""Keys of inputs that are paths; sets and sequences may also be written out."""
 _READ: dict[str, Callable[[Fields], Any]] = {
     "kind": _kind,
     "path": _path,
     "features": _features,
     "cells": _cells,
+    "rows": _rows,
     "labels": _labels,
     "id": _id,
     "split": _split,

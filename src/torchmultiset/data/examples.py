@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, Int64, Shaped
 from torch import Tensor
 
 from torchmultiset.data._columns import Column
+from torchmultiset.data.tokens import TokenKind
 from torchmultiset.multiset import from_labels
 
 __all__ = ["Batch", "Examples", "Inputs"]
@@ -33,7 +34,8 @@ class Batch(NamedTuple):
     """
 
     x: Shaped[Tensor, "b ..."]
-    """Inputs: images (B, channels, H, W), uint8 or float in [0, 1]; vectors (B, D), float."""
+    """Inputs: images (B, channels, H, W), uint8 or float in [0, 1]; vectors (B, D), float; tokens
+    (B, N, 1 + D), float, as `data.tokens` describes them."""
     target: Int64[Tensor, "b c"]
     """Multisets as counts (B, C)."""
     labels: Int64[Tensor, "b m"]
@@ -67,9 +69,19 @@ class Examples:
     """Identifier of each example (file name, COCO image id), if available."""
     columns: tuple[Column, ...] = ()
     """Columns that were encoded as inputs, for tables."""
+    tokens: TokenKind | None = None
+    """Kind of inputs of varying length, `data.tokens`; None for other inputs."""
+    cut: int = 0
+    """Number of inputs of the data set that are longer than `data.tokens.LONGEST`, of which only the first part is
+    read."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " n"] | None:
+        """Number of positions (N,) of each input of varying length; None for other inputs."""
+        return getattr(self.inputs, "lengths", None)
 
     @property
     def counts(self) -> Int64[np.ndarray, "n c"]:
@@ -108,6 +120,11 @@ class _Chosen:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " k"] | None:
+        lengths = getattr(self.inputs, "lengths", None)
+        return None if lengths is None else lengths[self.indices]
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
         return self.inputs[self.indices[indices]]

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 
 from torchmultiset._checks import check
 from torchmultiset.data._arrays import ArrayFiles, read_array
+from torchmultiset.data._boxes import areas_of, boxes_of
 from torchmultiset.data._columns import Column, check_columns, encode, learn_columns
 from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, show
 from torchmultiset.data._records import Record, read_records
 from torchmultiset.data._splits import SPLITS, split_by_id
+from torchmultiset.data._vectors import VECTORS, recognise_vectors, token_rows, wrong_vectors
 from torchmultiset.data.examples import Examples, Inputs
+from torchmultiset.data.tokens import TokenKind, TokenRows, TokenText
 
 __all__ = ["FRACTIONS", "Column", "Manifest", "ManifestError", "read_manifest"]
 
@@ -61,10 +64,12 @@ class Manifest:
         check_inputs: bool = False,
         progress: bool = False,
         accept: Callable[[Sequence[Record]], None] = lambda _: None,
+        vectors: bool = False,
     ) -> Manifest:
         """Parse and validate a file; for the arguments and errors, see `read_manifest`.
 
-        `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems.
+        `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems. With
+        `vectors`, arrays are sets or sequences of vectors, even if all have one shape.
         """
         _check_classes(classes)
         check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
@@ -73,6 +78,7 @@ class Manifest:
         records = read_records(source, problems, labelled=labelled)
         if not records and not problems.found:
             problems.add(0, "the file has no examples: write one line per example")
+        records = recognise_vectors(records, source.parent, always=vectors)
         accept(records)
         names = _class_names(records, classes, problems)
         _check_together(records, problems)
@@ -115,15 +121,18 @@ class Manifest:
         index = {name: i for i, name in enumerate(self.classes)}
         labels = _padded([[index[label] for label in record.labels] for record in records])
         paths = [self.path.parent / record.path for record in records]
-        boxes = _boxes(records, labels, paths, image_size, exif)
+        boxes = boxes_of(records, labels, paths, image_size, exif)
+        inputs = encode(columns, records) if columns else _inputs(records, self.path.parent, paths, image_size, exif)
         examples = Examples(
-            encode(columns, records) if columns else _inputs(records, paths, image_size, exif),
+            inputs,
             labels,
             self.classes,
             boxes=boxes,
-            areas=_areas(records, labels, boxes),
+            areas=areas_of(records, labels, boxes),
             ids=[record.id for record in records],
             columns=columns,
+            tokens=_token_kind(records, inputs),
+            cut=inputs.cut if isinstance(inputs, TokenText | TokenRows) else 0,
         )
         return {name: examples.subset(np.flatnonzero(splits == i)) for i, name in enumerate(SPLITS)}
 
@@ -286,7 +295,7 @@ def _readable(
         else:
             hint = "use / as the path separator" if "\\" in record.path else "correct the path, or remove the line"
             problems.add(record.line, f"there is no file {folder / record.path}: {hint}")
-    broken: dict[int, str] = {}
+    broken = wrong_vectors([record for record in there if record.kind in VECTORS], folder, problems)
     if check_inputs:
         broken |= _broken_images([r for r in there if r.kind == "image"], folder, progress)
         broken |= _broken_arrays([r for r in there if r.kind == "array"], folder, problems)
@@ -362,40 +371,20 @@ def _padded(rows: list[list[int]]) -> Int64[np.ndarray, "n m"]:
     return labels
 
 
-def _inputs(records: Sequence[Record], paths: list[Path], image_size: int, exif: bool) -> Inputs:
+def _token_kind(records: Sequence[Record], inputs: Inputs) -> TokenKind | None:
+    if isinstance(inputs, TokenText):
+        return "text"
+    kinds: dict[str, TokenKind] = {"set": "set", "sequence": "sequence", "either": "either"}
+    return kinds.get(records[0].kind)
+
+
+def _inputs(records: Sequence[Record], folder: Path, paths: list[Path], image_size: int, exif: bool) -> Inputs:
     if records[0].kind == "features":
         return np.stack([record.features for record in records])
     if records[0].kind == "array":
         return ArrayFiles(paths)
+    if records[0].kind in VECTORS:
+        return token_rows(records, folder)
     from torchmultiset.data.images import ImageFiles
 
     return ImageFiles(paths, image_size, exif=exif)
-
-
-def _boxes(
-    records: Sequence[Record], labels: Int64[np.ndarray, "n m"], paths: list[Path], image_size: int, exif: bool
-) -> Float32[np.ndarray, "n m 4"] | None:
-    """Return the boxes (N, M, 4) in pixels of the inputs, or None."""
-    if all(record.boxes is None for record in records):
-        return None
-    known = labels >= 0
-    placed = np.array([box for record in records for box in record.boxes or ()]).reshape(-1, 4)
-    if records[0].kind == "image":
-        from torchmultiset.data.images import image_sizes, place_boxes
-
-        sizes = image_sizes(paths, exif=exif)[known.nonzero()[0]]
-        placed = place_boxes(placed, sizes, sizes, image_size)
-    boxes = np.zeros((*labels.shape, 4), dtype=np.float32)
-    boxes[known] = placed
-    return boxes
-
-
-def _areas(
-    records: Sequence[Record], labels: Int64[np.ndarray, "n m"], boxes: Float32[np.ndarray, "n m 4"] | None
-) -> Float32[np.ndarray, "n m"] | None:
-    """Return the given areas (N, M), else those of the boxes, or None."""
-    if all(record.areas is None for record in records):
-        return None if boxes is None else boxes[..., 2:].prod(-1)
-    areas = np.zeros(labels.shape, dtype=np.float32)
-    areas[labels >= 0] = [area for record in records for area in record.areas or ()]
-    return areas

@@ -50,6 +50,8 @@ class TokenRows:
         kept = [np.asarray(row[:LONGEST], dtype=np.float32) for row in rows]
         self.lengths: Int64[np.ndarray, " n"] = np.array([len(row) for row in kept], dtype=np.int64)
         """Number of positions (N,) of each input."""
+        self.cut = sum(len(row) > LONGEST for row in rows)
+        """Number of inputs that are longer than `LONGEST`."""
         self.values = np.concatenate(kept)
         self._ends = np.cumsum(self.lengths)
 
@@ -84,6 +86,8 @@ class TokenText:
         kept = [cut_text(text) for text in texts]
         self.lengths: Int64[np.ndarray, " n"] = np.array([len(text) + 1 for text in kept], dtype=np.int64)
         """Number of positions (N,) of each input: its bytes, and the first position."""
+        self.cut = sum(len(one) < len(text.encode(errors="replace")) for one, text in zip(kept, texts, strict=True))
+        """Number of inputs that are longer than `LONGEST`."""
         self._ends = np.cumsum(self.lengths - 1)
         self._bytes = np.frombuffer(b"".join(kept), dtype=np.uint8)
 

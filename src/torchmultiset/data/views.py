@@ -222,7 +222,7 @@ def concatenate(first: Examples, second: Examples) -> Examples:
     ]
     ids = None if first.ids is None or second.ids is None else [*first.ids, *second.ids]
     inputs = _Joined(first.inputs, second.inputs)
-    return Examples(inputs, np.concatenate(labels), first.classes, ids=ids, columns=first.columns)
+    return replace(first, inputs=inputs, labels=np.concatenate(labels), boxes=None, areas=None, ids=ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,12 +250,20 @@ class _Joined:
     first: Inputs
     second: Inputs
 
+    @property
+    def lengths(self) -> Int64[np.ndarray, " n"] | None:
+        first, second = (getattr(each, "lengths", None) for each in (self.first, self.second))
+        return None if first is None or second is None else np.concatenate([first, second])
+
     def __len__(self) -> int:
         return len(self.first) + len(self.second)
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
         in_first = indices < len(self.first)
-        parts = self.first[indices[in_first]], self.second[indices[~in_first] - len(self.first)]
+        parts = [self.first[indices[in_first]], self.second[indices[~in_first] - len(self.first)]]
+        if parts[0].ndim == 3:  # inputs of varying length
+            longest = max(part.shape[1] for part in parts)
+            parts = [np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0))) for part in parts]
         joined = np.empty((len(indices), *parts[0].shape[1:]), dtype=parts[0].dtype)
         joined[in_first], joined[~in_first] = parts
         return joined

@@ -22,18 +22,20 @@ class Convolution(nn.Module):
         width: Number of features of a position.
         kernel: Kernel size, odd.
         dilation: Distance of the positions that the kernel reads.
+        dropout: Probability with which a feature of the sum is dropped in training.
     """
 
-    def __init__(self, width: int, kernel: int, dilation: int) -> None:
+    def __init__(self, width: int, kernel: int, dilation: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.conv = nn.Conv1d(width, width, kernel, padding=dilation * (kernel // 2), dilation=dilation)
         self.linear = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """Add the convolution of the positions that the mask marks."""
         seen = self.norm(x).masked_fill(~mask[..., None], 0)
-        out: Tensor = x + self.linear(self.conv(seen.transpose(1, 2)).transpose(1, 2).relu())
+        out: Tensor = x + self.dropout(self.linear(self.conv(seen.transpose(1, 2)).transpose(1, 2).relu()))
         return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -60,6 +60,14 @@ class MLPEncoder(nn.Module):
         check_float("x", x, "(B, features)", like=(None, self.features))
         out: Tensor = self.layers((x - self.mean) / self.spread)
         return out
+
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "b features"]]) -> None:
+        """Standardise all batches of training inputs together; see `standardise`.
+
+        Args:
+            batches: Batches of training inputs.
+        """
+        self.standardise(torch.cat([*batches]))
 
     @torch.no_grad()
     def standardise(self, x: Float[Tensor, "n features"]) -> None:

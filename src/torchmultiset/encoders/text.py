@@ -38,6 +38,7 @@ class TextEncoder(nn.Module):
         attention: Number of self-attention layers.
         ngrams: Length of the longest byte n-grams that are embedded; 1: bytes only.
         buckets: Number of embeddings for the n-grams of one length. N-grams share them by their hash.
+        dropout: Probability with which features are dropped in training, in each convolution.
 
     Example:
         >>> from torchmultiset.data.tokens import TokenText
@@ -58,6 +59,7 @@ class TextEncoder(nn.Module):
         attention: int = 0,
         ngrams: int = 4,
         buckets: int = 4096,
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
         check(columns >= 0, "columns", "at least 0", columns)
@@ -74,7 +76,7 @@ class TextEncoder(nn.Module):
             nn.init.normal_(each.weight, std=0.1)
         self.standardised = Standardised(columns)
         self.from_columns = nn.Linear(columns, width) if columns else None
-        self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i) for i in range(layers))
+        self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i, dropout) for i in range(layers))
         self.attention = nn.ModuleList(Attention(width) for _ in range(attention))
         self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
+
 from torchmultiset._checks import check, check_one_of
+from torchmultiset.data import Examples
 from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
@@ -17,11 +20,14 @@ __all__ = [
     "build_objective",
     "build_predictor",
     "check_together",
+    "fit_encoder",
     "resolve_kinds",
     "resolve_stop",
     "take_weights",
 ]
 
+_AT_A_TIME = 1024
+"""Training inputs that are read at once to fit an encoder."""
 _BY_RANK = {1: ("mlp", "lstm", "table"), 2: ("set", "transformer", "table"), 3: ("conv", "conv-lstm", "cells")}
 """Default encoder, policy and count head of vectors, tokens and images, by the number of dimensions of one input."""
 
@@ -105,6 +111,19 @@ def build_predictor(
     return Predictor(encoder, module, classes, max_size=max_size, min_size=min_size, stop=stop, baseline=kind.baseline)
 
 
+def fit_encoder(predictor: Predictor, train: Examples) -> None:
+    """Fit what an encoder computes from training inputs before training, such as their mean; see its `fit_inputs`.
+
+    Args:
+        predictor: Predictor whose encoder is fitted, in place.
+        train: Training examples.
+    """
+    fit = getattr(predictor.encoder, "fit_inputs", None)
+    if fit is not None:
+        order = np.arange(len(train)) if train.lengths is None else train.lengths.argsort(kind="stable")
+        fit([train.batch(order[start : start + _AT_A_TIME]).x for start in range(0, len(order), _AT_A_TIME)])
+
+
 def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
     """Initialise a predictor with the weights of another model, where they have the same meaning.
 
@@ -150,6 +169,8 @@ def resolve_kinds(
         shape: Shape of one input; with a backbone, of its features.
         backbone: Whether the inputs are features of a backbone, which need no other encoder.
     """
+    known = "(features,), (0, 1 + features) for tokens, or (channels, height, width)"
+    check(len(shape) in _BY_RANK, "shape", known, shape)
     encoder, recurrent, head = _BY_RANK[len(shape)]
     if model.encoder is None and not backbone:
         model = replace(model, encoder=encoder)

@@ -15,12 +15,15 @@ from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
 from torchmultiset.data import Examples, store
+from torchmultiset.data._arrays import read_rows
 from torchmultiset.data._npy import open_array
 from torchmultiset.data._records import Record
+from torchmultiset.data._vectors import VECTORS
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles
 from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import FRACTIONS, Column, Manifest
+from torchmultiset.data.tokens import TokenRows
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import BEAM, Predictor
 
@@ -48,7 +51,8 @@ class InputKind:
     """Description of the inputs that a model was trained on."""
 
     shape: tuple[int, ...]
-    """Shape of one input, (channels, height, width) or (features,); of an image, before any backbone."""
+    """Shape of one input: (channels, height, width), (features,), or (0, 1 + features) for inputs of varying length
+    (`data.tokens`); of an image, before any backbone."""
     dtype: str
     """NumPy data type of the inputs."""
     exif: bool
@@ -58,6 +62,11 @@ class InputKind:
     def of_images(self) -> bool:
         """Whether the inputs are square grey or RGB images, so that image files can be read."""
         return len(self.shape) == 3 and self.shape[1] == self.shape[2] and self.shape[0] in (1, 3)
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether the inputs vary in length: text, sets or sequences."""
+        return len(self.shape) == 2
 
 
 class Source(NamedTuple):
@@ -110,6 +119,8 @@ def reads(predictor: Predictor) -> str:
         names = [column.name for column in columns]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"tables with the columns {', '.join(names[:_NAMED])}{more}"
+    if kind.of_tokens:
+        return f"sets or sequences of vectors, arrays of shape (any, {kind.shape[1] - 1})"
     if len(kind.shape) == 1:
         return f"vectors of {kind.shape[0]} numbers"
     return f"arrays of shape {_shape(kind.shape)}"
@@ -142,15 +153,16 @@ def open_examples(
             skip_unreadable=skip_unreadable,
             check_inputs=skip_unreadable,
             accept=lambda records: _check_table(predictor, records, path),
+            vectors=kind.of_tokens,
         )
         splits = manifest.examples(
             fractions=(1, 0, 0) if whole else trained.get("fractions") or FRACTIONS,
             seed=trained.get("split_seed", 0),
-            image_size=kind.shape[-1],
+            image_size=max(kind.shape[-1], 1),
             exif=kind.exif,
             columns=columns,
         )
-        if not columns and any(column.categories or column.empty for column in splits["train"].columns):
+        if not columns and any(one.categories or one.empty or one.text for one in splits["train"].columns):
             raise ValueError(f"this model was trained on numbers only, but {path} has text or empty cells")
     return {
         name: replace(examples, inputs=fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
@@ -251,7 +263,9 @@ def _check_table(predictor: Predictor, records: Sequence[Record], path: Path) ->
     if of_images and kind == "features":
         fix = "give image files, a folder of images, or a table with a column 'image'"
         raise ValueError(f"this model reads images, but {path} is a table: {fix}")
-    if not of_images and kind == "image":
+    if not of_images and (kind == "image" or (kind in VECTORS and not input_kind(predictor).of_tokens)):
+        if kind != "image":
+            raise ValueError(f"this model reads {reads(predictor)}, but {path} has sets or sequences of vectors")
         raise ValueError(f"this model reads {reads(predictor)}, but {path} lists images")
     labels = {label for record in records for label in record.labels}
     _refuse_unknown(sorted(labels - set(predictor.classes)), path)
@@ -280,6 +294,8 @@ def _from_data_set(predictor: Predictor, path: Path, split: str, skip_unreadable
 
 
 def _from_array(path: Path, kind: InputKind) -> Source:
+    if kind.of_tokens:
+        return Source([str(path)], fitted(TokenRows([read_rows(path)]), kind, str(path)), None)
     array = open_array(path, "save it again with numpy.save")
     if array.dtype.kind not in "buif":
         raise ValueError(f"{path} must contain an array of numbers, but contains {array.dtype}")
@@ -307,6 +323,11 @@ def fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
     if not len(inputs):
         return inputs
     first = inputs[np.array([0])]
+    if kind.of_tokens and first.shape[2:] == kind.shape[1:]:
+        return inputs
+    if kind.of_tokens:
+        found = f"vectors of {first.shape[-1] - 1}" if first.ndim == 3 else _shape(first.shape[1:])
+        raise ValueError(f"this model reads vectors of {kind.shape[1] - 1} numbers, but those of {what} have {found}")
     if first.shape[1:] != kind.shape:
         if kind.shape[0] == 1 and first.dtype == np.uint8 and first.shape[1:] == (3, *kind.shape[1:]):
             return Grey(inputs)

@@ -17,6 +17,7 @@ from torchmultiset._checks import given
 from torchmultiset.data._columns import encode_rows
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, array_to_image, square_pixels
+from torchmultiset.data.tokens import TokenRows
 from torchmultiset.model.answers import Answer, Answers
 from torchmultiset.model.inputs import (
     InputKind,
@@ -33,6 +34,8 @@ from torchmultiset.model.predictor import BEAM, Predictor
 
 __all__ = ["predict_objects"]
 
+_NAME = 60  # characters of a text that is the name of its answer
+
 
 def predict_objects(predictor: Predictor, inputs: Any) -> Answer | Answers:
     """Predict the multisets of inputs of any kind that the model can read.
@@ -40,7 +43,7 @@ def predict_objects(predictor: Predictor, inputs: Any) -> Answer | Answers:
     Args:
         predictor: The model. Its record describes its inputs, as that of every model made by `multiset train` does.
         inputs: One input or several: a path, a folder, a Pillow image, a NumPy array, a DataFrame, one row of a table
-            as a dictionary, or a list of these.
+            as a dictionary, a text for a model of one column of text, or a list of these.
 
     Returns:
         One `Answer` for one input, else `Answers`.
@@ -88,6 +91,8 @@ def _named(predictor: Predictor, counts: Sequence[int]) -> dict[str, int]:
 def _sources(predictor: Predictor, inputs: Any) -> tuple[list[Source], bool]:
     """Return the inputs in the form that the model reads, and whether it is a single one."""
     kind = input_kind(predictor)
+    if isinstance(inputs, str) and _is_text(predictor, inputs):
+        return [_from_texts(predictor, [inputs])], True
     if isinstance(inputs, str | os.PathLike):
         sources = open_inputs(predictor, [os.fspath(inputs)])
         return sources, is_one_file(Path(inputs)) and len(sources[0].names) == 1
@@ -108,6 +113,8 @@ def _sources(predictor: Predictor, inputs: Any) -> tuple[list[Source], bool]:
 def _from_sequence(predictor: Predictor, kind: InputKind, inputs: Sequence[Any]) -> list[Source]:
     if not len(inputs):
         return []
+    if all(isinstance(one, str) and _is_text(predictor, one) for one in inputs):
+        return [_from_texts(predictor, inputs)]
     if all(isinstance(one, str | os.PathLike) for one in inputs):
         return open_inputs(predictor, [os.fspath(one) for one in inputs])
     if all(isinstance(one, Image.Image) for one in inputs):
@@ -117,6 +124,18 @@ def _from_sequence(predictor: Predictor, kind: InputKind, inputs: Sequence[Any])
     if all(isinstance(one, int | float) for one in inputs):
         return _from_array(predictor, kind, np.asarray(inputs))[0]
     return [source for one in inputs for source in _sources(predictor, one)[0]]
+
+
+def _is_text(predictor: Predictor, one: str) -> bool:
+    """Return whether a string is a text to read, and not the path of a file: for models of one column of text."""
+    columns = trained_columns(predictor)
+    return len(columns) == 1 and columns[0].text and not (one.endswith((".csv", ".jsonl")) and Path(one).is_file())
+
+
+def _from_texts(predictor: Predictor, texts: Sequence[str]) -> Source:
+    (column,) = trained_columns(predictor)
+    source = _from_rows(predictor, input_kind(predictor), [{column.name: text} for text in texts])
+    return source._replace(names=[text if len(text) <= _NAME else text[: _NAME - 3] + "..." for text in texts])
 
 
 def _from_images(predictor: Predictor, kind: InputKind, images: Sequence[Image.Image]) -> Source:
@@ -138,6 +157,9 @@ def _from_rows(predictor: Predictor, kind: InputKind, rows: Sequence[Mapping[str
 
 def _from_array(predictor: Predictor, kind: InputKind, array: np.ndarray) -> tuple[list[Source], bool]:
     """Read one input or a stack of them: as stored for training or, of images, with the channels last."""
+    if kind.of_tokens and not trained_columns(predictor) and array.ndim in (2, 3):
+        rows = TokenRows([*array] if array.ndim == 3 else [array])
+        return [Source(_unnamed(rows.lengths), fitted(rows, kind, "the array"), None)], array.ndim == 2
     if array.shape == kind.shape or array.shape[1:] == kind.shape:
         stacked = array.reshape(-1, *kind.shape)
         return [Source(_unnamed(stacked), fitted(stacked, kind, "the array"), None)], array.shape == kind.shape

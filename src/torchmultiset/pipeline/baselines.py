@@ -10,10 +10,12 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from torchmultiset._pooling import PooledFeatures
 from torchmultiset.data import Examples
+from torchmultiset.encoders import NgramEncoder, SetEncoder
 from torchmultiset.heads.baselines import fit_baselines
 
-__all__ = ["pooled_inputs", "predict_baselines"]
+__all__ = ["pooled_inputs", "predict_baselines", "token_features"]
 
 _GRID = 8
 """Side of the grid of mean colours that stands for an image."""
@@ -32,6 +34,8 @@ def pooled_inputs(examples: Examples) -> Float32[Tensor, "n d"]:
         >>> pooled_inputs(Examples(pixels, np.array([[0], [0], [1]]), ("a", "b"))).shape
         torch.Size([3, 64])
     """
+    if examples.tokens is not None:
+        raise ValueError("inputs of varying length are pooled by `token_features`, which is fitted to training data")
     rows = []
     for start in range(0, len(examples), _AT_A_TIME):
         x = torch.from_numpy(
@@ -42,6 +46,29 @@ def pooled_inputs(examples: Examples) -> Float32[Tensor, "n d"]:
             x = adaptive_avg_pool2d(x, side)
         rows.append(x.flatten(1))
     return torch.cat(rows)
+
+
+def token_features(train: Examples, tested: Examples) -> tuple[Float32[Tensor, "n d"], Float32[Tensor, "m d"]]:
+    """Return a vector for each input of varying length: counts of n-grams of a text, or sums over vectors.
+
+    Args:
+        train: Training examples, which choose the n-grams, or the scale of the vectors.
+        tested: Other examples.
+    """
+    settings = {"units": (), "attention": 0}
+    kind = NgramEncoder if train.tokens == "text" else SetEncoder
+    encoder, memory = kind.for_inputs((0, train.inputs[np.array([0])].shape[2]), settings)
+    pool = PooledFeatures(memory.features, "sum" if memory.tokens else "mean")
+    batches = [np.arange(start, min(start + _AT_A_TIME, len(train))) for start in range(0, len(train), _AT_A_TIME)]
+    encoder.fit_inputs(train.batch(batch).x for batch in batches)
+
+    def features(examples: Examples) -> Tensor:
+        starts = range(0, len(examples), _AT_A_TIME)
+        rows = [np.arange(start, min(start + _AT_A_TIME, len(examples))) for start in starts]
+        return torch.cat([pool(encoder(examples.batch(batch).x)) for batch in rows])
+
+    with torch.no_grad():
+        return features(train), features(tested)
 
 
 def predict_baselines(train: Examples, tested: Examples) -> Mapping[str, Int64[Tensor, "n c"]]:
@@ -55,6 +82,9 @@ def predict_baselines(train: Examples, tested: Examples) -> Mapping[str, Int64[T
         Predicted counts (N, C) by the name of the baseline: ``"majority"``, ``"neighbour"`` and ``"ridge"``.
     """
     some = train.subset(np.arange(min(len(train), _NEIGHBOURS)))
-    fitted = fit_baselines(pooled_inputs(some), torch.from_numpy(some.counts))
-    features = pooled_inputs(tested)
+    if train.tokens is None:
+        known, features = pooled_inputs(some), pooled_inputs(tested)
+    else:
+        known, features = token_features(some, tested)
+    fitted = fit_baselines(known, torch.from_numpy(some.counts))
     return {name: baseline.predict(features) for name, baseline in fitted.items()}

@@ -11,6 +11,7 @@ from torchmultiset.encoders.pretrained import BACKBONES
 from torchmultiset.heads.power import MOST_MULTISETS
 from torchmultiset.multiset import how_many
 from torchmultiset.pipeline.prepare import Task
+from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS
 
 __all__ = ["Candidate", "candidates", "finetuned"]
 
@@ -20,6 +21,10 @@ _SHARED = 0.5
 """Fraction of training examples that share their multiset with another, from which on `power` is a candidate."""
 _REGULARISED = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
 _POOLED = {"pool": "mean-max", "units": (256,), "lr": 2e-3, **_REGULARISED}
+
+
+_TEXT_STEPS = 4_200
+"""Optimisation steps on thousands of texts, which are learned from scratch; fewer texts take the usual number."""
 
 
 class Candidate(NamedTuple):
@@ -40,6 +45,11 @@ def candidates(task: Task) -> list[Candidate]:
         task: Data, prepared with the settings that the user gives.
     """
     ridge = [] if task.config.data.conformal else [_RIDGE]  # it has no probabilities
+    tokens = task.splits["train"].tokens
+    if tokens == "text":
+        return _for_text(task, ridge)
+    if tokens is not None:
+        return [*_for_rows(tokens), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if len(task.shape) == 1:
         return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if task.config.data.backbone == "none":
@@ -87,6 +97,44 @@ def _for_vectors() -> list[Candidate]:
         Candidate("poisson", {"objective": "counts", "count_head": "poisson", **plain}, "Poisson counts"),
         Candidate("policy", {"objective": "multi", **plain}, "a policy that emits one label at a time"),
     ]
+
+
+def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
+    train, size = len(task.splits["train"]), 64
+    epochs = min(max(round(_TEXT_STEPS * size / train), FEWEST_EPOCHS), MOST_EPOCHS)
+    longer = {"epochs": epochs, "batch_size": size} if train >= _TEXT_STEPS else {}
+    plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "lr": 3e-3, **longer}
+    added = {"objective": "counts", "count_head": "gaussian", **plain}
+    return [
+        Candidate("text", {**added, "units": (96, 96)}, "bytes and n-grams of text; each position adds to the counts"),
+        *(each._replace(about="linear regression of counts on counts of n-grams") for each in ridge),
+        Candidate(
+            "text-attention",
+            {**added, "units": (64,), "attention": 1},
+            "the same with self-attention between positions",
+        ),
+        *_power(task, {"select": "score", "weight_decay": 0.01}),
+    ]
+
+
+def _for_rows(kind: str) -> list[Candidate]:
+    plain = {"select": "score", "weight_decay": 0.01}
+    found = []
+    for encoder in ("set", "sequence"):
+        if kind in (encoder, "either"):
+            table = {"objective": "counts", "encoder": encoder, **plain}
+            what = "vectors without order" if encoder == "set" else "vectors in order"
+            found += [
+                Candidate(f"{encoder}-table", {**table, "attention": 1}, f"a distribution of counts from {what}"),
+                Candidate(
+                    f"{encoder}-sum",
+                    {**table, "count_head": "gaussian"},
+                    f"counts from {what}, to which each position adds",
+                ),
+            ]
+    encoder = "sequence" if kind == "sequence" else "set"
+    policy = {"objective": "multi", "encoder": encoder, "attention": 1, "policy": "transformer", "hidden": 64, **plain}
+    return [*found, Candidate("policy", policy, "a policy that emits one label at a time")]
 
 
 def _for_images() -> list[Candidate]:

@@ -166,3 +166,9 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
         explained = best.explain(task.splits[split].batch(chosen).x)
         shown = panels([*pictures], explained, target[chosen])
         save_predictions(shown, best.classes, folder / PREDICTIONS)
+    else:
+        from torchmultiset.viz.bars import input_names, save_bars
+
+        ids = task.pictures[split].ids or [f"{split} {i}" for i in range(len(target))]
+        names = input_names(pictures, [ids[i] for i in chosen])
+        save_bars(names, counts[chosen], best.classes, folder / PREDICTIONS, truth=target[chosen])

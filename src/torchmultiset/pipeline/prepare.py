@@ -27,7 +27,15 @@ from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
 from torchmultiset.pipeline.record import data_record
-from torchmultiset.pipeline.resolve import Choice, column_choices, resolve, resolve_images, split_choice
+from torchmultiset.pipeline.resolve import (
+    Choice,
+    column_choices,
+    input_shape,
+    resolve,
+    resolve_images,
+    split_choice,
+    token_choices,
+)
 
 __all__ = ["CALIBRATION", "Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
 
@@ -154,7 +162,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         }
         if data.views:
             splits["train"], fresh = _views(config, pictures["train"], path, backbone, size, progress)
-    shape, picture = (examples["train"].inputs[np.array([0])].shape[1:] for examples in (splits, pictures))
+    shape, picture = (input_shape(examples["train"]) for examples in (splits, pictures))
     resolved, more = resolve(config, data, splits["train"], shape)
     return Task(resolved, splits, pictures, shape, picture, (*choices, *more), data_record(path), fingerprint, fresh)
 
@@ -321,7 +329,7 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     )
     split = [] if manifest.has_splits else [split_choice(pictures)]
     if not manifest.images:
-        return resolved, pictures, [*split, *column_choices(pictures["train"].columns)]
+        return resolved, pictures, [*split, *column_choices(pictures["train"].columns), *token_choices(pictures)]
     if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
     if resolved.backbone == "none" or resolved.finetune != "none":

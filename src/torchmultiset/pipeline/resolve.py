@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from torchmultiset.data import Examples
 from torchmultiset.data.images import UnreadableImageError, image_sizes
 from torchmultiset.data.manifest import Column
+from torchmultiset.data.tokens import LONGEST
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.heads.power import MOST_MULTISETS
 from torchmultiset.model.build import resolve_kinds, resolve_stop
@@ -24,7 +25,17 @@ from torchmultiset.multiset import how_many
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
 from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, OptimConfig, Precision, ResolvedOptim
 
-__all__ = ["Choice", "column_choices", "resolve", "resolve_images", "resolve_objective", "split_choice"]
+__all__ = [
+    "Choice",
+    "column_choices",
+    "input_shape",
+    "resolve",
+    "resolve_images",
+    "resolve_objective",
+    "split_choice",
+    "token_choices",
+    "token_encoder",
+]
 
 _FEW = 4
 """Size of the largest multiset up to which a policy beat a count head on photographs; see docs/which-loss.md."""
@@ -41,6 +52,12 @@ _FINE = (16, 32)
 """Channels of a tower with two poolings instead of three."""
 _SAMPLED = 200
 """Number of images whose size is read."""
+_BY_KIND = {
+    "text": "inputs are text",
+    "set": "inputs are sets of vectors",
+    "sequence": "inputs are sequences of vectors",
+    "either": "inputs are vectors in unknown order",
+}
 _LISTED = 4
 """Number of columns of one kind that are listed one by one."""
 
@@ -93,8 +110,8 @@ def resolve(
             objective, model, shape, max_size, backbone=backbone, counts=train.counts
         )
         choices += why
-    kinds, objective = resolve_kinds(model, objective, shape, backbone=backbone)
-    by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
+    kinds, objective = resolve_kinds(token_encoder(model, objective, train), objective, shape, backbone=backbone)
+    by_shape = f"inputs have shape {' x '.join(map(str, shape))}" if train.tokens is None else _BY_KIND[train.tokens]
     if kinds.encoder != model.encoder:
         choices.append(Choice("encoder", str(kinds.encoder), by_shape))
     if kinds.policy != model.policy:
@@ -197,7 +214,11 @@ def resolve_objective(
             "multi", few, Choice("policy", "transformer", "it scored no lower than a ConvLSTM there, and is faster")
         )
     why = "it trains fast and gives the probability of each multiset"
-    if len(shape) == 1 or objective.count_head not in (None, "cells"):
+    if len(shape) == 2 and objective.count_head is None:
+        objective = replace(objective, count_head="gaussian")  # type: ignore[call-arg]
+        added = "each position adds to the count of each class"
+        return chosen("counts", why, Choice("count_head", "gaussian", added))
+    if len(shape) < 3 or objective.count_head not in (None, "cells"):
         return chosen("counts", why)
     usual, finer = model.channels or CHANNELS, list[Choice]()
     if not backbone and model.channels is None and _cells(usual, shape) < _CELLS * max_size:
@@ -230,12 +251,20 @@ def split_choice(splits: Mapping[str, Examples]) -> Choice:
 
 def column_choices(columns: Sequence[Column]) -> list[Choice]:
     """Return how text and empty cells are read: the first few columns one by one, the others in one line."""
+    free = [column for column in columns if column.text]
     texts = [column for column in columns if column.categories]
-    gaps = [column for column in columns if column.empty and not column.categories]
+    gaps = [column for column in columns if column.empty and not column.categories and not column.text]
     choices = []
+    for column in free[:_LISTED]:
+        many = (
+            f"{column.different:,} different strings are too many for categories; '#' in front of its name ignores it"
+        )
+        choices.append(Choice("text", _short(repr(column.name), 20), many if column.different else "by its name"))
+    if len(free) > _LISTED:
+        choices.append(Choice("text", f"{len(free) - _LISTED:,} more columns", "too many different strings"))
     for column in texts[:_LISTED]:
         some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
-        choices.append(Choice("categories", some, f"{_short(repr(column.name), 20)} holds text"))
+        choices.append(Choice("categories", some, f"{_short(repr(column.name), 20)} holds a handful of strings"))
     if len(texts) > _LISTED:
         choices.append(Choice("categories", f"of {len(texts) - _LISTED:,} more columns", "they hold text"))
     for column in gaps[:_LISTED]:
@@ -244,6 +273,36 @@ def column_choices(columns: Sequence[Column]) -> list[Choice]:
     if len(gaps) > _LISTED:
         choices.append(Choice("mean", f"of {len(gaps) - _LISTED:,} more columns", "for their empty cells"))
     return choices
+
+
+def input_shape(examples: Examples) -> tuple[int, ...]:
+    """Return the shape of one input; the number of positions of inputs of varying length is 0."""
+    shape = examples.inputs[np.array([0])].shape[1:]
+    return shape if examples.tokens is None else (0, *shape[1:])
+
+
+def token_choices(splits: Mapping[str, Examples]) -> list[Choice]:
+    """Return how inputs of varying length are read."""
+    train = splits["train"]
+    choices = []
+    if train.tokens == "either":
+        guess = "arrays of different length; name them 'set' or 'sequence' if you know whether their order matters"
+        choices.append(Choice("inputs", "sets or sequences of vectors", guess))
+    if train.cut:
+        what = "bytes of text" if train.tokens == "text" else "vectors"
+        longer = f"{train.cut:,} input{'s are' if train.cut > 1 else ' is'} longer"
+        choices.append(Choice("limit", f"the first {LONGEST:,} {what}", longer))
+    return choices
+
+
+def token_encoder(model: ModelConfig, objective: ObjectiveConfig, train: Examples) -> ModelConfig:
+    """Choose the encoder of text, sets or sequences, if it is not set."""
+    if train.tokens is None or model.encoder is not None:
+        return model
+    if train.tokens == "text":
+        return replace(model, encoder="ngrams" if objective.kind.closed_form else "text")
+    ordered = train.tokens == "sequence" and not objective.kind.closed_form
+    return replace(model, encoder="sequence" if ordered else "set")
 
 
 def _short(text: str, most: int) -> str:

@@ -23,13 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from torchmultiset._checks import check
 from torchmultiset._files import alone
-from torchmultiset.encoders import MLPEncoder, PretrainedEncoder
-from torchmultiset.model.build import build_objective, build_predictor, take_weights
+from torchmultiset.encoders import PretrainedEncoder
+from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, read_description
 from torchmultiset.model.shipped import locate
@@ -206,8 +205,7 @@ def build(task: Task) -> Predictor:
             f"the network cannot be built with these settings ({reason}): choose smaller numbers for channels, units,"
             " hidden, layers and max_size"
         ) from error
-    if isinstance(predictor.encoder, MLPEncoder):
-        predictor.encoder.standardise(task.splits["train"].batch(np.arange(len(task.splits["train"]))).x)
+    fit_encoder(predictor, task.splits["train"])
     return predictor
 
 

@@ -48,7 +48,9 @@ def evaluate(
     """
     check(batch_size >= 1, "batch_size", "at least 1", batch_size)
     device = next(predictor.parameters()).device
-    everyone = np.arange(len(examples))
+    everyone, lengths = np.arange(len(examples)), examples.lengths
+    if lengths is not None:  # inputs of similar length share a batch, to pad them less
+        everyone = lengths.argsort(kind="stable")
     batches = [everyone[start : start + batch_size] for start in range(0, len(examples), batch_size)]
 
     def predict(batch: np.ndarray) -> Tensor:
@@ -60,7 +62,10 @@ def evaluate(
         for predicted in _in_threads(predict, batches, torch.get_num_threads() if device.type == "cpu" else 1):
             counts.append(predicted)
             watch(len(predicted))
-    return Evaluation(torch.cat(counts), torch.from_numpy(examples.counts))
+    predictions = torch.cat(counts)
+    if lengths is not None:
+        predictions = predictions[torch.from_numpy(everyone.argsort())]
+    return Evaluation(predictions, torch.from_numpy(examples.counts))
 
 
 def _in_threads(act: Callable[[np.ndarray], Tensor], batches: list[np.ndarray], threads: int) -> Iterator[Tensor]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["NotFiniteError", "fit", "local_fabric"]
 
 BAD_BATCH = "bad-batch.pt"
+_WINDOW = 32
+"""Number of batches whose examples are sorted by length."""
 
 
 class NotFiniteError(ValueError):
@@ -218,13 +221,25 @@ def _batches(
     train: Examples, size: int, seed: int, progress: Progress, fabric: Fabric
 ) -> Iterator[tuple[Batch, float]]:
     """Yield this process's part of each remaining batch of the epoch, with its weight in the mean over processes."""
-    order = np.random.default_rng([seed, progress.epoch]).permutation(len(train))
+    order = _order(train, size, np.random.default_rng([seed, progress.epoch]))
     for start in range(progress.step * size, len(train), size):
         together = order[start : start + size]
         mine = together[fabric.global_rank :: fabric.world_size]
         # A process without examples still takes part, with weight 0, because the others wait for it.
         batch: Batch = fabric.to_device(train.batch(mine if len(mine) else together[:1]))
         yield batch, len(mine) * fabric.world_size / len(together)
+
+
+def _order(train: Examples, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " n"]:
+    """Return the order of an epoch's examples: random, but inputs of similar length share a batch, to pad them less."""
+    order, lengths = rng.permutation(len(train)), train.lengths
+    if lengths is None:
+        return order
+    window = _WINDOW * size
+    parts = [order[start : start + window] for start in range(0, len(order), window)]
+    near = np.concatenate([part[lengths[part].argsort(kind="stable")] for part in parts])
+    whole = len(near) - len(near) % size  # the last batch may be smaller, and stays the last
+    return np.concatenate([rng.permutation(near[:whole].reshape(-1, size)).ravel(), near[whole:]])
 
 
 def _augmentation(optim: OptimConfig, max_size: int) -> Callable[[Batch, torch.Generator], Batch]:

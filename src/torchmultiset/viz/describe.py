@@ -57,7 +57,8 @@ class Description:
     classes: tuple[str, ...]
     input_dtype: str
     input_shape: tuple[int, ...]
-    """Shape of one input of a batch: (channels, height, width) for images."""
+    """Shape of one input of a batch: (channels, height, width) for images; the number of positions of text, sets and
+    sequences is 0."""
     boxes: bool
     """Whether bounding boxes of the objects are known."""
     areas: bool
@@ -88,7 +89,7 @@ def describe(splits: Mapping[str, Examples]) -> Description:
     return Description(
         classes=filled[0].classes,
         input_dtype=str(first.dtype),
-        input_shape=first.shape[1:],
+        input_shape=first.shape[1:] if filled[0].tokens is None else (0, *first.shape[2:]),
         boxes=filled[0].boxes is not None,
         areas=filled[0].areas is not None,
         splits={name: _summary(examples) for name, examples in splits.items()},
@@ -129,7 +130,7 @@ def headline(description: Description) -> str:
     known = [name for name in ("boxes", "areas") if getattr(description, name)]
     return (
         f"{len(description.classes):,} class{'es' * (len(description.classes) > 1)}, "
-        f"inputs {description.input_dtype} of shape {' x '.join(map(str, description.input_shape))}, "
+        f"inputs {description.input_dtype} of shape {' x '.join(str(n or 'N') for n in description.input_shape)}, "
         f"{' and '.join(known or ['boxes', 'areas'])} {'' if known else 'not '}known"
     )
 

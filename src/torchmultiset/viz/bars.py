@@ -1,0 +1,116 @@
+"""Figures of predictions for inputs that are not images: bars of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64, Shaped
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from torchmultiset._checks import check
+from torchmultiset.viz.panels import Panel
+from torchmultiset.viz.preview import save_figure
+
+__all__ = ["draw_bars", "input_names", "panel_bars", "save_bars"]
+
+_COLUMNS = 4
+_CLASSES = 12  # maximum number of bars of a panel
+_NAME = 30  # characters of a caption
+_RIGHT, _WRONG, _PLAIN, _PALE = "#1a7f37", "#cf222e", "#0969da", "#afb8c1"
+_START = 257  # value of channel 0 at the first position of a text, as in data.tokens
+
+
+def input_names(inputs: Shaped[np.ndarray, "b ..."], ids: Sequence[str]) -> list[str]:
+    """Return a caption for each input: the beginning of a text, else its id.
+
+    Args:
+        inputs: A batch of inputs; those of text have the form of `data.tokens`.
+        ids: Their identifiers.
+    """
+    if inputs.ndim != 3 or not (inputs[:, 0, 0] == _START).all():
+        return [*ids]
+    return [_text(codes) for codes in inputs[:, 1:, 0].astype(np.int64)]
+
+
+def _text(codes: Int64[np.ndarray, " n"]) -> str:
+    return bytes((codes[codes > 0] - 1).astype(np.uint8)).decode(errors="replace")
+
+
+def save_bars(
+    names: Sequence[str],
+    counts: Int64[Tensor, "b c"],
+    classes: Sequence[str],
+    path: str | Path,
+    *,
+    truth: Int64[Tensor, "b c"] | None = None,
+) -> None:
+    """Save the figure of `draw_bars` as a PNG file."""
+    save_figure(draw_bars(names, counts, classes, truth=truth), path)
+
+
+def draw_bars(
+    names: Sequence[str],
+    counts: Int64[Tensor, "b c"],
+    classes: Sequence[str],
+    *,
+    truth: Int64[Tensor, "b c"] | None = None,
+) -> Figure:
+    """Draw the predicted count of each class as a bar, beside the true one if it is known.
+
+    Correct predictions are green with a tick, wrong ones red with a cross; true counts are grey. A panel shows the
+    classes that occur in it, the most frequent ones if there are more than 12.
+
+    Args:
+        names: Captions of the inputs, at least one.
+        counts: Predicted counts (B, C).
+        classes: Names of the classes.
+        truth: True counts (B, C), if known.
+    """
+    check(len(names) == len(counts) >= 1, "names", f"{len(counts)} of them, at least one", len(names))
+    columns = min(_COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(2.6 * columns, 1.9 * rows), layout="constrained")
+    for i, name in enumerate(names):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        true = None if truth is None else truth[i]
+        either = counts[i] if true is None else counts[i] + true
+        shown = [c for c in either.argsort(descending=True, stable=True).tolist() if either[c] > 0][:_CLASSES]
+        shown = sorted(shown) or [0]
+        right = true is None or bool((counts[i] == true).all())
+        colour = _PLAIN if true is None else _RIGHT if right else _WRONG
+        place, width = np.arange(len(shown)), 0.8 if true is None else 0.4
+        axes.bar(place, counts[i][shown].numpy(), width, color=colour)
+        if true is not None:
+            axes.bar(place + width, true[shown].numpy(), width, color=_PALE)
+        axes.set_xticks(place + (0 if true is None else width / 2), [_short(classes[c], 8) for c in shown], fontsize=6)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.tick_params(axis="y", labelsize=6)
+        mark = "" if true is None else "✓ " if right else "✗ "
+        # A dollar sign would begin a formula.
+        axes.set_title(mark + _short(name, _NAME).replace("$", r"\$"), fontsize=7, color=colour)
+    return figure
+
+
+def panel_bars(panels: Sequence[Panel], ids: Sequence[str], classes: Sequence[str]) -> Figure:
+    """Draw the counts of panels whose inputs are not images.
+
+    Args:
+        panels: Inputs with their predictions, at least one.
+        ids: Identifiers of the inputs, at least as many.
+        classes: Names of the classes.
+    """
+    names = [input_names(panel.image[None], [one])[0] for panel, one in zip(panels, ids, strict=False)]
+    truths = [panel.truth for panel in panels if panel.truth is not None]
+    counts = torch.from_numpy(np.stack([panel.counts for panel in panels]))
+    truth = torch.from_numpy(np.stack(truths)) if len(truths) == len(panels) else None
+    return draw_bars(names, counts, classes, truth=truth)
+
+
+def _short(text: str, most: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"

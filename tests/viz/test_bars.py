@@ -1,0 +1,42 @@
+"""Bars of counts, for inputs that are not images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+
+from torchmultiset.data.tokens import TokenRows, TokenText
+from torchmultiset.viz.bars import draw_bars, input_names, save_bars
+
+COUNTS = torch.tensor([[2, 0, 1], [0, 0, 0]])
+
+
+def test_bars_show_predicted_and_true_counts(tmp_path):
+    figure = draw_bars(["ethanol", "$x$"], COUNTS, ["C", "N", "O"], truth=torch.tensor([[2, 0, 1], [0, 3, 0]]))
+    first, second = figure.axes
+    assert [bar.get_height() for bar in first.patches] == [2, 1, 2, 1]  # C and O; nobody expects N
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["C", "O"]
+    assert [bar.get_height() for bar in second.patches] == [0, 3]
+    assert first.get_title().startswith("✓ ethanol")
+    assert second.get_title().startswith("✗ ")
+    save_bars(["a", "b"], COUNTS, ["C", "N", "O"], tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").stat().st_size > 1000
+
+
+def test_at_most_twelve_classes_are_shown():
+    figure = draw_bars(["a"], torch.arange(1, 31)[None], [f"class {i}" for i in range(30)])
+    (axes,) = figure.axes
+    assert [bar.get_height() for bar in axes.patches] == [*range(19, 31)]
+
+
+def test_a_text_is_its_own_name():
+    assert input_names(TokenText(["é漢", ""])[np.arange(2)], ["x", "y"]) == ["é漢", ""]
+    assert input_names(TokenRows([np.ones((2, 3))])[np.arange(1)], ["x"]) == ["x"]
+
+
+def test_names_must_match():
+    with pytest.raises(ValueError, match="names must be 2 of them"):
+        draw_bars(["a"], COUNTS, ["C", "N", "O"])
