@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from campaign.kills import SCENARIOS, _fresh, _start, half_written
+from campaign.kills import fresh, half_written, start_victim
+from campaign.scenarios import SCENARIOS
 
 __all__ = ["adverse_conditions", "tmpfs"]
 
@@ -77,22 +78,22 @@ def disk_full(root: Path, name: str) -> list[str]:
     """Run a command on disks that are full after so many kilobytes, then again with space."""
     failures = []
     whole, log = root / "whole", root / "log"
-    _fresh(SCENARIOS[name], whole)
-    _end(_start(name, whole, log), log)
+    fresh(SCENARIOS[name], whole)
+    _end(start_victim(name, whole, log), log)
     expected = SCENARIOS[name].outcome(whole)
     for extra in KILOBYTES:
         disk = root / "disk"
         with tmpfs(disk, 4_000):
             folder = disk / "it"
-            _fresh(SCENARIOS[name], folder)
+            fresh(SCENARIOS[name], folder)
             _remount(disk, f"size={_used(disk) + extra}k")
             log.write_text("")
-            code, text = _end(_start(name, folder, log), log)
+            code, text = _end(start_victim(name, folder, log), log)
             problem = _judge(code, text, _REASONS)
             problems = [problem] * bool(problem) + [f"half-written: {file}" for file in half_written(folder)]
             _remount(disk, "size=200m")
             log.write_text("")
-            code, text = _end(_start(name, folder, log), log)
+            code, text = _end(start_victim(name, folder, log), log)
             if code or SCENARIOS[name].outcome(folder) != expected:
                 problems.append(f"with space again, it ended with code {code}, or another result: {text[-200:]}")
             failures += [f"{extra} kB left: {problem}" for problem in problems]
@@ -104,10 +105,10 @@ def read_only(root: Path, name: str) -> list[str]:
     log = root / "log"
     with tmpfs(root / "disk", 4_000):
         folder = root / "disk" / "it"
-        _fresh(SCENARIOS[name], folder)
+        fresh(SCENARIOS[name], folder)
         _remount(root / "disk", "ro")
         log.write_text("")
-        code, text = _end(_start(name, folder, log), log)
+        code, text = _end(start_victim(name, folder, log), log)
     problem = "it succeeded" if code == 0 else _judge(code, text, _REASONS)
     return [problem] * bool(problem)
 
@@ -116,15 +117,15 @@ def vanishing(root: Path, name: str, moments: int) -> list[str]:
     """Delete one random file, or the whole folder, at random moments of a command."""
     failures, rng = [], random.Random(f"vanish {name}")
     folder, log = root / "it", root / "log"
-    _fresh(SCENARIOS[name], folder)
+    fresh(SCENARIOS[name], folder)
     log.write_text("")
     start = time.monotonic()
-    _end(_start(name, folder, log), log)
+    _end(start_victim(name, folder, log), log)
     lasts = time.monotonic() - start
     for number in range(moments):
-        _fresh(SCENARIOS[name], folder)
+        fresh(SCENARIOS[name], folder)
         log.write_text("")
-        process = _start(name, folder, log)
+        process = start_victim(name, folder, log)
         process.join(rng.uniform(0.1, 0.9) * lasts)
         written = [file for file in folder.rglob("*") if file.is_file()]
         if number % 3 == 2:
@@ -141,15 +142,15 @@ def two_at_once(root: Path, name: str, times: int) -> list[str]:
     """Start a command twice in one folder; each must end correctly, or refuse to start."""
     failures = []
     whole, log = root / "whole", root / "whole.log"
-    _fresh(SCENARIOS[name], whole)
-    _end(_start(name, whole, log), log)
+    fresh(SCENARIOS[name], whole)
+    _end(start_victim(name, whole, log), log)
     expected = SCENARIOS[name].outcome(whole)
     for _ in range(times):
         folder, logs = root / "it", [root / "a.log", root / "b.log"]
-        _fresh(SCENARIOS[name], folder)
+        fresh(SCENARIOS[name], folder)
         for one in logs:
             one.write_text("")
-        processes = [_start(name, folder, one) for one in logs]
+        processes = [start_victim(name, folder, one) for one in logs]
         ends = [_end(process, one) for process, one in zip(processes, logs, strict=True)]
         problems = [_judge(code, text, ("another process",)) for code, text in ends]
         if all(code for code, _ in ends):

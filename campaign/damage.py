@@ -21,8 +21,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from campaign.formats import by_structure
 from campaign.kinds import KINDS
-from campaign.mutate import by_bytes, by_structure
+from campaign.mutate import by_bytes
 
 __all__ = ["MEGABYTES", "SECONDS", "Crew", "damaged_inputs", "judge"]
 

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from campaign.formats import by_structure
 from campaign.kinds import KINDS
-from campaign.mutate import by_bytes, by_structure
+from campaign.mutate import by_bytes
 
 __all__ = ["abuse"]
 

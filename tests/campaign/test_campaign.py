@@ -11,9 +11,10 @@ import pytest
 
 from campaign.conditions import disk_full, read_only, tmpfs, two_at_once
 from campaign.damage import Crew, damage, damaged_inputs, judge
+from campaign.formats import by_structure
 from campaign.kills import kill_scenario
 from campaign.kinds import KINDS
-from campaign.mutate import by_bytes, by_structure
+from campaign.mutate import by_bytes
 from campaign.numbers import degenerate_data
 from campaign.page import page
 from campaign.server import abuse
