@@ -43,6 +43,8 @@ def without(key):
 @pytest.mark.parametrize(
     ("kind", "name", "damage", "expected"),
     [
+        ("table (CSV)", "table.csv", lambda data: data.replace(b"a,b", b"a,a", 1), "duplicate column 'a': rename one"),
+        ("table (CSV)", "table.csv", lambda data: data.replace(b"a,b", b"a,", 1), "a column has no name: add one"),
         ("list of images (JSONL)", "list.jsonl", lambda data: data[:-9], "not JSON: .*: correct or remove the line"),
         ("list of images (JSONL)", "list.jsonl", lambda data: b"[" * 100_000, "nested too deeply: correct"),
         (

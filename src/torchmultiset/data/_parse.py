@@ -221,7 +221,7 @@ def _check_header(number: int, columns: list[str], problems: Problems, labelled:
         return
     for name, times in Counter(columns).items():
         if not name or times > 1:
-            problems.add(number, f"duplicate column {name!r}" if name else "a column has no name")
+            problems.add(number, f"duplicate column {name!r}: rename one" if name else "a column has no name: add one")
     counted = any(name.startswith(_COUNT) for name in columns)
     if counted == ("labels" in columns) and (counted or labelled):
         which = "not both" if counted else "but has neither"
