@@ -18,6 +18,7 @@ FOUND = (
     ("COCO build: the message about missing images did not tell what to do", "34e337b", "tests/campaign/test_found.py"),
     ("On a full disk, `No space left on device` was reported without the file", "7996e5c", "tests/campaign/test_campaign.py"),
     ("A feature cache whose file vanished while it was filled ended with an IndexError", "a862912", "tests/data/test_features.py"),
+    ("Tables: messages about a duplicate column, or one without a name, did not tell what to do", "ddabbe7", "tests/campaign/test_found.py"),
 )  # fmt: skip
 LIMITS = (
     ("pixels of an image that is read from a file", "89,478,485 (`PIL.Image.MAX_IMAGE_PIXELS`), refused before it is decoded"),
