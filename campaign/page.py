@@ -15,6 +15,8 @@ FOUND = (
     ("A damaged `run.json` or `leaderboard.json` ended with a traceback; so did numbers too large for a network in a config; messages of seven readers did not name the file or what to do", "a036e58", "tests/campaign/test_found.py"),
     ("VOC and COCO import: an image width of 30 digits, and a `category_id` that is a list, ended with a traceback", "6a120c6", "tests/campaign/test_found.py"),
     ("Two runs in one folder at once overwrote each other's files: one ended with an unclear error, and the weights of the other were not those of one run alone", "a18da0c", "tests/test_files.py"),
+    ("COCO build: the message about missing images did not tell what to do", "34e337b", "tests/campaign/test_found.py"),
+    ("On a full disk, `No space left on device` was reported without the file", "7996e5c", "tests/campaign/test_campaign.py"),
 )  # fmt: skip
 LIMITS = (
     ("pixels of an image that is read from a file", "89,478,485 (`PIL.Image.MAX_IMAGE_PIXELS`), refused before it is decoded"),
@@ -90,7 +92,7 @@ def _damage(part: Mapping[str, Any]) -> list[str]:
         "caches, checkpoints) was read with another result. *Unclear*: the message lacks the file or what to do, judged by",
         "the name and a list of verbs.",
         "",
-        f"Limits of one input: {limits['seconds']:.0f} seconds, after which the worker is killed, and {limits['megabytes']:,} MB of memory in",
+        f"Limits of one input: {limits['seconds']:.0f} seconds of processor time (a worker that hangs is killed) and {limits['megabytes']:,} MB of memory in",
         "addition, enforced by the system (`RLIMIT_AS`). The last columns are the most that any input took. A read of a",
         "run folder or checkpoint includes the training that is resumed.",
         "",
@@ -141,7 +143,7 @@ def _server(part: Mapping[str, Any]) -> list[str]:
         f"{sum(part['requests'].values()):,} requests from {part['clients']} clients at once, half of them good, with the rate limit raised for it:",
         "every good one must be answered, and every bad one refused with the right status.",
         f"Memory was {memory['before']} MB before, {memory['after']} MB after, {memory['most']} MB at most.",
-        f"Then {sum(damaged.values()):,} mutations of a valid HTTP request: {damaged.get('refused', 0):,} refused, {damaged.get('read', 0):,} answered.",
+        f"Then {sum(damaged.values()):,} mutations of a valid HTTP request: {damaged.get('refused', 0):,} refused, {damaged.get('read', 0):,} answered, {damaged.get('no answer', 0):,} left without an answer (the connection was closed, or the rest of the request never came).",
         f"With the default rate limit, of 70 predictions in a row {part['default rate'].get('200', 0)} were answered and {part['default rate'].get('429', 0)} refused.",
         f"Security headers in a real browser: {part['browser']} (an injected script, a request and an image from another",
         "origin are blocked). The server must not answer at another address than loopback, and serve no file outside of its",

@@ -30,8 +30,10 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk is reported without one
         raise
 
 

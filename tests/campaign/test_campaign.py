@@ -17,6 +17,7 @@ from campaign.mutate import by_bytes, by_structure
 from campaign.numbers import degenerate_data
 from campaign.page import page
 from campaign.server import abuse
+from torchmultiset._files import write_whole
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +77,8 @@ def test_a_full_disk_and_a_read_only_one(tmp_path):
             pass
     except (PermissionError, FileNotFoundError) as error:
         pytest.skip(f"needs root: {error}")
+    with tmpfs(tmp_path / "disk", 100), pytest.raises(OSError, match=r"No space left on device: .*disk/file"):
+        write_whole(tmp_path / "disk" / "file", bytes(200_000))
     assert disk_full(tmp_path / "full", "feature cache with views") == []
     assert read_only(tmp_path / "read-only", "save") == []
 
@@ -88,6 +91,8 @@ def test_the_server(tmp_path):
     told = abuse(tmp_path / "served", 64, seed=1, browser=False)
     assert told["failures"] == []
     assert told["requests"]["good"] == 32
+    assert told["damaged requests"]["read"] > 0
+    assert told["damaged requests"]["refused"] > 20
     assert told["default rate"] == {"200": 60, "429": 10}
 
 

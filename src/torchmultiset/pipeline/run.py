@@ -29,6 +29,7 @@ from torchmultiset._checks import check
 from torchmultiset._files import alone
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
+from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, read_description
 from torchmultiset.model.shipped import locate
 from torchmultiset.pipeline.config import RunConfig, to_dict
@@ -107,23 +108,6 @@ def train(
     if before.get("finished"):
         return Result(before, None)
     fabric = _launch(devices, nodes, task.config.optim.precision)
-    with alone(folder) if fabric.is_global_zero else nullcontext():
-        return _train(task, folder, fabric, before, (devices, nodes), resume, command, baselines, say, watch)
-
-
-def _train(
-    task: Task,
-    folder: Path,
-    fabric: Fabric,
-    before: Mapping[str, Any],
-    launched: tuple[int, int],
-    resume: bool,
-    command: Sequence[str],
-    baselines: bool,
-    say: Callable[[str], None],
-    watch: Callable[[Task], Watch],
-) -> Result:
-    """Train in a folder in which no other process does."""
     torch.manual_seed(task.config.seed)
     predictor = build(task)
     if task.config.data.conformal and not predictor.probabilistic:
@@ -135,7 +119,24 @@ def _train(
         seed=task.config.seed,
         height=task.picture[-2] if len(task.picture) == 3 else None,
     )
-    record = _begin(task, predictor, fabric, command, before, launched) | start
+    record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
+    with alone(folder) if fabric.is_global_zero else nullcontext():
+        return _fit(task, folder, fabric, predictor, objective, record, resume, baselines, say, watch)
+
+
+def _fit(
+    task: Task,
+    folder: Path,
+    fabric: Fabric,
+    predictor: Predictor,
+    objective: Objective,
+    record: dict[str, Any],
+    resume: bool,
+    baselines: bool,
+    say: Callable[[str], None],
+    watch: Callable[[Task], Watch],
+) -> Result:
+    """Train in a folder in which no other process does."""
     if fabric.is_global_zero:
         _announce(task, record, say)
         write_config(folder, task.config)
