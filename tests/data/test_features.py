@@ -377,3 +377,16 @@ def test_an_odd_number_of_bytes_at_the_end_is_left_by_a_kill(tmp_path):
     with (tmp_path / "features.f16").open("ab") as file:
         file.write(b"\x01")
     assert (cache_features(Halves(), images, tmp_path, keys=["a", "b"])[np.arange(2)] == before).all()
+
+
+def test_a_file_that_is_replaced_by_a_shorter_one_is_noticed(tmp_path):
+    """As when it vanishes while another process adds to it."""
+    images = np.arange(5 * 3 * 16, dtype=np.float32).reshape(5, 3, 4, 4)
+    cache = cache_features(Halves(), images, tmp_path, keys=[*"abcde"])
+    content = (tmp_path / "features.f16").read_bytes()
+    (tmp_path / "features.f16").write_bytes(content[: len(content) // 5 * 2])
+    with pytest.raises(ValueError, match=r"features\.f16 has 2 rows, but row 4 is needed\. Delete the folder"):
+        cache[np.array([0, 4])]
+    (tmp_path / "features.f16").unlink()
+    with pytest.raises(FileNotFoundError, match=r"features\.f16"):
+        cache[np.array([0])]

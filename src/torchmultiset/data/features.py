@@ -73,7 +73,12 @@ class FeatureCache:
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Float16[np.ndarray, "b ..."]:
         numbers = self.rows[indices]
-        chosen: np.ndarray[Any, Any] = _rows(self.path, self.shape)[numbers]
+        rows = _rows(self.path, self.shape)
+        if len(numbers) and numbers.max() >= len(rows):  # the file was deleted or replaced in the meantime
+            raise _damaged(
+                self.path.parent, f"{self.path.name} has {len(rows):,} rows, but row {numbers.max()} is needed"
+            )
+        chosen: np.ndarray[Any, Any] = rows[numbers]
         for number, row in zip(numbers.tolist(), chosen, strict=True):
             if number in self.digests and _digest(row) != self.digests[number]:
                 raise _damaged(self.path.parent, f"row {number} of {self.path.name} does not match its checksum")
