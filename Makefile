@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint types imports pytest docs format bench paper oldest dist clean
+.PHONY: help setup demo test quick lint types imports pytest docs format bench campaign paper oldest dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ format: $(INSTALLED) ## format the code
 
 bench: $(INSTALLED) ## measure speed and memory; writes results/bench/
 	$(BIN)/python -m benchmarks
+
+campaign: $(INSTALLED) ## try thousands of faults, about an hour; writes results/campaign.json: ARGS="--minutes 30"
+	$(BIN)/python -m campaign $(ARGS)
 
 SCALE ?= smoke
 TABLES ?= all

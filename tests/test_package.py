@@ -10,7 +10,7 @@ import torchmultiset
 
 
 @pytest.mark.parametrize("name", torchmultiset.__all__)
-def test_every_name_leads_somewhere(name):
+def test_every_public_name_can_be_imported(name):
     assert isinstance(getattr(torchmultiset, name), ModuleType | type | str | FunctionType)
     assert name in dir(torchmultiset)
 

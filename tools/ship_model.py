@@ -1,6 +1,7 @@
 """Copy the model of a finished run into the package: ``python tools/ship_model.py results/mnist-multi-4``.
 
-The model is named after the run; its model card states the origin and licence of the data.
+The model is named after the run; its model card states the origin and licence of the data. Without arguments, the cards
+of all shipped models are written again from their records in results/.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import sys
 from pathlib import Path
 
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.model.shipped import MODEL
+from torchmultiset.model.shipped import MODEL, NAMES
 from torchmultiset.viz.card import CARD, model_card
 
 MODELS = Path(__file__).parents[1] / "src" / "torchmultiset" / "model" / "shipped"
+RESULTS = Path(__file__).parents[1] / "results"
 REMARKS = """
 ## Data and licence
 
@@ -27,16 +29,32 @@ much larger or smaller digits are outside its training distribution.
 """
 
 
-def main(run: Path) -> None:
+def card(name: str, predictor: Predictor) -> str:
+    """Return the model card of a shipped model.
+
+    Args:
+        name: Name of the model, and of its run in results/.
+        predictor: The model.
+    """
+    record = json.loads((RESULTS / name / "run.json").read_text())
+    objective = predictor.record["config"]["objective"]
+    return model_card(name, record, predictor, objective=objective, remarks=REMARKS)
+
+
+def ship(run: Path) -> None:
     """Write the folder of the shipped model."""
-    record = json.loads((run / "run.json").read_text())
     predictor = Predictor.load(run / MODEL)
     target = MODELS / run.name
     predictor.save(target)
-    objective = predictor.record["config"]["objective"]
-    (target / CARD).write_text(model_card(run.name, record, predictor, objective=objective, remarks=REMARKS))
+    (target / CARD).write_text(card(run.name, predictor))
     print(f"{target}: {sum(path.stat().st_size for path in target.iterdir()):,} bytes")
 
 
+def write_cards() -> None:
+    """Write the cards of all shipped models."""
+    for name in NAMES:
+        (MODELS / name / CARD).write_text(card(name, Predictor.load(name)))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    ship(Path(sys.argv[1])) if len(sys.argv) > 1 else write_cards()

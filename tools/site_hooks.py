@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 COPIES = "files"
 _LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#]+)", re.MULTILINE)
-_PICTURES = {".png", ".svg", ".html"}
+_AS_THEY_ARE = {".png", ".svg", ".html", ".ipynb"}
 
 
 def _outside(page: str, target: str) -> str | None:
@@ -31,8 +31,8 @@ def _outside(page: str, target: str) -> str | None:
 
 
 def _copy(path: str) -> str:
-    """Return the path of a file's copy in the site: as text, unless browsers display the format."""
-    return f"{COPIES}/{path}" if Path(path).suffix in _PICTURES else f"{COPIES}/{path}.txt"
+    """Return the path of a file's copy in the site: as text, unless browsers or Jupyter open the format."""
+    return f"{COPIES}/{path}" if Path(path).suffix in _AS_THEY_ARE else f"{COPIES}/{path}.txt"
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["file_sha256", "write_whole"]
+__all__ = ["alone", "file_sha256", "write_whole"]
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
@@ -38,3 +39,29 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Work in a folder, which is created if necessary, while no other process does.
+
+    The system frees the lock when the process is killed.
+
+    Raises:
+        OSError: Another process works in the folder.
+    """
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "training.lock"
+    try:
+        with FileLock(path, timeout=0):
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # the folder may be gone
+                    path.unlink(missing_ok=True)
+    except Timeout:
+        raise OSError(
+            f"another process is training in {folder}: wait until it has ended, or choose another folder (--out)"
+        ) from None

@@ -22,7 +22,9 @@ try:
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 except ImportError as error:
-    raise ImportError('MultisetClassifier needs scikit-learn: pip install "torchmultiset[sklearn]"') from error
+    from torchmultiset._install import pip_install
+
+    raise ImportError(f"MultisetClassifier needs scikit-learn: {pip_install('sklearn')}") from error
 
 from torchmultiset._checks import check
 from torchmultiset.data import Examples, Inputs

@@ -44,6 +44,7 @@ from torch.export import Dim
 from torchmultiset import __version__
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
+from torchmultiset._install import pip_install
 from torchmultiset.data.tokens import START
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.model.inputs import InputKind, Source, input_kind
@@ -302,7 +303,7 @@ def _need_packages() -> None:
         try:
             import_module(name)
         except ImportError as error:
-            raise ImportError('exporting needs ONNX packages: pip install "torchmultiset[onnx]"') from error
+            raise ImportError(f"exporting needs ONNX packages: {pip_install('onnx')}") from error
 
 
 def _seconds(call: Callable[[], object]) -> float:

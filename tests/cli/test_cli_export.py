@@ -11,6 +11,7 @@ import torch
 from command_line import Run, cells, runner
 from jaxtyping import config
 
+from torchmultiset._install import pip_install
 from torchmultiset.cli import export as command
 from torchmultiset.cli import main
 from torchmultiset.encoders import MLPEncoder
@@ -161,5 +162,5 @@ def test_without_the_extra_the_error_has_the_install_command(run, there, monkeyp
     monkeypatch.setitem(sys.modules, package, None)
     code, lines, err = run("export", "runs/tiny")
     assert (code, lines) == (1, [])
-    assert err == 'multiset: exporting needs ONNX packages: pip install "torchmultiset[onnx]"\n'
+    assert err == f"multiset: exporting needs ONNX packages: {pip_install('onnx')}\n"
     assert [path.name for path in there.iterdir()] == ["runs"]

@@ -85,7 +85,7 @@ def resolved(run, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        ("train", ["--preset", "tested once at the end", *PRESETS, "multiset train --preset demo", "paper:", "fast:"]),
+        ("train", ["--preset", "tested once at the end", *PRESETS, "multiset train --preset demo", "--help-all"]),
         ("evaluate", ["MODEL DATA", "--split", "--json", "multiset evaluate runs/demo data/demo"]),
         ("predict", ["MODEL INPUTS", "--figure", "--json", "multiset predict runs/demo inputs.npy"]),
     ],
@@ -99,11 +99,34 @@ def test_every_command_has_help_with_examples_in_80_columns(run, command, named)
 
 
 def test_the_help_explains_every_field_of_the_configuration(run):
-    _, lines, _ = run("train", "--help")
+    _, lines, _ = run("train", "--help-all")
     flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
     for part in (DataConfig, ModelConfig, ObjectiveConfig, OptimConfig):
         assert {f"--{field.name.replace('_', '-')}" for field in fields(part)} <= {*flags}
     assert "--seed" in flags
+    text = " ".join(" ".join(lines).split())
+    expected = [f"{name}: {preset.about}"[:40] for name, preset in PRESETS.items()]
+    assert [name for name in (*expected, "paper:", "fast:") if name not in text] == []
+
+
+def test_the_short_help_has_the_options_that_people_need(run):
+    _, lines, _ = run("train", "--help")
+    flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
+    assert flags[:4] == ["--out", "--minutes", "--resume", "--preset"]
+    assert flags[4:] == ["--backbone", "--image-size", "--objective", "--epochs"]
+    assert len(lines) < 75
+    _, again, _ = run("train", "--help")  # --help-all before it left nothing behind
+    assert again == lines
+
+
+def test_auto_is_a_default_only_where_the_data_chooses(run):
+    _, lines, _ = run("train", "--help-all")
+    entries = re.split(r"^│ \*?\s*(?=--)", "\n".join(lines), flags=re.MULTILINE)[1:]
+    said = {entry.split()[0]: " ".join(entry.replace("│", " ").split()) for entry in entries}
+    auto = {flag for flag, text in said.items() if "[default: auto]" in text}
+    assert {"--backbone", "--image-size", "--objective", "--epochs", "--batch-size"} <= auto
+    assert not auto & {"--data", "--start-from", "--out", "--minutes"}
+    assert all("auto: " in said[flag] for flag in auto)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +137,7 @@ def test_the_help_explains_every_field_of_the_configuration(run):
         ("train --preset dmo", 'Did you mean "demo"'),
         ("train --preset demo --recipe papier", 'Did you mean "paper"'),
         ("train --preset demo --epocs 3", "Did you mean --epochs"),
-        ("train --preset demo --epochs many", 'unable to convert "many" into int'),
+        ("train --preset demo --epochs many", '"many" is not a whole number'),
         ("train --preset demo --epochs 2.5", "--epochs must be a whole number"),
         ("train --preset demo --epochs -1", "epochs must be at least 1"),
         ("train --preset demo --lr -1", "lr must be more than 0"),
@@ -124,7 +147,7 @@ def test_the_help_explains_every_field_of_the_configuration(run):
         ("train --preset demo --devices 0", "Must be >= 1"),
         ("train --preset demo --seed -1", "Must be >= 0"),
         ("train --config unknown.toml", 'Unknown option: "[epocs]" from unknown.toml. Did you mean --epochs?'),
-        ("train --config wrong.toml", 'Invalid value for [epochs] from wrong.toml: unable to convert "many" into int'),
+        ("train --config wrong.toml", 'Invalid value for [epochs] from wrong.toml: "many" is not a whole number'),
         ("train --config broken.toml", "broken.toml is not TOML"),
         (
             "train --config coached.toml",

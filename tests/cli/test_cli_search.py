@@ -12,6 +12,7 @@ import torch
 from command_line import Run, cells, runner
 from PIL import Image
 
+from torchmultiset._install import pip_install
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.heads import OneStep
 from torchmultiset.model.predictor import Predictor
@@ -233,4 +234,4 @@ def test_without_matplotlib_only_the_picture_is_missing(run, there, monkeypatch,
     assert run("evaluate", "model", "data.csv")[0] == 0
     code, lines, err = run("evaluate", "model", "data.csv", flag, "c.png")
     assert (code, lines) == (1, [])
-    assert err == 'multiset: Figures need matplotlib, which is not installed: pip install "torchmultiset[report]"\n'
+    assert err == f"multiset: Figures need matplotlib, which is not installed: {pip_install('report')}\n"

@@ -14,6 +14,7 @@ from command_line import runner
 from killed_commands import Command, exists
 from pet_table import write_pets
 
+from torchmultiset._install import pip_install
 from torchmultiset.cli.sweep import expand
 from torchmultiset.model.predictor import read_description
 
@@ -199,4 +200,4 @@ def test_without_ray_the_error_has_the_install_command(run, monkeypatch, tmp_pat
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = run("sweep", "pets.csv", "--ray", "local")
     assert code == 1
-    assert err == 'multiset: --ray needs Ray, which is not installed: pip install "torchmultiset[cluster]"\n'
+    assert err == f"multiset: --ray needs Ray, which is not installed: {pip_install('cluster')}\n"

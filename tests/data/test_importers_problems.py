@@ -37,11 +37,11 @@ def changed(tmp_path, change):
     [
         (
             lambda c: c["annotations"][1].update(category_id=5),
-            "SOURCE: annotations[1]: category_id 5 is not the id of a category",
+            "SOURCE: annotations[1]: category_id 5 is not the id of a category: correct or remove it",
         ),
         (
             lambda c: c["annotations"][2].update(image_id=9),
-            "SOURCE: annotations[2]: image_id 9 is not the id of an image",
+            "SOURCE: annotations[2]: image_id 9 is not the id of an image: correct or remove it",
         ),
         (
             lambda c: c["annotations"][0].update(bbox=[1, 2, -3, 4]),

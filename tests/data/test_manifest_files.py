@@ -117,8 +117,12 @@ def test_arrays_of_another_shape_or_type_are_problems_and_not_skipped(tmp_path):
         np.save(tmp_path / f"{i}.npy", array)
     path = write(tmp_path, "data.csv", "array,labels", *(f"{i}.npy,cat" for i in range(4)))
     assert problems_of(path, skip_unreadable=True) == [
-        (3, "the array is float32 of shape (3,), but the one on line 2 is float32 of shape (1, 2, 3)"),
-        (4, "the array is uint8 of shape (1, 2, 3), but the one on line 2 is float32 of shape (1, 2, 3)"),
+        (3, "the array is float32 of shape (3,), but the one on line 2 is float32 of shape (1, 2, 3): save all alike"),
+        (
+            4,
+            "the array is uint8 of shape (1, 2, 3), but the one on line 2 is float32 of shape (1, 2, 3):"
+            " save all alike",
+        ),
     ]
     train = read_manifest(path, check_inputs=False, fractions=ALL_TRAIN)["train"]
     with pytest.raises(ValueError, match=r"1\.npy must be float32 of shape \(1, 2, 3\), like .*0\.npy"):

@@ -246,7 +246,7 @@ def test_a_path_that_is_not_a_manifest(tmp_path):
 
 def test_folders_of_another_system_get_a_hint(tmp_path):
     path = write(tmp_path, "data.csv", "image,labels", "images\\a.png,cat")
-    assert problems_of(path)[0][1].endswith("(use / as the path separator)")
+    assert problems_of(path)[0][1].endswith(": use / as the path separator")
 
 
 @given(st.binary(max_size=60), st.sampled_from([".csv", ".jsonl"]))

@@ -14,6 +14,7 @@ from reference import Multiset, Row, log_softmax, softmax, to_counters, to_count
 from strategies import multisets
 from torch.nn.functional import cross_entropy
 
+from torchmultiset._install import pip_install
 from torchmultiset.losses import hungarian_loss
 from torchmultiset.multiset import from_labels
 
@@ -200,5 +201,5 @@ def test_wrong_input_is_refused(call, message):
 
 def test_without_scipy_the_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(ImportError, match=re.escape('SciPy: pip install "torchmultiset[hungarian]"')):
+    with pytest.raises(ImportError, match=re.escape(f"SciPy: {pip_install('hungarian')}")):
         hungarian_loss(scores(), TARGET)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tools.ship_model import card as written
 from torchmultiset import Predictor
 from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.shipped import NAMES, locate
@@ -13,7 +14,7 @@ from torchmultiset.model.shipped import NAMES, locate
 pytestmark = pytest.mark.slow
 
 
-def test_which_there_are():
+def test_the_papers_three_variants_are_included():
     assert {*NAMES} >= {"mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"}
 
 
@@ -28,6 +29,7 @@ def test_each_loads_by_name_and_has_a_card(name):
     assert row.endswith(f") | {metrics['overall']['f1']:.3f} | {metrics['class_f1']:.3f} |")
     assert "licence" in card
     assert re.search(r"`multiset train .*`", card)
+    assert card == written(name, predictor)
     assert sum(path.stat().st_size for path in locate(name).iterdir()) < 1_000_000
 
 

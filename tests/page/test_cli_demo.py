@@ -9,6 +9,7 @@ import pytest
 from command_line import Run, runner
 from page_models import predictor, save
 
+from torchmultiset._install import pip_install
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.shipped import NAMES
@@ -38,7 +39,7 @@ def served(monkeypatch):
 def test_help_in_80_columns(run):
     code, lines, err = run("demo", "--help")
     assert (code, err) == (0, "")
-    text = " ".join(" ".join(lines).split())
+    text = " ".join(" ".join(line.strip("│") for line in lines).split())
     assert "finished runs" in text
     for named in ("MODELS", "--host", "[default: 127.0.0.1]", "--port", "[default: 8000]", "multiset demo runs/demo"):
         assert named in text
@@ -132,5 +133,37 @@ def test_an_invalid_port(run, port):
 def test_without_the_extra():
     program = "import sys; sys.modules['fastapi'] = None; from torchmultiset.cli import main; sys.exit(main(['demo']))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    told = 'multiset: The demo page needs FastAPI, which is not installed: pip install "torchmultiset[page]"\n'
+    told = f"multiset: The page and the HTTP API need FastAPI, which is not installed: {pip_install('page')}\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", told)
+
+
+def test_the_browser_is_opened_where_there_is_one(run, monkeypatch, tmp_path):
+    save(predictor("fixed"), tmp_path / "c")
+    opened = []
+    monkeypatch.setattr("torchmultiset.cli.demo.sys.platform", "linux")
+    monkeypatch.setattr("torchmultiset.cli.demo.webbrowser.open", opened.append)
+    monkeypatch.setattr(server, "serve", lambda models, *where, ready: ready("http://127.0.0.1:1"))
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    run("demo", "c")
+    assert opened == []
+    monkeypatch.setenv("DISPLAY", ":0")
+    run("demo", "c", "--no-open")
+    assert opened == []
+    assert run("demo", "c")[1] == ["The page is at http://127.0.0.1:1. Press Ctrl-C to stop."]
+    assert opened == ["http://127.0.0.1:1"]
+
+
+def test_the_api_alone(run, monkeypatch, tmp_path):
+    save(predictor("fixed"), tmp_path / "c")
+    calls = []
+
+    def serve(models, *where, ready, page):
+        calls.append(([model.name for model in models], *where, page))
+        ready("http://127.0.0.1:1")
+
+    monkeypatch.setattr(server, "serve", serve)
+    assert run("serve", "c", "--port", "0")[1] == ["The API is at http://127.0.0.1:1/api. Press Ctrl-C to stop."]
+    assert calls == [(["c"], "127.0.0.1", 0, False)]
+    code, _, err = run("serve")
+    assert (code, "MODELS" in err) == (2, True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from page_models import predictor, samples, save
-from PIL import Image
+from PIL import Image, ImageOps
 from real_browser import chromium, needs_chromium, sync_api, watch
 from served_page import serving
 
@@ -229,12 +229,46 @@ def test_the_page_of_a_one_shot_model_shows_no_partial_multiset(visit):
     assert page.inner_text("#work-title") == "One label at a time"
     assert page.is_visible("#running")
     answer(page, lambda: page.select_option("#model", COUNTS))
-    assert page.inner_text("#work-title") == "All labels in one pass"
-    assert page.is_hidden("#running")
-    assert page.is_visible("#bars")
+    assert page.inner_text("#work-title") == "How many of each"
+    for hidden in ("#running", "#bars", "#moments", "#player"):  # which are about one label after another
+        assert page.is_hidden(hidden)
+    rows = page.locator("#counts tr").all_inner_texts()
+    assert [row.split()[0] for row in rows] == ["label", "apple", "pear", "plum"]
+    assert rows[0].split()[1:4] == ["0", "1", "2"]
+    assert page.locator("#counts td.chosen").count() == 3
+    assert page.is_visible("#heat")
+    page.uncheck("#heat-on")
+    assert page.is_hidden("#heat")
     answer(page, lambda: page.select_option("#model", FRUIT))
     assert page.inner_text("#work-title") == "One label at a time"
     assert page.is_visible("#running")
+
+
+def test_an_inverted_picture_is_noticed(visit):
+    page = visit()
+    assert page.is_hidden("#hints")
+    assert "light objects on a dark background" in page.inner_text("#about")
+    path = next(iter(samples()))
+    file = io.BytesIO()
+    with Image.open(path) as image:
+        ImageOps.invert(image.convert("L")).save(file, "PNG")
+    upload = {"name": "paper.png", "mimeType": "image/png", "buffer": file.getvalue()}
+    answer(page, lambda: page.set_input_files("#file", upload))
+    assert page.inner_text("#hints").endswith("this one is light: invert it.")
+    answer(page, page.locator("#samples button").first.click)
+    assert page.is_hidden("#hints")
+
+
+@pytest.mark.parametrize("model", ["mnist-multi-4", COUNTS])
+def test_the_answer_is_in_view_on_a_phone(visit, model):
+    page = visit({"width": 390, "height": 844})
+    if model != "mnist-multi-4":
+        answer(page, lambda: page.select_option("#model", model))
+    for scrolled in (0, 600):
+        page.evaluate(f"window.scrollTo(0, {scrolled})")
+        box = page.locator("#answer").bounding_box()
+        assert 0 <= box["y"] <= 844 - box["height"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_errors_are_reported(visit):

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from page_models import SIDE, STATIC, predictor, samples, save
+from page_models import CLASSES, SIDE, STATIC, predictor, samples, save
 from PIL import Image
 from served_page import serving
 
@@ -413,10 +413,91 @@ def test_samples_go_with_models_that_can_read_them(digits):
 
 def test_models_that_the_page_cannot_use(tmp_path):
     vectors = Predictor(MLPEncoder(7, (8,)), LSTMPolicy(2, 8, hidden=4), ("a", "b"), max_size=2)
-    with pytest.raises(ValueError, match="reads inputs of shape 7, not images"):
+    with pytest.raises(ValueError, match="reads vectors of 7 numbers, not images"):
         PageModel.open(save(vectors, tmp_path / "vectors", (7,)))
     predictor("fixed").save(tmp_path / "silent")
     with pytest.raises(ValueError, match="silent: the model's record does not describe its inputs"):
         PageModel.open(str(tmp_path / "silent"))
     with pytest.raises(FileNotFoundError, match="there is no model"):
         PageModel.open("no-such-model")
+
+
+# Count heads, hints and samples of one's own
+
+
+def test_a_count_head_gives_the_distribution_of_each_count_and_the_places(page):
+    model = predictor("counts")
+    told = ask(page(model), png(noise())).json()
+    x = as_input(noise())
+    chances = model.belief(x).count_probabilities()[0]
+    for name, row in zip(told["classes"], told["counts"], strict=True):
+        assert row == pytest.approx(chances[CLASSES.index(name), : len(row)].tolist(), abs=1e-4)
+    assert len(told["counts"][0]) >= 3
+    places = np.array(told["places"])
+    scores = model.head(model.encoder(x))
+    counted = 1 - scores.softmax(-1)[0, :, -1]
+    assert places.shape == tuple(model.encoder(x).shape[2:])
+    assert places.ravel().tolist() == pytest.approx(counted.tolist(), abs=1e-3)
+
+
+def test_a_policy_has_neither(page):
+    told = ask(page(predictor("policy")), png(noise())).json()
+    assert (told["counts"], told["places"]) == ([], None)
+    kinds = page(predictor("policy"), predictor("counts"), predictor("one-step")).get("/api/models").json()["models"]
+    assert [model["kind"] for model in kinds] == ["policy", "counts", "shares"]
+
+
+def test_hints(digits, page):
+    path = next(iter(samples()))
+    with Image.open(path) as image:
+        dark = np.asarray(image)
+    assert ask(digits, png(dark)).json()["hints"] == []
+    (hint,) = ask(digits, png(255 - dark)).json()["hints"]
+    assert hint == "The model was trained on images with a dark background, but this one is light: invert it."
+    wide = np.zeros((40, 90), np.uint8)
+    assert "not square (90 x 40 pixels)" in ask(digits, png(wide)).json()["hints"][0]
+    assert "enlarged to 100 x 100" in ask(digits, png(dark[:30, :30])).json()["hints"][0]
+    assert ask(page(predictor("counts")), png(noise())).json()["hints"] == []  # nothing is known about its data
+
+
+def test_a_run_has_samples_from_its_own_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    lines = ["image,labels,split"]
+    for i in range(12):
+        Image.fromarray(noise(3, seed=i)).save(tmp_path / "pictures" / f"{i}.png")
+        lines.append(f"{i}.png,{'pear;apple' if i % 2 else 'plum'},{'test' if i > 1 else 'train'}")
+    (tmp_path / "pictures" / "labels.csv").write_text("\n".join(lines))
+    save(predictor("counts", channels=3), tmp_path / "run" / "model")
+    (tmp_path / "run" / "config.toml").write_text("data = 'pictures'\n")
+    with client("run") as ready:
+        (described,) = ready.get("/api/models").json()["models"]
+        assert described["from_own_data"]
+        assert [sample["labels"] for sample in described["samples"]] == 4 * [["plum"], ["apple", "pear"]]
+        third = ready.get(described["samples"][2]["file"])
+        assert third.headers["content-type"] == "image/png"
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(third.content))), noise(3, seed=4))
+        for wrong in ("model=run&index=8", "model=run&index=-1", "model=no&index=0"):
+            assert ready.get(f"/api/sample?{wrong}").status_code == 404
+    (tmp_path / "pictures" / "labels.csv").unlink()
+    with client("run") as ready:
+        (described,) = ready.get("/api/models").json()["models"]
+        assert (described["samples"], described["from_own_data"]) == ([], False)
+
+
+def test_the_api_without_the_page(tmp_path):
+    names = [save(predictor(stop), tmp_path / stop) for stop in ("counts", "policy")]
+    with client(*names, page=False) as ready:
+        assert ready.get("/").status_code == 404
+        assert [model["name"] for model in ready.get("/api/models").json()["models"]] == names
+        headers = {"Content-Type": "image/png"}
+        told = ready.post("/api/predict", content=png(noise()), headers=headers).json()
+        assert told["answer"] == ask(ready, png(noise()), names[0]).json()["answer"]
+        assert told["counts"]  # the first model, a count head
+        wrong = ready.post("/api/predict?model=no", content=png(noise()), headers=headers)
+        assert (wrong.status_code, wrong.json()["detail"]) == (
+            404,
+            "There is no model no here. GET /api/models lists the models.",
+        )
+        for _ in range(70):  # a program may ask more often than a person
+            assert ready.post("/api/predict", content=b"", headers=headers).status_code == 422

@@ -10,6 +10,7 @@ from made_records import place, write_record
 
 from paper.__main__ import app
 from paper.cells import all_cells, describe, find
+from torchmultiset._install import pip_install
 
 pytestmark = pytest.mark.slow
 
@@ -91,9 +92,7 @@ def test_without_matplotlib_there_are_tables_and_a_hint(run, tmp_path, monkeypat
     code, lines, err = run("report", "--scale", "smoke")
     assert code == 1
     assert "Table 3, losses: MNIST Multi (4), test data" in lines
-    assert (
-        err == 'python -m paper: Figures need matplotlib, which is not installed: pip install "torchmultiset[report]"\n'
-    )
+    assert err == f"python -m paper: Figures need matplotlib, which is not installed: {pip_install('report')}\n"
 
 
 def test_an_unknown_scale_is_refused(run):

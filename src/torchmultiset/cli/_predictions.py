@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +20,7 @@ from torchmultiset.multiset import from_labels
 from torchmultiset.viz.scores import in_words
 from torchmultiset.viz.terminal import empty_table
 
-__all__ = ["add_row", "named", "prediction_rows", "predictions_table"]
+__all__ = ["add_row", "csv_lines", "named", "prediction_rows", "predictions_table"]
 
 _LISTED = 20  # maximum number of multisets of one input's set in a table, besides the first
 
@@ -87,6 +89,28 @@ def _in_order(prediction: Prediction, i: int, classes: Sequence[str]) -> list[st
 def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
     """Return a multiset as a dictionary from class name to count."""
     return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
+
+
+def csv_lines(row: Mapping[str, Any], *, header: bool) -> str:
+    """Return the fields of an input as a line of CSV, after a header if requested.
+
+    Labels are written as in a labels.csv, so that a corrected file can be used for training.
+    """
+    names = [name for name in row if name != "sequence"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(names)
+    writer.writerow([_csv_cell(row[name]) for name in names])
+    return text.getvalue()
+
+
+def _csv_cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ";".join(f"{name}:{count}" for name, count in value.items())
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)
 
 
 def predictions_table(*, in_order: bool) -> Table:

@@ -25,6 +25,7 @@ from torchmultiset.data.digits import load_digits
 from torchmultiset.data.importers import FORMATS, Imported, import_annotations
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.mnist_multi import Fresh, MnistMulti
+from torchmultiset.data.shapes import write_shapes
 from torchmultiset.viz import describe as report
 from torchmultiset.viz.stages import stages_table
 
@@ -32,10 +33,11 @@ __all__ = ["app"]
 
 app = App(
     name="data",
-    help="Build, import, describe and preview data sets.",
+    help="Build, import, describe and preview data sets, or make a sample.",
     help_epilogue="""\
-Example:
+Examples:
 
+- `multiset data sample shapes`
 - `multiset data build mnist-multi digits --train 5000`
 - `multiset data import my-yolo-export pets.jsonl`
 - `multiset data describe digits`
@@ -203,6 +205,28 @@ def import_(
     """
     imported = import_annotations(source, out, format=format, images=images, boxes=boxes, ambiguous=ambiguous)
     _print_imported(imported, out)
+
+
+@app.command(help_epilogue="Example: `multiset data sample shapes`, then `multiset train shapes`")
+def sample(
+    out: Path,
+    /,
+    *,
+    number: Annotated[int, Parameter(validator=Number(gte=1))] = 60,
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+) -> None:
+    """Make a small data set that is ready to train: generated pictures of circles, squares and triangles.
+
+    The same flags produce the same pictures.
+
+    Args:
+        out: Output folder, which must be empty or not exist. It holds the pictures and a labels.csv.
+        number: Number of pictures.
+        seed: Random seed.
+    """
+    write_shapes(out, number=number, seed=seed)
+    print(f"{out} holds {number:,} pictures of shapes, and labels.csv, which lists them.")
+    _print_next(out, "train {where}")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cyclopts.validators import Number
 from cyclopts.validators import Path as PathOf
 from rich.console import Console
 
-from torchmultiset.cli._predictions import add_row, named, prediction_rows, predictions_table
+from torchmultiset.cli._predictions import add_row, csv_lines, named, prediction_rows, predictions_table
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.model.conformal import Conformal
@@ -49,6 +49,7 @@ predict = App(
 Examples:
 
 - `multiset predict runs/demo photos/ more/*.png`
+- `multiset predict runs/demo photos/ --csv > counts.csv`
 - `multiset predict runs/demo inputs.npy --json`
 - `multiset predict runs/demo photos/ --best 3 --min-confidence 0.8`
 - `multiset predict runs/demo photos/ --coverage 0.9`
@@ -152,6 +153,7 @@ def _predict(
     split: Literal["all", "train", "validation", "test"] = "all",
     number: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     json_: _Json = False,
+    csv_: Annotated[bool, Parameter("--csv", negative=())] = False,
     best: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     min_confidence: Annotated[float | None, Parameter(validator=Number(gte=0, lte=1))] = None,
     coverage: _Coverage = None,
@@ -159,14 +161,15 @@ def _predict(
     skip_unreadable: _Skip = False,
     figure: _Figure = None,
 ) -> None:
-    """Predict the multisets of images or arrays.
+    """Predict the multisets of images, arrays or tables.
 
     Args:
         model: Folder of a model or of a training run, or name of a model that ships with the package.
-        inputs: Images, folders of images, patterns such as "photos/*.jpg", .npy arrays, or data sets.
+        inputs: Images, folders of images, patterns such as "photos/*.jpg", .npy arrays, tables, or data sets.
         split: Split of data sets to use.
         number: Maximum number of inputs.
         json_: Print one line of JSON per input, with the labels in the order in which they were emitted.
+        csv_: Print CSV, one line per input, with the labels as in a labels.csv: cat:2;dog:1.
         best: Search for this many most probable multisets, and predict the first. Default: decode greedily.
         min_confidence: Abstain from predictions whose probability is lower.
         coverage: Predict a set of multisets that contains the truth with at least this probability, and an interval
@@ -176,6 +179,8 @@ def _predict(
         figure: Output file (.png): each image with its greedy prediction and the distribution over labels at each
             step.
     """
+    if csv_:
+        _check_csv({"--json": json_, "--best": best, "--coverage": coverage})
     predictor = open_model(model)
     flags = {"--best": best, "--min-confidence": min_confidence, "--coverage": coverage}
     for flag in (flag for flag, value in flags.items() if value is not None):
@@ -192,12 +197,15 @@ def _predict(
         for row in prediction_rows(batch, predictor, min_confidence, sets, coverage):
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
+            elif csv_:
+                print(csv_lines(row, header=not tally), end="")
+                tally["input"] += 1
             else:
                 add_row(table, row, in_order=in_order)
                 tally.update(name for name, value in row.items() if value not in (None, False))
                 tally["in sets"] += len(row.get("set", ()))
     shown = drawn.save()
-    if not json_:
+    if not json_ and not csv_:
         Console().print(table)
         if min_confidence is not None:
             print(f"\n{_abstained(tally, min_confidence)}")
@@ -205,6 +213,12 @@ def _predict(
             print(f"\n{_guarantee(tally, sets, coverage)}")
         if figure is not None:
             print(f"\n{figure} shows {shown} of them.")
+
+
+def _check_csv(others: Mapping[str, object]) -> None:
+    for flag, value in others.items():
+        if value:
+            raise ValueError(f"--csv and {flag} exclude each other: --json prints everything about an input")
 
 
 def _check_probabilities(predictor: Predictor, flag: str) -> None:
@@ -272,7 +286,7 @@ class _Panels:
     def add(self, batch: Explained) -> None:
         """Add panels for a batch until the figure is full."""
         if self.path is not None and len(self.panels) < _FIGURE:
-            from torchmultiset.viz.figures import panels
+            from torchmultiset.viz.panels import panels
 
             made = panels([*batch.inputs], batch.prediction, batch.truth)
             self.panels += made[: _FIGURE - len(self.panels)]

@@ -43,8 +43,8 @@ _NOT_HERE = {
 app = App(
     name="sweep",
     help_epilogue="""\
-Each setting of `multiset train` takes one or several values; see `multiset train --help`. A list of numbers, such as
-channels, is separated by commas: `--channels 10,10,32 16,32`.
+Each setting of `multiset train` takes one or several values; see `multiset train --help-all`. A list of numbers, such
+as channels, is separated by commas: `--channels 10,10,32 16,32`.
 
 Examples:
 

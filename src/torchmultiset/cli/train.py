@@ -15,6 +15,7 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
+from torchmultiset.cli._help import HelpOf
 from torchmultiset.cli.progress import PortfolioProgress, TrainingProgress
 from torchmultiset.data.load import is_store
 from torchmultiset.model.build import check_together
@@ -143,11 +144,17 @@ def _is_number(text: str) -> bool:
     return True
 
 
-app = App(
-    name="train",
-    config=_fill_in,
-    validator=_check_together,
-    help_epilogue=f"""\
+_COMMON = (
+    "--out",
+    "--minutes",
+    "--resume",
+    "--preset",
+    "--backbone",
+    "--image-size",
+    "--objective",
+    "--epochs",
+)
+_MORE = f"""
 Presets:
 
 {chr(10).join(f"- `{name}`: {preset.about}" for name, preset in PRESETS.items())}
@@ -160,14 +167,22 @@ Recipes:
 
 A value is taken from the flag; if there is none, from the file; then from the recipe; then from the preset. With
 `--start-from`, what the network is like is taken from that model, before the recipe.
+"""
+
+app = App(
+    name="train",
+    config=_fill_in,
+    validator=_check_together,
+    help_formatter=HelpOf(_COMMON, ("--data", "--start-from"), _MORE, "Optimisation"),
+    help_epilogue="""\
+All options: `multiset train --help-all`
 
 Examples:
 
 - `multiset train pets.csv`
-- `multiset train photos/ --epochs 30`
+- `multiset train photos/ --minutes 30`
 - `multiset train --preset demo`
 - `multiset train digits.csv --start-from mnist-multi-1-4`
-- `multiset train --preset mnist-multi-4 --objective seq --rank area --out runs/seq-area`
 - `multiset train --config runs/demo/config.toml --out runs/again`
 """,
 )
@@ -195,14 +210,15 @@ def train(
     """Train a model on a data set, and test it.
 
     Args:
-        source: Your own data, or a folder made by `multiset data build`: the same as --data. No other option is needed.
-        preset: Name of a task; see below.
-        recipe: Training recipe; see below.
+        source: Your own data: a .csv or .jsonl file, or a folder of images with a labels.csv; or a folder made by
+            `multiset data build`. No option is needed.
+        preset: Task of the paper, or a small demo of it; --help-all describes them.
+        recipe: Training recipe, described below.
         config: TOML file of settings: the names of the flags below, with _ for -. A run folder has one.
         out: Output folder. Default: runs/ and the name of the preset or of the data.
-        minutes: Time budget for data of your own without --objective: several models are compared, and the best one is
-            kept. Default: 10. With 0, only the best guess is trained.
-        resume: Resume the run in the folder, if there is one.
+        minutes: Time budget for comparing models on data of your own; the best one is kept. Default: 10. With 0, or
+            with --objective, one model is trained.
+        resume: Resume the run in the output folder, if there is one.
         devices: Processes per machine. Default: one per GPU; on a CPU one per core, as long as each has 32 examples of
             a batch.
         nodes: Number of machines.

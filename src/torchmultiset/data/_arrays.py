@@ -63,7 +63,7 @@ def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
     with np.errstate(over="ignore"):
         numbers = array.astype(np.float32).reshape(shape)
     if not np.isfinite(numbers).all():
-        raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32")
+        raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32: remove them")
     return numbers
 
 

@@ -88,7 +88,7 @@ def _load(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             content = json.load(file, object_hook=without_outline)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
+        raise ValueError(f"{path} is not a JSON file: {error}. Replace it with a fresh copy") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object with images, annotations and categories")
     return content
@@ -117,7 +117,8 @@ class _Entries:
         if lacking.any():
             places = [f"{self.name}[{position}]" for position in np.flatnonzero(lacking)]
             raise ValueError(
-                f"{self.path}: {len(places)} of {len(self.entries)} {self.name} have no {key!r}: {_some(places)}"
+                f"{self.path}: {len(places)} of {len(self.entries)} {self.name} have no {key!r}: {_some(places)}."
+                " Add it, or remove these entries"
             )
         try:
             values = np.array([entry[key] for entry in self.entries])
@@ -139,7 +140,8 @@ class _Entries:
         if wrong.any():
             ids = [self.entries[position]["id"] for position in np.flatnonzero(wrong)]
             raise ValueError(
-                f"{self.path}: {len(ids)} of {len(self.entries)} {self.name} have {problem}: ids {_some(ids)}"
+                f"{self.path}: {len(ids)} of {len(self.entries)} {self.name} have {problem}: ids {_some(ids)}."
+                " Correct or remove these entries"
             )
 
 

@@ -135,9 +135,9 @@ def _json_object(line: str) -> Fields:
     try:
         fields = json.loads(line, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}: correct or remove the line") from None
     except RecursionError:
-        raise ValueError("not readable JSON: brackets are nested too deeply") from None
+        raise ValueError("not readable JSON: brackets are nested too deeply: correct or remove the line") from None
     if not isinstance(fields, dict):
         example = '{"image": "a.jpg", "labels": ["cat", "cat"]}'
         raise ValueError(f"each line must be a JSON object such as {example}, but is {show(fields)}")

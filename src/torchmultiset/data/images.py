@@ -277,7 +277,9 @@ def check_files(paths: Sequence[str | Path]) -> None:
     """Raise a FileNotFoundError that lists all missing files."""
     missing = [str(path) for path in paths if not Path(path).is_file()]
     if missing:
-        raise FileNotFoundError(f"{len(missing)} of {len(paths)} image files are missing: {_some(missing)}")
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(paths)} image files are missing: {_some(missing)}\nCorrect their paths"
+        )
 
 
 @contextmanager
@@ -330,7 +332,8 @@ def _attempt(
 def _refuse(problems: Mapping[int, str]) -> None:
     if problems:
         raise UnreadableImageError(
-            f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read: {_some(list(problems.values()))}"
+            f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read: {_some(list(problems.values()))}\n"
+            "Save them again as PNG or JPEG, or remove them"
         )
 
 

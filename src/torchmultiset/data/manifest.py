@@ -293,8 +293,8 @@ def _readable(
         if not record.path or (folder / record.path).is_file():
             there.append(record)
         else:
-            hint = " (use / as the path separator)" if "\\" in record.path else ""
-            problems.add(record.line, f"there is no file {folder / record.path}{hint}")
+            hint = "use / as the path separator" if "\\" in record.path else "correct the path, or remove the line"
+            problems.add(record.line, f"there is no file {folder / record.path}: {hint}")
     broken = wrong_vectors([record for record in there if record.kind in VECTORS], folder, problems)
     if check_inputs:
         broken |= _broken_images([r for r in there if r.kind == "image"], folder, progress)
@@ -330,7 +330,9 @@ def _broken_arrays(records: list[Record], folder: Path, problems: Problems) -> d
         line, dtype, shape = first = first or (record.line, array.dtype, array.shape)
         if (array.dtype, array.shape) != (dtype, shape):
             found = f"the array is {array.dtype} of shape {array.shape}"
-            problems.add(record.line, f"{found}, but the one on line {line} is {dtype} of shape {shape}")
+            problems.add(
+                record.line, f"{found}, but the one on line {line} is {dtype} of shape {shape}: save all alike"
+            )
     return broken
 
 

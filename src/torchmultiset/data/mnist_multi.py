@@ -402,7 +402,10 @@ def _labels(parameters: MnistMulti, digits: Digits) -> Int64[np.ndarray, " k"]:
     there = np.bincount(digits.labels, minlength=10) > 0
     missing = [digit for digit in parameters.classes if not there[digit]]
     if missing:
-        raise ValueError(f"digits must include every class, but has none of {', '.join(map(str, missing))}")
+        raise ValueError(
+            f"digits must include every class, but has none of {', '.join(map(str, missing))}: replace MNIST's files of"
+            " labels with fresh copies"
+        )
     return np.take(positions, digits.labels)
 
 

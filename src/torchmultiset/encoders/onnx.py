@@ -17,6 +17,7 @@ from torch.nn.functional import interpolate
 
 from torchmultiset._checks import check
 from torchmultiset._files import file_sha256
+from torchmultiset._install import pip_install
 from torchmultiset.encoders.backbone import IMAGENET_MEAN, IMAGENET_STD, Backbone
 
 __all__ = ["OnnxTrunk", "is_onnx", "onnx_backbone", "tokens_to_map"]
@@ -186,14 +187,15 @@ def _open(path: Path, threads: int | None) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError('an ONNX backbone requires an extra: pip install "torchmultiset[onnx]"') from error
+        raise ImportError(f"an ONNX backbone requires an extra: {pip_install('onnx')}") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
     options.log_severity_level = 3  # errors only
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own types, which do not share a public base
-        raise ValueError(f"{path} is damaged or is not an ONNX file: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} is damaged or is not an ONNX file ({reason}): export or copy it again") from error
 
 
 def _numbers(metadata: Mapping[str, str], key: str, default: Sequence[float], path: Path) -> tuple[float, ...]:

@@ -54,6 +54,10 @@ class OneShotHead(nn.Module, ABC):
         """Return the predicted, most probable multisets."""
         return self.believe(scores, least, most).best()
 
+    def counted_places(self, scores: Float[Tensor, "b n k"]) -> Float[Tensor, "b n c"] | None:  # noqa: ARG002
+        """Return the probability that each position counts as each class; None for a head that counts otherwise."""
+        return None
+
     def probabilities(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Float[Tensor, "b t c"]:
         """Return the probabilities of at least 1, 2, ..., `most` labels of each class, one row each, for display."""
         exactly = self.believe(scores, least, most).count_probabilities()

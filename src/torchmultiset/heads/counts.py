@@ -157,6 +157,10 @@ class CellCounts(OneShotHead):
         nothing[..., -1] = 0
         return torch.where(tokens.mask[..., None], scores, nothing)
 
+    def counted_places(self, scores: Float[Tensor, "b n k"]) -> Float[Tensor, "b n c"]:
+        """Return the probability that each position predicts each class, and not "nothing"."""
+        return scores.softmax(-1)[..., :-1]
+
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts | CellJoint:
         """Return the distribution of the number of positions that predict each class."""
         check_built_for(self.sizes, least, most)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check, check_counts, check_float
+from torchmultiset._install import pip_install
 from torchmultiset.losses._common import Reduction, log_policy, reduce, weighted
 from torchmultiset.multiset import to_labels
 
@@ -98,6 +99,6 @@ def need_scipy() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
-        raise ImportError('hungarian_loss needs SciPy: pip install "torchmultiset[hungarian]"') from error
+        raise ImportError(f"hungarian_loss needs SciPy: {pip_install('hungarian')}") from error
     matching: Callable[..., tuple[np.ndarray, np.ndarray]] = linear_sum_assignment
     return matching

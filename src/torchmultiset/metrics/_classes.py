@@ -14,7 +14,9 @@ from torchmultiset.metrics import _functions
 try:
     from torchmetrics import Metric
 except ImportError as error:
-    raise ImportError('metric classes require torchmetrics: pip install "torchmultiset[metrics]"') from error
+    from torchmultiset._install import pip_install
+
+    raise ImportError(f"metric classes require torchmetrics: {pip_install('metrics')}") from error
 
 __all__ = [
     "F1",

@@ -169,6 +169,8 @@ def resolve_kinds(
         shape: Shape of one input; with a backbone, of its features.
         backbone: Whether the inputs are features of a backbone, which need no other encoder.
     """
+    known = "(features,), (0, 1 + features) for tokens, or (channels, height, width)"
+    check(len(shape) in _BY_RANK, "shape", known, shape)
     encoder, recurrent, head = _BY_RANK[len(shape)]
     if model.encoder is None and not backbone:
         model = replace(model, encoder=encoder)

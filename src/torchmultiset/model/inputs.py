@@ -300,7 +300,7 @@ def _from_array(path: Path, kind: InputKind) -> Source:
     if array.dtype.kind not in "buif":
         raise ValueError(f"{path} must contain an array of numbers, but contains {array.dtype}")
     if array.size == 0:
-        raise ValueError(f"{path} contains no inputs: its shape is {array.shape}")
+        raise ValueError(f"{path} contains no inputs: its shape is {array.shape}. Save at least one")
     # One input, with or without its single channel, or several inputs.
     if array.shape == kind.shape or (kind.shape[0] == 1 and array.shape == kind.shape[1:]):
         names, array = [str(path)], array.reshape(1, *kind.shape)
@@ -332,12 +332,16 @@ def fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
         if kind.shape[0] == 1 and first.dtype == np.uint8 and first.shape[1:] == (3, *kind.shape[1:]):
             return Grey(inputs)
         raise ValueError(
-            f"this model reads inputs of shape {_shape(kind.shape)}, but those of {what} have {_shape(first.shape[1:])}"
+            f"this model reads inputs of shape {_shape(kind.shape)}, but those of {what} have"
+            f" {_shape(first.shape[1:]) or 'no dimensions'}: save them in that shape"
         )
     if kind.dtype == "uint8" and first.dtype != np.uint8:
         in_range = np.issubdtype(first.dtype, np.floating) and first.min() >= 0 and first.max() <= 1
         if not in_range:
-            raise ValueError(f"this model reads images as uint8, or as floats from 0 to 1; {what} are {first.dtype}")
+            raise ValueError(
+                f"this model reads images as uint8, or as floats from 0 to 1, but {what} must be converted: it has"
+                f" {first.dtype} from {first.min():g} to {first.max():g}"
+            )
     as_it_is = first.dtype == np.float32 or (first.dtype == np.uint8 and len(kind.shape) == 3)
     return inputs if as_it_is else _Floats(inputs)
 

@@ -92,6 +92,16 @@ class OneShotPredictor(Predictor):
         with self.evaluating():
             return self.head.believe(self.forward(x), *self.sizes)
 
+    @torch.no_grad()
+    def places(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c h w"] | None:
+        """Return the probability that each position of the encoder's map counts as each class, if the head has it."""
+        with self.evaluating():
+            memory = self.encoder(x)
+            counted = self.head.counted_places(self.head(memory))
+        if counted is None or not isinstance(memory, Tensor) or memory.ndim != 4:
+            return None
+        return counted.transpose(1, 2).reshape(len(memory), -1, *memory.shape[2:])
+
     def log_probability(
         self,
         x: Shaped[Tensor, "b ..."],

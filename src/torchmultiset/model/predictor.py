@@ -178,11 +178,7 @@ class Predictor(nn.Module):
         raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
     def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:  # noqa: ARG002
-        """Compute the scores of the head for training; see `OneShotPredictor.forward`.
-
-        Raises:
-            ValueError: The model has a policy.
-        """
+        """Compute the scores of the head for training; see `OneShotPredictor.forward`."""
         raise ValueError(f"{self.kind} is a policy, not a one-shot head: {_PAIRS}")
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
@@ -248,6 +244,10 @@ class Predictor(nn.Module):
             generator: Source of random numbers.
         """
         raise NotImplementedError
+
+    def places(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c h w"] | None:  # noqa: ARG002
+        """Return the probability that each place of the input counts as each class; None without such places."""
+        return None
 
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
         """Return the outputs of an exported graph by name: at least ``counts`` and ``probabilities``."""

@@ -63,7 +63,8 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged, or not the description of a predictor: {SAVE_AGAIN}") from error
     if found not in (1, FORMAT):
         raise ValueError(
-            f"{path} has format {found}, but this version reads formats 1 and {FORMAT}: use the version that wrote it"
+            f"{path} has format {found}, but this version of torchmultiset reads formats 1 and {FORMAT}: use the"
+            " version that wrote it"
         )
     described: dict[str, Any] = description
     own = described.pop(_OWN, None)  # predictors saved by version 0.1 have none

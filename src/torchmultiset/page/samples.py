@@ -6,20 +6,23 @@ no model was trained on. MNIST is read from the folder in ``TORCHMULTISET_MNIST`
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from torchmultiset.data.digits import VARIABLE, load_digits
 from torchmultiset.data.mnist_multi import generate
-from torchmultiset.model.inputs import InputKind
+from torchmultiset.model.inputs import InputKind, open_examples
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.presets import PRESETS, PresetName
+from torchmultiset.pipeline.record import CONFIG, read_config
 
-__all__ = ["FOLDER", "Sample", "fitting"]
+__all__ = ["FOLDER", "OwnSample", "Sample", "brightness_of", "fitting", "own_samples"]
 
 FOLDER = Path(__file__).parent / "static" / "samples"
 # Indices of the test images of each preset.
@@ -37,6 +40,53 @@ class Sample(NamedTuple):
     file: str
     labels: tuple[str, ...]
     side: int
+
+
+class OwnSample(NamedTuple):
+    """A sample from the data of a training run: the image as a PNG file, and its true labels."""
+
+    image: bytes
+    labels: tuple[str, ...]
+
+
+def own_samples(run: str, predictor: Predictor, kind: InputKind, *, number: int = 8) -> tuple[OwnSample, ...]:
+    """Return the first test images of a training run, if its data is still where it was.
+
+    Args:
+        run: Run folder; anything else has no samples.
+        predictor: Model of the run.
+        kind: Kind of its inputs.
+        number: Maximum number of samples.
+    """
+    if not Path(run, CONFIG).is_file() or kind.dtype != "uint8":
+        return ()
+    try:
+        splits = open_examples(predictor, str(read_config(Path(run, CONFIG))["data"]))
+        examples = next((splits[name] for name in ("test", "validation", "train") if len(splits.get(name, ()))), None)
+        if examples is None:
+            return ()
+        chosen = np.arange(min(number, len(examples)))
+        images, labels = examples.inputs[chosen], examples.labels[chosen]
+    except (KeyError, OSError, ValueError):  # moved, deleted or changed
+        return ()
+    return tuple(
+        OwnSample(_png(image), tuple(sorted(examples.classes[label] for label in row if label >= 0)))
+        for image, row in zip(images, labels, strict=True)
+    )
+
+
+def brightness_of(predictor: Predictor, kind: InputKind, own: tuple[OwnSample, ...]) -> float | None:
+    """Return the mean of the pixels of the samples, from 0 to 255; None without samples."""
+    files = [(FOLDER / sample.file).read_bytes() for sample in fitting(predictor, kind)]
+    files += [one.image for one in own]
+    means = [float(np.asarray(Image.open(io.BytesIO(file)).convert("L")).mean()) for file in files]
+    return sum(means) / len(means) if means else None
+
+
+def _png(image: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(file, "PNG")
+    return file.getvalue()
 
 
 def fitting(predictor: Predictor, kind: InputKind) -> list[Sample]:

@@ -78,18 +78,24 @@ class Rate:
 
 
 def create_app(
-    models: Sequence[PageModel], *, hosts: frozenset[str] | None = LOOPBACK, rate: Rate | None = None
+    models: Sequence[PageModel],
+    *,
+    hosts: frozenset[str] | None = LOOPBACK,
+    rate: Rate | None = None,
+    page: bool = True,
 ) -> FastAPI:
-    """Create the page as an ASGI application.
+    """Create the page and its HTTP API as an ASGI application.
 
     Args:
-        models: Models to choose from; the first is selected initially.
+        models: Models to choose from, at least one; the first is selected initially.
         hosts: Host names under which the page is served; None: any. Listing only its own names protects it from DNS
             rebinding by other sites.
-        rate: Limit on the predictions of each client; None: 60 per minute.
+        rate: Limit on the predictions of each client; None: 60 per minute with the page, and none without.
+        page: Whether to serve the page, and not only the API.
     """
     offered = {model.name: model for model in models}
-    allowed = Rate() if rate is None else rate
+    first = next(iter(offered))
+    allowed = rate if rate is not None else Rate() if page else None
     slots = asyncio.Semaphore(_AT_A_TIME)
     app = FastAPI(openapi_url=None)  # FastAPI's documentation pages load scripts from other hosts
 
@@ -106,11 +112,18 @@ def create_app(
     async def describe() -> dict[str, Any]:
         return {"max_bytes": MAX_BYTES, "models": [model.describe() for model in offered.values()]}
 
+    @app.get("/api/sample")
+    async def sample(model: str, index: int) -> Response:
+        if model not in offered or not 0 <= index < len(offered[model].own):
+            raise HTTPException(404, "There is no such sample.")
+        return Response(offered[model].sample(index), media_type="image/png")
+
     @app.post("/api/predict")
-    async def predict(request: Request, model: str) -> dict[str, Any]:
+    async def predict(request: Request, model: str = first) -> dict[str, Any]:
         if model not in offered:
-            raise HTTPException(404, f"There is no model {model} here. Reload the page to list the available models.")
-        wait = allowed.wait(request.client.host if request.client else "")
+            fix = "Reload the page to list the available models." if page else "GET /api/models lists the models."
+            raise HTTPException(404, f"There is no model {model} here. {fix}")
+        wait = 0.0 if allowed is None else allowed.wait(request.client.host if request.client else "")
         if wait:
             seconds = math.ceil(wait)
             message = f"Too many requests. Try again in {seconds} second{'s' * (seconds > 1)}."
@@ -122,20 +135,24 @@ def create_app(
         except UnfitImageError as error:
             raise HTTPException(422, str(error)) from None
 
-    app.mount("/", StaticFiles(directory=_STATIC, html=True))
+    if page:
+        app.mount("/", StaticFiles(directory=_STATIC, html=True))
     return app
 
 
-def serve(models: Sequence[PageModel], host: str, port: int, *, ready: Callable[[str], object]) -> None:
-    """Serve the page until Ctrl-C.
+def serve(
+    models: Sequence[PageModel], host: str, port: int, *, ready: Callable[[str], object], page: bool = True
+) -> None:
+    """Serve the page and its HTTP API until Ctrl-C.
 
     Args:
         models: As for `create_app`.
         host: Address to listen on.
         port: Port to listen on; 0: any free port.
-        ready: Called with the URL of the page once the port is open.
+        ready: Called with the URL once the port is open.
+        page: As for `create_app`.
     """
-    app = create_app(models, hosts=LOOPBACK if host in LOOPBACK else None)
+    app = create_app(models, hosts=LOOPBACK if host in LOOPBACK else None, page=page)
     with _listen(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listening.getsockname()[1]}")

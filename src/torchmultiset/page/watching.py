@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from torchmultiset.data.images import UnreadableImageError
 from torchmultiset.model.inputs import InputKind, input_kind, open_inputs, open_model, reads
 from torchmultiset.model.outputs import Prediction, Rows
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.page.samples import fitting
+from torchmultiset.page.hints import hints
+from torchmultiset.page.samples import OwnSample, brightness_of, fitting, own_samples
 
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 
@@ -28,6 +30,8 @@ MAX_PIXELS = 25_000_000
 # Only some of Pillow's formats: some of its other decoders start external programs.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _BARS = 12  # classes that get a bar
+_VISIBLE = 0.005  # probability from which on a count has a column
+_DARK = 100  # brightness below which the training data is light on dark
 _BEST = 5  # most probable multisets to list
 _BEAM = 32  # wide, because there is only one image
 
@@ -43,6 +47,10 @@ class PageModel:
     name: str
     predictor: Predictor
     kind: InputKind
+    own: tuple[OwnSample, ...] = ()
+    """Samples from the data that the model was trained on, if it is still there."""
+    brightness: float | None = None
+    """Mean of the pixels of the samples, from 0 to 255; None without samples."""
 
     @classmethod
     def open(cls, name: str) -> PageModel:
@@ -59,7 +67,8 @@ class PageModel:
             raise ValueError(f"{name}: {error}") from None
         if not kind.of_images:
             raise ValueError(f"{name}: it reads {reads(predictor)}, not images: use `multiset predict` instead")
-        return cls(name, predictor, kind)
+        own = own_samples(name, predictor, kind)
+        return cls(name, predictor, kind, own, brightness_of(predictor, kind, own))
 
     def describe(self) -> dict[str, Any]:
         """Return what the page shows about the model, and its sample images."""
@@ -77,8 +86,15 @@ class PageModel:
             "max_size": predictor.max_size,
             "fixed": predictor.stop == "fixed" and predictor.probabilistic,
             "exact_match": exact_match,
+            "kind": "policy" if predictor.steps else "counts" if predictor.probabilistic else "shares",
+            "dark": self.brightness is not None and self.brightness < _DARK,
+            "from_own_data": bool(self.own),
             "samples": [
                 {"file": f"samples/{sample.file}", "labels": sample.labels} for sample in fitting(predictor, self.kind)
+            ]
+            or [
+                {"file": f"api/sample?model={quote(self.name, safe='')}&index={i}", "labels": sample.labels}
+                for i, sample in enumerate(self.own)
             ],
         }
 
@@ -93,7 +109,10 @@ class PageModel:
             for each step the probabilities of ``classes`` and, as ``rest``, of the others; the entropy in nats; as
             ``named`` the emitted label, an index into ``classes`` or None; and, with a stop head, as ``stop`` the
             probability of stopping before it. A one-shot head has one step: the probability that each class occurs,
-            and the entropy of all counts. ``ends``: why the sequence ends. ``answer``: classes with their counts.
+            and the entropy of all counts. ``counts``: for a one-shot head with probabilities, those of 0, 1, 2, ... of
+            each class. ``places``: rows of a map with the probability that each place was counted, if the model
+            counts places. ``hints``: sentences on how the image differs from the training data. ``ends``: why the
+            sequence ends. ``answer``: classes with their counts.
             ``probability``: that of the answer, None for a model without probabilities. ``best``: the most probable
             multisets. ``seen``: the image as the model sees it.
 
@@ -105,8 +124,12 @@ class PageModel:
         prediction = self.predictor.explain(x, beam=_BEAM)
         counts = prediction.counts[0]
         ends = self._ending(int(counts.sum()))
+        steps = self._steps(prediction, int(counts.sum()), ends)
         return {
-            **self._steps(prediction, int(counts.sum()), ends),
+            **steps,
+            "counts": self._counts(x, steps["classes"]),
+            "places": self._places(x),
+            "hints": hints(image, pixels[0], self.brightness),
             "ends": ends,
             "answer": self._named(counts),
             **self._probable(x, prediction),
@@ -124,6 +147,23 @@ class PageModel:
                 return np.ascontiguousarray(source.inputs[np.array([0])])
             except UnreadableImageError:
                 raise UnfitImageError("This image is incomplete or damaged. Save it again as PNG or JPEG.") from None
+
+    def _counts(self, x: Tensor, shown: list[str]) -> list[list[float]]:
+        """Return the distribution over 0, 1, 2, ... of each class with a bar; nothing for a policy."""
+        if self.predictor.steps or not self.predictor.probabilistic:
+            return []
+        chances = self.predictor.belief(x).count_probabilities()[0]
+        likely = [m for m in range(chances.shape[1]) if float(chances[:, m].max()) >= _VISIBLE]
+        rows = [chances[self.predictor.classes.index(name), : max(2, *likely) + 1] for name in shown]
+        return [[round(p, 4) for p in row.tolist()] for row in rows]
+
+    def _places(self, x: Tensor) -> list[list[float]] | None:
+        places = self.predictor.places(x)
+        return None if places is None else [[round(p, 3) for p in row] for row in places[0].sum(0).tolist()]
+
+    def sample(self, index: int) -> bytes:
+        """Return a sample from the model's own data as a PNG file."""
+        return self.own[index].image
 
     def _ending(self, size: int) -> str:
         if not self.predictor.steps:

@@ -155,7 +155,8 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     """Learning curve and predictions, where matplotlib is installed and there is something to be seen."""
     if find_spec("matplotlib") is None:
         return
-    from torchmultiset.viz.figures import choose, panels, save_curve, save_predictions
+    from torchmultiset.viz.figures import choose, save_curve, save_predictions
+    from torchmultiset.viz.panels import panels
 
     save_curve(fitted.history, folder / CURVE)
     counts, target = evaluation

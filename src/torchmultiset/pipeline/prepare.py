@@ -319,6 +319,8 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
         progress=progress,
     )
     _refuse_too_few(manifest)
+    if manifest.records[0].kind == "features" and data.backbone not in (None, "none"):
+        raise ValueError(f"a backbone reads images, but {path} is a table: leave out --backbone {data.backbone}")
     choices: list[Choice] = []
     if manifest.images:
         resolved, choices = resolve_images(data, manifest.images, encoder=config.model.encoder)

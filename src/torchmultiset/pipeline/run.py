@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchmultiset._checks import check
+from torchmultiset._files import alone
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
 from torchmultiset.model.predictor import Predictor, read_description
@@ -36,6 +38,7 @@ from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
     FORMER,
+    RECORD,
     differences,
     environment,
     portable,
@@ -90,6 +93,7 @@ def train(
 
     Raises:
         FileExistsError: The folder contains a run, and `resume` is not set.
+        OSError: Another process trains in the folder.
         ValueError: The settings or the data are wrong, or differ from those of the run to be resumed.
     """
     folder = Path(folder)
@@ -103,6 +107,23 @@ def train(
     if before.get("finished"):
         return Result(before, None)
     fabric = _launch(devices, nodes, task.config.optim.precision)
+    with alone(folder) if fabric.is_global_zero else nullcontext():
+        return _train(task, folder, fabric, before, (devices, nodes), resume, command, baselines, say, watch)
+
+
+def _train(
+    task: Task,
+    folder: Path,
+    fabric: Fabric,
+    before: Mapping[str, Any],
+    launched: tuple[int, int],
+    resume: bool,
+    command: Sequence[str],
+    baselines: bool,
+    say: Callable[[str], None],
+    watch: Callable[[Task], Watch],
+) -> Result:
+    """Train in a folder in which no other process does."""
     torch.manual_seed(task.config.seed)
     predictor = build(task)
     if task.config.data.conformal and not predictor.probabilistic:
@@ -114,10 +135,9 @@ def train(
         seed=task.config.seed,
         height=task.picture[-2] if len(task.picture) == 3 else None,
     )
-    record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
+    record = _begin(task, predictor, fabric, command, before, launched) | start
     if fabric.is_global_zero:
         _announce(task, record, say)
-        folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, task.config)
         write_record(folder, record)
     journal = Journal(folder, record, watch(task)) if fabric.is_global_zero else None
@@ -164,19 +184,26 @@ def fitting_devices(batch_size: int, folder: str | Path) -> int:
 def build(task: Task) -> Predictor:
     """Build the untrained predictor of a task."""
     config, backbone = task.config, task.config.data.backbone
-    predictor = build_predictor(
-        config.model,
-        config.objective,
-        shape=task.shape,
-        classes=task.splits["train"].classes,
-        max_size=config.model.max_size,
-        min_size=config.model.min_size,
-        stop=config.model.stop,
-        backbone=None if backbone == "none" else backbone,
-        fingerprint=task.fingerprint,
-        strides=config.data.strides,
-        finetune=config.data.finetune,
-    )
+    try:
+        predictor = build_predictor(
+            config.model,
+            config.objective,
+            shape=task.shape,
+            classes=task.splits["train"].classes,
+            max_size=config.model.max_size,
+            min_size=config.model.min_size,
+            stop=config.model.stop,
+            backbone=None if backbone == "none" else backbone,
+            fingerprint=task.fingerprint,
+            strides=config.data.strides,
+            finetune=config.data.finetune,
+        )
+    except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        raise ValueError(
+            f"the network cannot be built with these settings ({reason}): choose smaller numbers for channels, units,"
+            " hidden, layers and max_size"
+        ) from error
     fit_encoder(predictor, task.splits["train"])
     return predictor
 
@@ -226,6 +253,19 @@ def _resumable(folder: Path, task: Task, resume: bool, launched: Mapping[str, An
     state = "a finished run" if record.get("finished") else "an unfinished run"
     if not resume:
         raise FileExistsError(f"{folder} contains {state}: resume it (--resume), or choose another folder (--out)")
+    try:
+        differ = _changes(folder, record, task, launched)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{folder / RECORD} is damaged, {error!r}: delete the run folder, or choose another one (--out)"
+        ) from error
+    if differ:
+        raise ValueError(f"the run in {folder} is a different one: {'; '.join(differ)}. Choose another folder (--out)")
+    return record
+
+
+def _changes(folder: Path, record: Mapping[str, Any], task: Task, launched: Mapping[str, Any]) -> list[str]:
+    """Describe how a run differs from the one in the folder."""
     before, now = read_config(folder / CONFIG), translated(to_dict(task.config))
     if "precision" in record:
         before.setdefault("precision", record["precision"])  # older configs lack it
@@ -242,9 +282,7 @@ def _resumable(folder: Path, task: Task, resume: bool, launched: Mapping[str, An
         differ.append(f"start_from was {began or 'not set'} and is now {begins or 'not set'}")
     if record["data"]["sha256"] != task.data["sha256"]:
         differ.append(f"the data was {record['data']['sha256'][:12]}... and is now {task.data['sha256'][:12]}...")
-    if differ:
-        raise ValueError(f"the run in {folder} is a different one: {'; '.join(differ)}. Choose another folder (--out)")
-    return record
+    return differ
 
 
 def _launch(devices: int, nodes: int, precision: str) -> Fabric:

@@ -84,4 +84,15 @@ def write_standings(folder: Path, standings: Sequence[Standing]) -> None:
 def read_standings(folder: Path) -> list[Standing]:
     """Read ``leaderboard.json``; empty if there is none."""
     path = folder / STANDINGS
-    return [Standing(**one) for one in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        standings = [Standing(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        for one in standings:
+            if not all(isinstance(value, str) for value in one[:2]) or not all(
+                isinstance(n, int | float) for n in one[2:]
+            ):
+                raise ValueError("an entry is not a number")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it to resume without the table") from None
+    return standings

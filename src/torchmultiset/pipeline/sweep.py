@@ -286,9 +286,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, and the run is made again") from None
     return content
 

@@ -70,7 +70,7 @@ def make_fabric(**settings: Any) -> Fabric:
     from lightning_fabric import Fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides one start-up message per process
-    return Fabric(accelerator="cuda" if torch.cuda.is_available() else "cpu", **settings)
+    return Fabric(**{"accelerator": "cuda" if torch.cuda.is_available() else "cpu"} | settings)
 
 
 def fit(

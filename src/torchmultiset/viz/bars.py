@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from torchmultiset._checks import check
-from torchmultiset.viz.figures import Panel
+from torchmultiset.viz.panels import Panel
 from torchmultiset.viz.preview import save_figure
 
 __all__ = ["draw_bars", "input_names", "panel_bars", "save_bars"]

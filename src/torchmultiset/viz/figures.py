@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Bool
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from torchmultiset._checks import check
-from torchmultiset.model.outputs import Prediction
+from torchmultiset.viz.example import draw_example
+from torchmultiset.viz.panels import BLUE, PALE, PLAIN, RIGHT, WRONG, Panel, shown_classes
 from torchmultiset.viz.preview import captions, pixels_of, save_figure
 
-__all__ = ["Panel", "choose", "draw_curve", "draw_predictions", "panels", "save_curve", "save_predictions"]
+__all__ = ["choose", "draw_curve", "draw_predictions", "save_curve", "save_predictions"]
 
 _DPI = 150
 # In inches.
@@ -29,74 +30,13 @@ _LINE = 0.15
 _TICKS = 0.14
 _STEP = 0.2  # minimum height of a row of bars
 _AT_LEAST = 0.12  # width of the count label of a row
+_TITLE = 0.4  # room for the legend above the panels
 _MARK = 0.3  # room in a caption for its tick or cross, and for bold type
 
 _FONT = FontProperties(family="DejaVu Sans", size=8)  # ships with matplotlib
 _BOLD = FontProperties(family="DejaVu Sans", size=8, weight="bold")
 _SMALL = FontProperties(family="DejaVu Sans", size=5.5)
-_RIGHT, _WRONG, _PLAIN, _BLUE, _PALE = "#1a7f37", "#cf222e", "#57606a", "#0969da", "#afb8c1"
-_CLASSES = 12  # maximum number of bars of a step
 _STEPS = 10
-_ANYTHING = 0.005  # smallest visible probability
-
-
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """One input and its prediction."""
-
-    image: Shaped[np.ndarray, "*input"]
-    counts: Int64[np.ndarray, " c"]
-    sequence: Sequence[int]
-    """Labels in the order in which they were emitted."""
-    probabilities: Float[np.ndarray, "t k"]
-    """Distribution over the labels at each step; K is C, or C + 1 with END."""
-    truth: Int64[np.ndarray, " c"] | None = None
-    at_once: bool = False
-    """Whether a one-shot head predicted it; row t is then the probability of more than t of each class."""
-
-    @property
-    def right(self) -> bool | None:
-        """Whether the prediction is correct; None if the truth is unknown."""
-        return None if self.truth is None else bool((self.counts == self.truth).all())
-
-
-def panels(
-    images: Sequence[Shaped[np.ndarray, "*input"]],
-    prediction: Prediction,
-    truth: Int64[Tensor, "b c"] | None = None,
-) -> list[Panel]:
-    """Create one panel per image of a batch.
-
-    Args:
-        images: The B inputs, (H, W), (1, H, W) or (3, H, W) each.
-        prediction: Result of `Predictor.explain`.
-        truth: Their true counts (B, C), if known.
-    """
-    check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
-    made = []
-    at_once = prediction.sequence is None
-    for i, image in enumerate(images):
-        sequence = []
-        if prediction.sequence is not None:
-            sequence = [label for label in prediction.sequence[i].tolist() if label >= 0]
-        distributions = prediction.probabilities[i].float().numpy()
-        # With END there is one more step, which emits END.
-        end = distributions.shape[1] > prediction.counts.shape[1]
-        named = int(prediction.counts[i].max()) if at_once else len(sequence) + end
-        # A one-shot head gets one more row if its probabilities are large enough to be visible.
-        named += at_once and bool((distributions[named:] >= _ANYTHING).any())
-        steps = min(max(named, 1), len(distributions))
-        made.append(
-            Panel(
-                image,
-                prediction.counts[i].numpy(),
-                sequence,
-                distributions[:steps],
-                None if truth is None else truth[i].numpy(),
-                at_once,
-            )
-        )
-    return made
 
 
 def choose(right: Bool[Tensor, " n"], *, number: int = 16) -> list[int]:
@@ -113,8 +53,8 @@ def choose(right: Bool[Tensor, " n"], *, number: int = 16) -> list[int]:
 
 
 def save_predictions(panels: Sequence[Panel], classes: Sequence[str], path: str | Path) -> None:
-    """Save the figure of `draw_predictions` as a PNG file."""
-    save_figure(draw_predictions(panels, classes), path)
+    """Save the figure of `draw_predictions` as a PNG file; that of `draw_example` for a single prediction."""
+    save_figure(draw_example(panels[0], classes) if len(panels) == 1 else draw_predictions(panels, classes), path)
 
 
 def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
@@ -141,13 +81,14 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     ]
     rows = [max(heights[i : i + columns]) + _GAP for i in range(0, len(panels), columns)]
     wide = _IMAGE + 0.12 + _BARS + _GAP
-    width, height = columns * wide + _GAP, sum(rows) + _GAP
+    width, height = columns * wide + _GAP, sum(rows) + _GAP + _TITLE
     figure = Figure(figsize=(width, height), dpi=_DPI, facecolor="white")
+    _explain(figure, panels[0].at_once, columns)
     for i, panel in enumerate(panels):
-        x, y = _GAP + i % columns * wide, _GAP + sum(rows[: i // columns])
+        x, y = _GAP + i % columns * wide, _GAP + _TITLE + sum(rows[: i // columns])
         axes = _axes(figure, x, y, _IMAGE, _IMAGE)
         axes.imshow(pixels_of(panel.image), cmap="gray", vmin=0, vmax=255)
-        colour = {True: _RIGHT, False: _WRONG, None: _PLAIN}[panel.right]
+        colour = {True: RIGHT, False: WRONG, None: PLAIN}[panel.right]
         for side in axes.spines.values():
             side.set(color=colour, linewidth=2)
         _bars(figure, panel, names, x + _IMAGE + 0.12, y)
@@ -155,7 +96,7 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
         _write(figure, x, y + _IMAGE, [mark + predicted[i][0], *predicted[i][1:]], colour, _BOLD)
         if true[i]:
             lines = ["true: " + true[i][0], *true[i][1:]]
-            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, lines, _PLAIN, _FONT)
+            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, lines, PLAIN, _FONT)
     return figure
 
 
@@ -174,9 +115,9 @@ def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
     epochs = [line["epoch"] for line in history]
     figure = Figure(figsize=(8, 3.2), dpi=_DPI, layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2)
-    left.plot(epochs, [line["loss"] for line in history], color=_BLUE, marker="o", markersize=3)
-    left.set(title="Training loss", xlabel="epoch")
-    for name, colour, label in (("validation_em", _RIGHT, "exact match"), ("validation_f1", _PLAIN, "F1")):
+    left.plot(epochs, [line["loss"] for line in history], color=BLUE, marker="o", markersize=3)
+    left.set(title="Training loss", xlabel="epoch", ylabel="loss")
+    for name, colour, label in (("validation_em", RIGHT, "exact match"), ("validation_f1", PLAIN, "F1")):
         values = [line[name] for line in history]
         right.plot(epochs, values, color=colour, marker="o", markersize=3, label=label)
     best = max(history, key=lambda line: line["validation_em"])
@@ -186,41 +127,50 @@ def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
         (0, -12),
         textcoords="offset points",
         ha="center",
-        color=_RIGHT,
+        color=RIGHT,
     )
-    right.set(title="Validation", xlabel="epoch", ylim=(0, 1.02))
+    right.set(title="Scores on validation data", xlabel="epoch", ylabel="score (0 to 1)", ylim=(0, 1.02))
     right.legend(loc="best", frameon=False)
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color=_PALE, linewidth=0.5, alpha=0.6)
+        axes.grid(axis="y", color=PALE, linewidth=0.5, alpha=0.6)
     return figure
 
 
 def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float) -> None:
     """Draw one row of bars per step, from top to bottom."""
     steps = panel.probabilities[:_STEPS]
-    shown = _shown(steps, len(panel.counts))
-    chosen = [{label} for label in (*panel.sequence, len(panel.counts))]  # after the last label, END if there is one
-    if panel.at_once:
-        chosen = [set(np.flatnonzero(panel.counts > t).tolist()) for t in range(len(steps))]
+    shown = shown_classes(steps, len(panel.counts))
     high = _high(panel)
     for t, probabilities in enumerate(steps):
         room = _AT_LEAST if panel.at_once else 0
         axes = _axes(figure, x + room, y + t * high, _BARS - room, high * 0.82)
-        colours = [_BLUE if t < len(chosen) and label in chosen[t] else _PALE for label in shown]
+        colours = [BLUE if label in panel.chosen(t) else PALE for label in shown]
         axes.bar(range(len(shown)), probabilities[shown], color=colours, width=0.8)
         axes.set(ylim=(0, 1), xlim=(-0.6, len(shown) - 0.4))
         axes.spines[["top", "left", "right"]].set_visible(False)
-        axes.spines["bottom"].set(color=_PALE, linewidth=0.6)
+        axes.spines["bottom"].set(color=PALE, linewidth=0.6)
         if panel.at_once:
-            axes.set_ylabel(f"≥{t + 1}", fontproperties=_SMALL, color=_PLAIN, labelpad=1)
+            axes.set_ylabel(f"≥{t + 1}", fontproperties=_SMALL, color=PLAIN, labelpad=1)
             axes.yaxis.label.set(rotation=0, ha="right", va="center")
         if t == len(steps) - 1:
             axes.set_xticks(range(len(shown)), [_short(names[label]) for label in shown], fontproperties=_SMALL)
-            axes.tick_params(axis="x", length=0, pad=1.5, rotation=90 if _upright(names) else 0, labelcolor=_PLAIN)
+            axes.tick_params(axis="x", length=0, pad=1.5, rotation=90 if _upright(names) else 0, labelcolor=PLAIN)
             for label in axes.get_xticklabels():
                 label.set_parse_math(False)
+
+
+def _explain(figure: Figure, at_once: bool, columns: int) -> None:
+    """Draw a legend above the panels."""
+    rows = "probability of at least 1, 2, ... of each label" if at_once else "probability of each label, step by step"
+    chosen = "predicted" if at_once else "emitted"
+    meanings = {BLUE: chosen, PALE: f"not {chosen}", RIGHT: "correct", WRONG: "wrong"}
+    handles = [Patch(color=colour, label=meaning) for colour, meaning in meanings.items()]
+    legend = figure.legend(
+        handles=handles, title=f"Bars: {rows}", loc="upper left", ncols=4, frameon=False, fontsize=7, alignment="left"
+    )
+    legend.get_title().set_fontsize(7 if columns == 1 else 8)
 
 
 def _upright(names: Sequence[str]) -> bool:
@@ -236,15 +186,6 @@ def _high(panel: Panel) -> float:
 def _room(names: Sequence[str]) -> float:
     """Return the height in inches of the names under the last row of bars."""
     return 0.6 if _upright(names) else _TICKS
-
-
-def _shown(steps: Float[np.ndarray, "t k"], num_classes: int) -> list[int]:
-    """Return the classes that get a bar, in their order: all if they are few, else the most probable."""
-    if steps.shape[1] <= _CLASSES:
-        return [*range(steps.shape[1])]
-    most = steps.max(0)
-    best = [int(i) for i in np.argsort(-most)[:_CLASSES] if most[i] >= _ANYTHING or i == num_classes]
-    return sorted(best)
 
 
 def _short(name: str) -> str:

@@ -81,16 +81,16 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
             problems.add(file, where, f"there is no image {show(entry['file_name'])}: {fix}")
             continue
         size = entry.get("width"), entry.get("height")
-        whole = all(isinstance(side, int) and side > 0 for side in size)
+        whole = all(isinstance(side, int) and 0 < side < 2**31 for side in size)
         things[key], places[key] = [], (image, f"{file}: {where}", size if whole else None)  # type: ignore[assignment]
     missing = len(content["images"]) - len(places)
     for _, where, entry in _entries(file, content, "annotations", "image_id", int, problems):
         category, image_id = entry.get("category_id"), entry["image_id"]
-        if category not in names:
-            problems.add(file, where, f"category_id {show(category)} is not the id of a category")
+        if not isinstance(category, int) or category not in names:
+            problems.add(file, where, f"category_id {show(category)} is not the id of a category: correct or remove it")
         elif image_id not in things:
             if not missing:
-                problems.add(file, where, f"image_id {show(image_id)} is not the id of an image")
+                problems.add(file, where, f"image_id {show(image_id)} is not the id of an image: correct or remove it")
         else:
             try:
                 box, area = _box(entry), _area(entry)

@@ -222,4 +222,5 @@ def _image(file: Path, root: Element, images: Path | None) -> Path | None:
 def _size(root: Element) -> tuple[int, int] | None:
     size = root.child("size")
     width, height = (size.content("width"), size.content("height")) if size else ("", "")
-    return (int(width), int(height)) if width.isdecimal() and height.isdecimal() else None
+    whole = all(side.isdecimal() and len(side) < 10 and int(side) > 0 for side in (width, height))
+    return (int(width), int(height)) if whole else None

@@ -1,7 +1,7 @@
 // The page: choice of model and image, and playback of the prediction's steps.
 
 import { Pad } from "./draw.js";
-import { $, Bars, Moments, counted, inWords, make, percent, showAnswer, showChips } from "./show.js";
+import { $, Bars, Moments, counted, inWords, make, percent, showAnswer, showChips, showCounts, showHeat } from "./show.js";
 
 const PAUSE = 700; // milliseconds from showing the bars to emitting the label, and from there to the next step
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -56,8 +56,8 @@ async function predict(picture, { follow = true } = {}) {
     if (mine !== state.asked) return;
     state.picture = picture;
     show(result);
-    const below = $("work").getBoundingClientRect().top > innerHeight / 2;
-    if (follow && below) $("work").scrollIntoView({ behavior: still.matches ? "auto" : "smooth" });
+    const below = $("answer-title").getBoundingClientRect().top > innerHeight - 120;
+    if (follow && below) $("answer-title").scrollIntoView({ behavior: still.matches ? "auto" : "smooth" });
   } catch (error) {
     if (mine === state.asked) fail(error.message);
   } finally {
@@ -77,7 +77,14 @@ function chooseModel(name) {
   const size = model.fixed ? `exactly ${model.max_size}` : `up to ${model.max_size}`;
   const right = (100 * model.exact_match).toFixed(1);
   const worth = model.exact_match === null ? "" : `Exact match on test images: ${right} %.`;
-  $("about").textContent = `Predicts ${size} labels from: ${names.join(", ")}. ${worth}`;
+  const how = {
+    policy: "A policy emits one label after another.",
+    counts: "A head predicts the count of each label in one pass.",
+    shares: "A head predicts all labels in one pass.",
+  }[model.kind];
+  const expects = model.dark ? " It was trained on light objects on a dark background." : "";
+  $("about").textContent = `Predicts ${size} labels from: ${names.join(", ")}. ${how}${expects} ${worth}`;
+  $("samples-source").textContent = model.from_own_data ? "from the data of this run" : "from MNIST's test digits";
   $("stage").classList.toggle("colour-model", model.channels === 3);
   $("colour-field").hidden = model.channels === 1;
   pad.colours(...(model.channels === 1 ? ["#000000", "#ffffff"] : ["#ffffff", $("colour").value]));
@@ -135,6 +142,10 @@ function showPicture() {
   const { side } = state.model;
   $("seen").hidden = draws() || state.result === null;
   $("invitation").hidden = draws() || state.result !== null;
+  const heat = !draws() && state.result?.places;
+  $("heat-field").hidden = !heat;
+  $("heat").hidden = !heat || !$("heat-on").checked;
+  if (heat) showHeat($("heat"), state.result.places);
   const caption = state.picture ? `${state.picture.caption} at ${side} × ${side} pixels` : "";
   $("caption").textContent = draws() ? drawingHint() : caption;
 }
@@ -162,8 +173,13 @@ function show(result) {
   state.result = result;
   $("waiting").hidden = true;
   $("result").hidden = false;
-  $("work-title").textContent = result.ends === "at once" ? "All labels in one pass" : "One label at a time";
-  $("so-far").hidden = result.ends === "at once";
+  const atOnce = result.ends === "at once";
+  $("work-title").textContent = !atOnce ? "One label at a time" : result.counts.length ? "How many of each" : "In one pass";
+  for (const id of ["so-far", "entropy-block", "player"]) $(id).hidden = atOnce;
+  $("bars").hidden = result.counts.length > 0;
+  showCounts($("counts"), result);
+  $("hints").hidden = result.hints.length === 0;
+  $("hints").replaceChildren(...result.hints.map((text) => make("li", {}, text)));
   $("seen").src = result.seen;
   $("seen").alt = truth ? `Image of ${truth.join(", ")}` : "The image as the model sees it";
   press(sample);
@@ -171,7 +187,7 @@ function show(result) {
   bars = new Bars($("bars"), result);
   moments = new Moments(result, goTo);
   showAnswer(result, truth);
-  if (still.matches) goTo(result.steps.length - 1);
+  if (still.matches || atOnce) goTo(result.steps.length - 1);
   else play();
 }
 
@@ -222,15 +238,17 @@ function showStep(t, chosen) {
   $("back").disabled = t === 0;
   $("on").disabled = last;
   $("answer-block").hidden = !last;
+  $("best-block").hidden = !last || state.result.best.length === 0;
   $("pending").hidden = last;
+  $("pending").textContent = named.length ? `So far: ${inWords(running)}` : "Shown after the last step.";
 }
 
 function says(t, chosen, newest) {
   const { steps, ends } = state.result;
   const place = `Step ${t + 1} of ${steps.length}. `;
   if (ends === "at once") {
-    const known = state.result.probability !== null;
-    return [known ? "One pass: probability that each label occurs." : "One pass: share of each label."];
+    if (!state.result.counts.length) return ["Share of each label among all labels."];
+    return ["Probability of 0, 1, 2, ... of each label; the predicted count is framed."];
   }
   if (newest !== null) return [make("span", {}, place, "The policy emits ", make("strong", {}, newest), ".")];
   if (!chosen) return [make("span", {}, place, "Distribution over the next label.")];
@@ -254,6 +272,7 @@ $("file").addEventListener("change", ({ target }) => {
   target.value = "";
 });
 $("draw").addEventListener("click", () => drawing(!draws()));
+$("heat-on").addEventListener("change", showPicture);
 $("undo").addEventListener("click", () => pad.undo());
 $("clear").addEventListener("click", () => pad.clear());
 $("read").addEventListener("click", readDrawing);

@@ -122,6 +122,37 @@ export class Moments {
   }
 }
 
+/** A row per class: the probability of 0, 1, 2, ... of it. The predicted count is framed. */
+export function showCounts(table, { counts, classes, answer }) {
+  table.hidden = counts.length === 0;
+  if (table.hidden) return;
+  const predicted = Object.fromEntries(answer);
+  const head = make("tr", {}, make("th", { scope: "col" }, "label"));
+  head.append(...counts[0].map((_, m) => make("th", { scope: "col" }, String(m))));
+  const rows = counts.map((row, i) => {
+    const line = make("tr", {}, make("th", { scope: "row", title: classes[i] }, classes[i]));
+    row.forEach((p, m) => {
+      const cell = make("td", { title: percent(p) }, p >= 0.005 ? (100 * p).toFixed(0) : "");
+      cell.style.setProperty("--p", p);
+      cell.classList.toggle("likely", p > 0.5);
+      cell.classList.toggle("chosen", m === (predicted[classes[i]] ?? 0));
+      line.append(cell);
+    });
+    return line;
+  });
+  table.replaceChildren(make("caption", { className: "quiet" }, "Probability in percent"), head, ...rows);
+}
+
+/** The probability that each place was counted, over the picture. */
+export function showHeat(canvas, places) {
+  canvas.width = places[0].length;
+  canvas.height = places.length;
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(canvas.width, canvas.height);
+  places.flat().forEach((p, i) => image.data.set([255, 140, 0, 200 * Math.min(p, 1)], 4 * i));
+  pen.putImageData(image, 0, 0);
+}
+
 export function showAnswer({ answer, probability, best, ends }, truth) {
   const orders = ends === "at once" ? "" : ", summed over all label orders";
   showChips($("answer"), answer);
@@ -137,7 +168,6 @@ export function showAnswer({ answer, probability, best, ends }, truth) {
     const wrong = `✗ Wrong: the image shows ${truth.join(", ")}.`;
     $("verdict").textContent = right ? "✓ Correct: this is what the image shows." : wrong;
   }
-  $("best-block").hidden = best.length === 0;
   $("better").hidden = best.length === 0 || best[0].answer;
   $("best").replaceChildren(
     ...best.map(({ multiset, probability: p, answer: ours }) => {

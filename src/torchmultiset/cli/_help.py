@@ -1,0 +1,68 @@
+"""Help of commands with many options: ``--help`` shows the common ones, ``--help-all`` all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from cyclopts.help import DefaultFormatter, HelpPanel
+from rich.console import Console, ConsoleOptions
+from rich.markdown import Markdown
+
+__all__ = ["HELP_ALL", "HelpOf", "shown_in_full"]
+
+HELP_ALL = "--help-all"
+
+_in_full: ContextVar[bool] = ContextVar("in_full", default=False)
+
+
+@contextmanager
+def shown_in_full(tokens: Sequence[str]) -> Iterator[list[str]]:
+    """Replace ``--help-all`` by ``--help`` in the arguments, and show all options within the ``with`` block."""
+    before = _in_full.set(HELP_ALL in tokens)
+    try:
+        yield ["--help" if token == HELP_ALL else token for token in tokens]
+    finally:
+        _in_full.reset(before)
+
+
+@dataclass(frozen=True)
+class HelpOf:
+    """Formatter of the help of one command, for `App.help_formatter`.
+
+    Args:
+        common: Options that ``--help`` shows, in this order within each panel.
+        unset: Options without a default, although theirs is None as for options that are chosen by the data.
+        more: Markdown that ``--help-all`` adds after the last panel.
+        last: Title of the last panel.
+    """
+
+    common: tuple[str, ...]
+    unset: tuple[str, ...]
+    more: str
+    last: str
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        """Render a panel with all of its options, or only the common ones."""
+        entries = [
+            entry.copy(default=None) if {*entry.names} & {*self.unset} else entry
+            for entry in panel.entries
+            if _in_full.get() or entry.positional_label or not entry.names or {*entry.names} & {*self.common}
+        ]
+        order = [name for entry in entries for name in entry.names] if _in_full.get() else self.common
+        entries.sort(key=lambda entry: min((order.index(name) for name in entry.names if name in order), default=-1))
+        if entries:
+            DefaultFormatter()(console, options, panel.copy(entries=entries))
+        if _in_full.get() and str(panel.title) == self.last:
+            console.print(Markdown(self.more))
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
+        """Render the usage line."""
+        DefaultFormatter().render_usage(console, options, usage)
+
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
+        """Render the description."""
+        DefaultFormatter().render_description(console, options, description)

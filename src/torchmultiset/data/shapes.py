@@ -1,0 +1,87 @@
+"""A small data set of generated pictures, to try the library without data of one's own."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from torchmultiset._checks import check
+from torchmultiset._files import write_whole
+
+__all__ = ["SHAPES", "draw_shapes", "write_shapes"]
+
+SHAPES = {"circle": "#d1495b", "square": "#00798c", "triangle": "#edae49"}
+"""Classes, with their colours."""
+_SIDE, _CELLS = 96, 4  # pixels of a picture, and cells along each side, with at most one shape each
+_SPLITS = (*["train"] * 3, "test", *["train"] * 3, "validation", "train", "test")
+_FINER = 4  # pictures are drawn larger, and reduced, for smooth edges
+
+
+def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: int = 0) -> Path:
+    """Write pictures of coloured shapes, and a labels.csv that lists them; the same arguments write the same files.
+
+    Of ten pictures, seven are for training, one for validation and two for testing.
+
+    Args:
+        folder: Folder to write to, which must be empty or not exist.
+        number: Number of pictures.
+        most: Largest number of shapes in a picture; the smallest is 1.
+        seed: Random seed.
+
+    Returns:
+        Path of the labels.csv.
+
+    Raises:
+        FileExistsError: The folder is not empty.
+    """
+    check(number >= 1, "number", "at least 1", number)
+    check(1 <= most <= _CELLS**2, "most", f"from 1 to {_CELLS**2}", most)
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists already: choose another folder")
+    generator = np.random.default_rng(seed)
+    table = io.StringIO()
+    rows = csv.writer(table, lineterminator="\n")
+    rows.writerow(["image", "labels", "split"])
+    for i in range(number):
+        names = generator.choice([*SHAPES], int(generator.integers(1, most + 1))).tolist()
+        name = f"{i + 1:03d}.png"
+        file = io.BytesIO()
+        draw_shapes(names, generator).save(file, "PNG")
+        write_whole(folder / name, file.getvalue())
+        labels = ";".join(f"{shape}:{count}" for shape, count in sorted(Counter(names).items()))
+        rows.writerow([name, labels, _SPLITS[i % len(_SPLITS)]])
+    write_whole(folder / "labels.csv", table.getvalue())
+    return folder / "labels.csv"
+
+
+def draw_shapes(names: list[str], generator: np.random.Generator) -> Image.Image:
+    """Draw shapes at random places that do not overlap.
+
+    Args:
+        names: The shapes, at most 16.
+        generator: Source of random numbers.
+
+    Example:
+        >>> draw_shapes(["circle", "square"], np.random.default_rng(0)).size
+        (96, 96)
+    """
+    side, cell = _SIDE * _FINER, _SIDE * _FINER // _CELLS
+    picture = Image.new("RGB", (side, side), "#f7f5f0")
+    pen = ImageDraw.Draw(picture)
+    cells = generator.permutation(_CELLS**2)[: len(names)].tolist()
+    for name, place in zip(names, cells, strict=True):
+        radius = cell * float(generator.uniform(0.39, 0.41))
+        x, y = (cell * (k + 0.5) + float(generator.uniform(-0.06, 0.06)) * cell for k in divmod(place, _CELLS))
+        if name == "circle":
+            pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=SHAPES[name])
+        else:
+            corners = {"square": 4, "triangle": 3}[name]
+            turn = float(generator.uniform(-20, 20))
+            pen.regular_polygon((x, y, radius), corners, rotation=turn, fill=SHAPES[name])
+    return picture.resize((_SIDE, _SIDE), Image.Resampling.LANCZOS)

@@ -1,0 +1,112 @@
+"""The campaign in about a minute; `make campaign` is the same with thousands of faults."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from campaign.conditions import disk_full, read_only, tmpfs, two_at_once
+from campaign.damage import Crew, damage, damaged_inputs, judge
+from campaign.kills import kill_scenario
+from campaign.kinds import KINDS
+from campaign.mutate import by_bytes, by_structure
+from campaign.numbers import degenerate_data
+from campaign.page import page
+from campaign.server import abuse
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+QUICK = [name for name, kind in KINDS.items() if kind.weight > 1] + ["checkpoint"]
+
+
+def test_damaged_inputs(tmp_path):
+    told = damaged_inputs(tmp_path, 150, seed=1, names=QUICK)
+    assert told["failures"] == []
+    assert told["tried"] == 150
+    assert sum(kind.get("refused", 0) for kind in told["kinds"].values()) > 60
+
+
+def test_the_same_seed_gives_the_same_damage(tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    KINDS["table (CSV)"].build(base)
+    once, again, other = (damage("table (CSV)", 5, seed, base, tmp_path / "s")[1].read_bytes() for seed in (0, 0, 1))
+    assert once == again != other
+
+
+def test_what_the_judge_calls_wrong(tmp_path):
+    file = tmp_path / "folder" / "x.npy"
+    assert judge("model", file, 0, "other", "", "valid") == (
+        "wrong success",
+        "x.npy was read without an error, with another result",
+    )
+    assert judge("model", file, 0, "valid", "", "valid") == ("read", "")
+    assert judge("array (.npy)", file, 1, "", "it is damaged: save it again", "")[0] == "unclear"
+    assert judge("array (.npy)", file, 1, "", "x.npy is damaged", "")[0] == "unclear"
+    assert judge("array (.npy)", file, 1, "", "x.npy is damaged: save it again", "") == ("refused", "")
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path):
+    crew = Crew(tmp_path, ["table (CSV)"])
+    try:
+        assert crew.attempt("table (CSV)", 1, 0)["outcome"] in ("read", "refused")
+        crew.process.kill()
+        crew.process.join()
+        crew._start()
+        assert crew.attempt("table (CSV)", 2, 0)["outcome"] in ("read", "refused")
+    finally:
+        crew.close()
+
+
+@pytest.mark.parametrize("name", ["save", "feature cache with views"])
+def test_kills(tmp_path, name):
+    told = kill_scenario(name, tmp_path, 2, seed=1)
+    assert told["failures"] == []
+    assert told["kills"] >= 1
+
+
+def test_a_full_disk_and_a_read_only_one(tmp_path):
+    try:
+        with tmpfs(tmp_path / "disk", 100):
+            pass
+    except (PermissionError, FileNotFoundError) as error:
+        pytest.skip(f"needs root: {error}")
+    assert disk_full(tmp_path / "full", "feature cache with views") == []
+    assert read_only(tmp_path / "read-only", "save") == []
+
+
+def test_two_runs_in_one_folder(tmp_path):
+    assert two_at_once(tmp_path, "training", 1) == []
+
+
+def test_the_server(tmp_path):
+    told = abuse(tmp_path / "served", 64, seed=1, browser=False)
+    assert told["failures"] == []
+    assert told["requests"]["good"] == 32
+    assert told["default rate"] == {"200": 60, "429": 10}
+
+
+def test_degenerate_data(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # figures take longer than training here
+    told = degenerate_data(tmp_path, objectives=("counts",), precisions=("32-true",))
+    assert told["failures"] == []
+    assert told["data"]["all inputs equal"] == {"finite": 1}
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.csv", "a.toml", "a.txt"])
+def test_mutations_change_the_content(name):
+    content = {"a.json": b'{"a": [1, 2]}', "a.jsonl": b'{"a": 1}\n{"b": 2}\n', "a.csv": b"a,b\n1,2\n"}.get(
+        name, b"a = 1\nb = 2\n"
+    )
+    for mutate in (by_bytes, by_structure(name)):
+        assert len({mutate(content, random.Random(seed)) for seed in range(40)}) > 15
+
+
+def test_the_page_is_that_of_the_record():
+    record = json.loads((ROOT / "results" / "campaign.json").read_text())
+    assert (ROOT / "docs" / "campaign.md").read_text() == page(record)
