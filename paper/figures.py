@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,9 +24,11 @@ __all__ = [
     "draw_errors",
     "draw_sizes",
     "error_rates",
+    "names_of",
     "plots",
     "png",
     "style_of",
+    "styles_of",
 ]
 
 _DPI = 110
@@ -45,6 +48,8 @@ _METHODS = (
     *("multi-faster", "counts-faster", "multi-transformer-faster", "seq-faster"),
     *("rl-transformer", "dm-l1-transformer", "dm-kl-transformer", "seq-transformer"),
 )
+_FREE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_MOST_LINES = len(_FREE)
 _CLASSES = 30  # columns of a heat map; more cannot be read
 
 
@@ -67,16 +72,20 @@ def plots(runs: Sequence[CellRun]) -> list[Plot]:
     for data_set, done in _by_data_set(runs).items():
         name = data_set.replace("/", "-")
         for kind, title, some in _few(done):
-            caption = f"{data_set}{title}: learning curves, on validation data."
-            drawn.append(Plot(f"curves-{name}{kind}", data_set, caption, draw_curves(some)))
+            head = f"{data_set}{title}"
+            caption = f"{head}: learning curves, on validation data."
+            drawn.append(Plot(f"curves-{name}{kind}", data_set, caption, draw_curves(some, head)))
             if _sizes(some):
-                caption = f"{data_set}{title}: exact match on test data, by size of the true multiset."
-                drawn.append(Plot(f"sizes-{name}{kind}", data_set, caption, draw_sizes(some)))
+                caption = f"{head}: exact match on test data, by size of the true multiset."
+                drawn.append(Plot(f"sizes-{name}{kind}", data_set, caption, draw_sizes(some, head)))
         caption = f"{data_set}: labels missed and invented on test data, per 100 true labels of the class."
         drawn.append(Plot(f"errors-{name}", data_set, caption, draw_errors(done)))
         for table in ENTROPY_TABLES:
             groups = _by_method([run for run in done if table in run.tables])
-            curves = {method: curve for method, group in groups.items() if (curve := group[0].entropy()) is not None}
+            labels = names_of([run for group in groups.values() for run in group])
+            curves = {
+                labels[method]: curve for method, group in groups.items() if (curve := group[0].entropy()) is not None
+            }
             if not curves:
                 continue
             kind, title = ("", "") if table == "entropy" else _ending(table)
@@ -86,40 +95,43 @@ def plots(runs: Sequence[CellRun]) -> list[Plot]:
                 " one class are distinguished (instances); over classes it can increase. The dotted line is the"
                 " oracle's after the labels that the policy has emitted."
             )
-            drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(curves)))
+            drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(curves, f"{data_set}{title}")))
     return drawn
 
 
-def draw_curves(runs: Sequence[CellRun]) -> Figure:
+def draw_curves(runs: Sequence[CellRun], title: str = "") -> Figure:
     """Draw exact match and F1 on validation data after each epoch: mean over seeds, and their range as a band."""
-    figure, (left, right) = _figure(1, 2, 3.6)
-    for method, group in _by_method(runs).items():
+    figure, (left, right) = _figure(1, 2, 3.8, title and f"{title}: scores on validation data")
+    groups, names = _by_method(runs), names_of(runs)
+    styles = styles_of([*groups])
+    for method, group in groups.items():
         histories = [run.epochs() for run in group]
         length = min(map(len, histories))
         epochs = [line["epoch"] for line in histories[0][:length]]
         for axes, name in ((left, "validation_em"), (right, "validation_f1")):
             values = np.array([[line[name] for line in history[:length]] for history in histories])
-            axes.plot(epochs, values.mean(0), label=method, marker="o", markersize=2, **style_of(method))
+            axes.plot(epochs, values.mean(0), label=names[method], marker="o", markersize=2, **styles[method])
             if len(values) > 1:
-                colour = style_of(method)["color"]
+                colour = styles[method]["color"]
                 axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-    for axes, title in ((left, "Exact match"), (right, "F1 per example")):
-        axes.set(title=title, xlabel="epoch", ylim=(-0.02, 1.02))
+    for axes, score in ((left, "exact match"), (right, "F1 per example")):
+        axes.set(xlabel="epoch", ylabel=f"{score} (0 to 1)", ylim=(-0.02, 1.02))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, left)
     return figure
 
 
-def draw_sizes(runs: Sequence[CellRun]) -> Figure:
+def draw_sizes(runs: Sequence[CellRun], title: str = "") -> Figure:
     """Draw exact match on test data by size of the true multiset, averaged over seeds."""
-    figure, (axes,) = _figure(1, 1, 3.6)
-    sizes = _sizes(runs)
-    for method, group in _by_method(runs).items():
+    figure, (axes,) = _figure(1, 1, 3.8, title and f"{title}: exact match on test data, by size")
+    sizes, groups, names = _sizes(runs), _by_method(runs), names_of(runs)
+    styles = styles_of([*groups])
+    for method, group in groups.items():
         tables = [run.metrics["test"]["sizes"] for run in group]
         means = [np.mean([table[str(size)]["exact_match"] for table in tables]) for size in sizes]
-        axes.plot(sizes, means, label=method, marker="o", markersize=4, **style_of(method))
+        axes.plot(sizes, means, label=names[method], marker="o", markersize=4, **styles[method])
     numbers = runs[0].metrics["test"]["sizes"]
-    axes.set(ylim=(-0.02, 1.02), ylabel="exact match", xlabel="size (and examples)")
+    axes.set(ylim=(-0.02, 1.02), ylabel="exact match (0 to 1)", xlabel="number of labels (and of examples)")
     axes.set_xticks(sizes, [f"{size}\n({numbers[str(size)]['examples']:,})" for size in sizes])
     _legend(figure, axes)
     return figure
@@ -127,21 +139,26 @@ def draw_sizes(runs: Sequence[CellRun]) -> Figure:
 
 def draw_errors(runs: Sequence[CellRun]) -> Figure:
     """Draw two heat maps, a row for each method and a column for each class: labels missed, and labels invented."""
-    groups = _by_method(runs)
+    groups, names = _by_method(runs), names_of(runs)
     classes = [name for name, told in runs[0].metrics["test"]["classes"].items() if told["labels"]]
     often = sorted(classes, key=lambda name: -runs[0].metrics["test"]["classes"][name]["labels"])[:_CLASSES]
     classes = [name for name in classes if name in often]
-    figure, rows = _figure(2, 1, 2 * (0.9 + 0.28 * len(groups)) + 0.05 * max(map(len, classes)))
+    figure, rows = _figure(
+        2,
+        1,
+        2 * (0.9 + 0.28 * len(groups)) + 0.05 * max(map(len, classes)) + 0.3,
+        f"{runs[0].data_set}: errors on test data, by class",
+    )
     values = {method: [error_rates(group, name) for name in classes] for method, group in groups.items()}
-    for which, (axes, title) in enumerate(zip(rows, ("missed", "invented"), strict=True)):
+    for which, (axes, kind) in enumerate(zip(rows, ("missed", "invented"), strict=True)):
         grid = np.array([[pair[which] for pair in pairs] for pairs in values.values()])
         # Values above 100 have the colour of 100.
         axes.imshow(grid, cmap="Oranges", vmin=0, vmax=100, aspect="auto")
         for (i, j), value in np.ndenumerate(grid):
             dark = value > 60
             axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
-        axes.set_title(title)
-        axes.set_yticks(range(len(values)), [*values], parse_math=False)
+        axes.set_title(f"labels {kind}, per 100 true labels of the class", fontsize=10)
+        axes.set_yticks(range(len(values)), [names[method] for method in values], parse_math=False)
         upright = max(map(len, classes)) > 2
         axes.set_xticks(range(len(classes)), classes, rotation=90 if upright else 0, parse_math=False)
         axes.tick_params(length=0, labelsize=7.5)
@@ -159,28 +176,30 @@ def error_rates(runs: Sequence[CellRun], name: str) -> tuple[float, float]:
     return 100 * (labels - shared) / labels, 100 * (predicted - shared) / labels
 
 
-def draw_entropy(curves: Mapping[str, Mapping[str, Any]]) -> Figure:
+def draw_entropy(curves: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     """Draw the mean entropies of all policies together, then each with its spread beside the oracle's.
 
     Args:
-        curves: Method -> result of `entropy_curves`; at least one.
+        curves: Name of the method -> result of `entropy_curves`; at least one.
+        title: Title of the figure.
     """
     # Each loss has its own colour; dashes and dots are the oracle's.
-    styles = {method: style_of(method.removesuffix("-transformer")) for method in curves}
+    styles = styles_of([*curves])
     columns = 3
     rows = -(-(len(curves) + 1) // columns)
-    figure, axes = _figure(rows, columns, 2.7 * rows)
+    figure, axes = _figure(rows, columns, 2.7 * rows + 0.2, title and f"{title}: entropy on validation data")
     for method, told in curves.items():
         draw_policy(axes[0], told, spread=False, label=method, **styles[method])
     shown = next(iter(curves.values()))
     draw_oracle(axes[0], shown, spread=False)
-    axes[0].set(title="all, means", xlabel="step", ylabel=f"entropy ({shown['unit']})")
+    axes[0].set(xlabel="step", ylabel=f"entropy ({shown['unit']})")
+    axes[0].set_title("all policies, means", fontsize=10)
     for panel, (method, told) in zip(axes[1:], curves.items(), strict=False):
         draw_oracle(panel, told, spread=True)
         draw_path(panel, told)
         draw_policy(panel, told, spread=True, **styles[method])
         panel.set(xlabel="step")
-        panel.set_title(method, parse_math=False)
+        panel.set_title(method, parse_math=False, fontsize=10)
     top = max(panel.get_ylim()[1] for panel in axes[: len(curves) + 1])
     for i, panel in enumerate(axes):
         panel.set_visible(i <= len(curves))
@@ -207,18 +226,51 @@ def style_of(method: str) -> dict[str, Any]:
     return {"color": _COLOURS[colour], "linestyle": _LINES[times]}
 
 
+def styles_of(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the styles of the methods of one figure: no two have the same colour, if there are at most seven."""
+    styles: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        style, taken = style_of(method), {each["color"] for each in styles.values()}
+        free = [colour for colour in _FREE if colour not in taken]
+        if style["color"] in (*taken, _GREY) and free:
+            style = {"color": free[0], "linestyle": "-"}
+        styles[method] = style
+    return styles
+
+
+def names_of(runs: Sequence[CellRun]) -> dict[str, str]:
+    """Return the name of each method as in the tables; with the method itself where two have the same name."""
+    titles = {run.method: next(iter(run.tables.values())).row for run in runs}
+    twice = {title for title, times in Counter(titles.values()).items() if times > 1}
+    return {method: f"{title} ({method})" if title in twice else title for method, title in titles.items()}
+
+
 def _few(runs: Sequence[CellRun]) -> Iterator[tuple[str, str, list[CellRun]]]:
     """Split runs into figures, each with the end of its file name and of its title.
 
     The paper's methods come together; then those that each other table adds, beside the paper's method.
     """
     papers = [run for run in runs if any(table.startswith("table-") or table == "entropy" for table in run.tables)]
-    if papers:
-        yield "", "", papers
+    losses = [run for run in papers if "table-3" in run.tables or "entropy" in run.tables]
+    others = [run for run in papers if run not in losses]
+    if losses:
+        yield "", "", losses
+    if others:
+        first = [run for run in losses if run.method == _METHODS[0]]
+        yield from _parts("-variants" if losses else "", ", ranks and strategies", [*first, *others])
     for table in dict.fromkeys(table for run in runs if run not in papers for table in run.tables):
         own = [run for run in runs if run in papers and run.method == _METHODS[0]]
         own += [run for run in runs if run not in papers and table in run.tables]
-        yield *_ending(table), own
+        yield from _parts(*_ending(table), own)
+
+
+def _parts(kind: str, title: str, runs: Sequence[CellRun]) -> Iterator[tuple[str, str, list[CellRun]]]:
+    """Split runs of many methods into figures of at most seven lines."""
+    methods = [*_by_method(runs)]
+    for part, start in enumerate(range(0, len(methods), _MOST_LINES), start=1):
+        chosen = methods[start : start + _MOST_LINES]
+        number = "" if part == 1 else f"-{part}"
+        yield f"{kind}{number}", f"{title}{f', part {part}' if number else ''}", [r for r in runs if r.method in chosen]
 
 
 def _ending(table: str) -> tuple[str, str]:
@@ -247,8 +299,10 @@ def _by_method(runs: Sequence[CellRun]) -> dict[str, list[CellRun]]:
     return {method: groups[method] for method in dict.fromkeys(run.method for run in runs)}
 
 
-def _figure(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+def _figure(rows: int, columns: int, height: float, title: str = "") -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained", facecolor="white")
+    if title:
+        figure.suptitle(title, fontsize=11, parse_math=False)
     made = figure.subplots(rows, columns, squeeze=False)
     for axes in made.flat:
         axes.spines[["top", "right"]].set_visible(False)

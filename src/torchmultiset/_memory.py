@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from torchmultiset._checks import check, check_mask
+from torchmultiset._checks import check
 
 __all__ = ["Memory", "MemorySpec", "Tokens", "batch_size", "drop_channels", "places", "repeat_memory", "select_memory"]
 
@@ -70,7 +70,8 @@ def places(memory: Memory, channels: int) -> Tokens:
         check(bool(values.shape[1] >= 1), "memory", "tokens of at least one position, which may be padding", values)
         if mask is None:
             return memory
-        check_mask("mask", mask, "(B, N)", like=tuple(values.shape[:2]))
+        fits = mask.dtype == torch.bool and mask.shape == values.shape[:2]
+        check(bool(fits), "mask", f"a boolean tensor of shape (B, N) = {tuple(values.shape[:2])}", mask)
         values = values.masked_fill(~mask[..., None], 0)
         first = torch.arange(mask.shape[1], device=mask.device) == 0
         return Tokens(values, mask | (first & ~mask.any(1, keepdim=True)))

@@ -236,6 +236,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ({"shape": IMAGE, "policy": "lstm"}, "policy must be 'conv-lstm', 'feed-forward' or 'transformer'"),
         ({"shape": VECTOR, "encoder": "conv"}, r"encoder must be 'mlp' for inputs of shape \(7,\)"),
         ({"shape": IMAGE, "encoder": "mlp"}, r"encoder must be 'conv' for inputs of shape \(1, 44, 44\)"),
+        ({"shape": (0, 4), "encoder": "mlp"}, r"encoder must be 'conv' for inputs of shape \(0, 4\)"),
         ({"shape": (3, 4), "encoder": "conv"}, r"encoder must be"),
         ({"shape": (3, 4, 5, 6)}, r"shape must be .*, but is \(3, 4, 5, 6\)"),
         (

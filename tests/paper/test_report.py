@@ -19,6 +19,7 @@ from paper.gallery import draw_gallery, galleries
 from paper.records import read_runs
 from paper.report import publish
 from paper.summary import summarise
+from paper.tables import TABLES
 from torchmultiset.data.examples import Examples
 
 PAPER = {"em": 0.5, "f1": 0.7}
@@ -143,7 +144,7 @@ def test_each_table_of_entropies_has_a_figure_of_its_own(tmp_path):
     oracles = ["oracle, instances", "oracle, classes"]
     shown = {name: [line.get_label() for line in plot.figure.axes[0].lines] for name, plot in drawn.items()}
     assert shown == {
-        "entropy-d": ["multi", *oracles],
+        "entropy-d": ["L_multi", *oracles],
         "entropy-d-policy": ["multi-transformer", "rl-transformer", *oracles],
     }
     for name in ("multi-transformer", "rl-transformer"):  # of a time before it was asked for
@@ -226,3 +227,25 @@ def test_trained_losses_stand_beside_the_paper():
         for cell, split in ((3, "test"), (4, "seen")):
             assert found[key][cell].startswith(f"[{record['metrics'][split]['overall']['exact_match']:.3f}](")
         assert found[key][5] == paper
+
+
+def test_lines_have_the_names_of_the_tables_colours_of_their_own_and_are_at_most_seven(tmp_path):
+    methods = [*TABLES["table-1"].rows, *TABLES["table-3"].rows, "multi-transformer", "multi-oracle"]
+    for row, method in enumerate(dict.fromkeys(methods)):
+        table = "table-3" if method in TABLES["table-3"].rows else "table-1"
+        write_record(tmp_path, f"d/{method}/seed-0", place(table, f"name of {method}", (row, 0), PAPER), RIGHT)
+    for part in range(9):
+        write_record(tmp_path, f"d/b{part}/seed-0", place("beyond", "the same", (part, 0), None), RIGHT)
+    drawn = [plot for plot in plots(read_runs(tmp_path)) if plot.name.startswith("curves")]
+    assert len(drawn) >= 4
+    seen = set()
+    for plot in drawn:
+        lines = plot.figure.axes[0].lines
+        assert 1 <= len(lines) <= 7
+        assert len({line.get_color() for line in lines}) == len(lines)
+        labels = [line.get_label() for line in lines]
+        assert len({*labels}) == len(labels)
+        seen |= {*labels}
+        assert plot.figure.get_suptitle().startswith("d")
+        assert "0 to 1" in plot.figure.axes[0].get_ylabel()
+    assert {"name of multi", "name of one-step", "the same (b0)", "the same (b8)"} <= seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -58,9 +59,8 @@ def write_events(path, key="features", number=120):
 def test_a_table_with_text_numbers_and_categories(tmp_path, multiset):
     data, run = write_names(tmp_path / "names.csv"), tmp_path / "run"
     told = multiset("train", data, "--objective", "counts", "--epochs", "12", "--out", run)
-    assert "text: 'name'" in told
-    assert "different strings are too many for categories" in told
-    assert "categories: 2 (gas, solid) ('phase' holds a handful of strings)" in told
+    assert re.search(r"text: 'name' \(\d+ different strings\)", told)
+    assert "categories: 2 (gas, solid) ('phase' holds text)" in told
     assert "encoder: text (inputs are text)" in told
     assert (run / "predictions.png").exists()
     figure = tmp_path / "figure.png"
@@ -78,7 +78,7 @@ def test_a_table_with_text_numbers_and_categories(tmp_path, multiset):
 def test_vectors_of_different_number(tmp_path, multiset, key):
     data, run = write_events(tmp_path / "events.jsonl", key), tmp_path / "run"
     told = multiset("train", data, "--objective", "multi", "--epochs", "2", "--out", run)
-    assert ("inputs: sets or sequences of vectors" in told) == (key == "features")
+    assert ("inputs: sets or sequences (arrays differ in length" in told) == (key == "features")
     assert f"encoder: {'sequence' if key == 'sequence' else 'set'}" in told
     predictor = Predictor.load(run)
     vectors = np.array([[0.0, 9.0], [3.0, 0.0]])

@@ -38,6 +38,7 @@ from torchmultiset.viz.scores import tables
 __all__ = ["app"]
 
 
+_LINE = 78  # characters of a suggested command
 _SOURCE = "DATA"
 
 
@@ -358,7 +359,10 @@ def _print_result(out: Path, data: str, result: Result) -> None:
             print(f"  {name:<16} {about}")
     tested = "test" if "test" in record else "validation"
     figure = " --figure predicted.png" if (out / PREDICTIONS).exists() else ""
+    predict = f"multiset predict {where} {what} --split {tested} --number 12"
+    if len(predict + figure) > _LINE:
+        figure = ""
     print(
-        f"\nTry next:\n\n  multiset predict {where} {what} --split {tested} --number 12{figure}\n"
+        f"\nTry next:\n\n  {predict}{figure}\n"
         f"  multiset evaluate {where} {what} --split validation\n  multiset train --help"
     )

@@ -101,7 +101,8 @@ class TextEncoder(nn.Module):
             values = values + each(codes % self.buckets)
         if self.from_columns is not None:
             beside = self.from_columns(self.standardised(x[:, 0, 1:]))
-            values = torch.cat([values[:, :1] + beside[:, None], values[:, 1:]], 1)
+            first = torch.arange(symbols.shape[1], device=x.device) == 0
+            values = values + beside[:, None] * first[:, None]
         return Tokens(ordered(self, values, mask), mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:

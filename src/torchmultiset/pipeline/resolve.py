@@ -256,15 +256,13 @@ def column_choices(columns: Sequence[Column]) -> list[Choice]:
     gaps = [column for column in columns if column.empty and not column.categories and not column.text]
     choices = []
     for column in free[:_LISTED]:
-        many = (
-            f"{column.different:,} different strings are too many for categories; '#' in front of its name ignores it"
-        )
+        many = f"{column.different:,} different strings"
         choices.append(Choice("text", _short(repr(column.name), 20), many if column.different else "by its name"))
     if len(free) > _LISTED:
         choices.append(Choice("text", f"{len(free) - _LISTED:,} more columns", "too many different strings"))
     for column in texts[:_LISTED]:
         some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
-        choices.append(Choice("categories", some, f"{_short(repr(column.name), 20)} holds a handful of strings"))
+        choices.append(Choice("categories", some, f"{_short(repr(column.name), 20)} holds text"))
     if len(texts) > _LISTED:
         choices.append(Choice("categories", f"of {len(texts) - _LISTED:,} more columns", "they hold text"))
     for column in gaps[:_LISTED]:
@@ -286,8 +284,7 @@ def token_choices(splits: Mapping[str, Examples]) -> list[Choice]:
     train = splits["train"]
     choices = []
     if train.tokens == "either":
-        guess = "arrays of different length; name them 'set' or 'sequence' if you know whether their order matters"
-        choices.append(Choice("inputs", "sets or sequences of vectors", guess))
+        choices.append(Choice("inputs", "sets or sequences", "arrays differ in length, and may have an order"))
     if train.cut:
         what = "bytes of text" if train.tokens == "text" else "vectors"
         longer = f"{train.cut:,} input{'s are' if train.cut > 1 else ' is'} longer"
