@@ -56,6 +56,10 @@ def page(record: Mapping[str, Any]) -> str:
         _machine(record),
         "",
     ]
+    missing = [name for name in _PARTS if name not in record]
+    if missing:
+        again = f'make campaign ARGS="{" ".join(missing)}"'
+        lines += [f"**Not recorded yet: {', '.join(missing)}** (`{again}`).", ""]
     for name, write in _PARTS.items():
         if name in record:
             lines += [*write(record[name]), ""]
