@@ -574,7 +574,10 @@ def test_problems_of_the_lines_come_first(run, tmp_path):
     readme_pets(tmp_path)
     (tmp_path / "sofa.jpg").unlink()
     code, _, err = run("train", "pets.csv")
-    assert (code, err) == (1, "multiset: 1 problem in pets.csv:\n  line 3: there is no file sofa.jpg\n")
+    assert (code, err) == (
+        1,
+        "multiset: 1 problem in pets.csv:\n  line 3: there is no file sofa.jpg: correct the path, or remove the line\n",
+    )
 
 
 def test_the_number_of_examples_in_the_message_is_enough(run, tmp_path):

@@ -441,13 +441,13 @@ def test_own_images_without_test_examples_are_tested_on_validation(config, pets,
     assert Predictor.load(tmp_path / "run" / "model").record["input"]["exif"]
 
 
-def test_vectors_have_no_picture(config, tmp_path):
+def test_predictions_of_vectors_are_drawn_as_bars(config, tmp_path):
     rows = [f"{i},{i % 3},{'x' * (i % 2) or 'y'},{['train', 'validation', 'test'][i % 3]}" for i in range(12)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,labels,split", *rows]))
     result = train(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))), tmp_path / "run")
     assert result.report.overall.examples == 4
     assert (tmp_path / "run" / "curve.png").exists()
-    assert not (tmp_path / "run" / "predictions.png").exists()
+    assert (tmp_path / "run" / "predictions.png").exists()
 
 
 def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path):
