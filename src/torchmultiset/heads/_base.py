@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -27,12 +27,19 @@ class OneShotHead(nn.Module, ABC):
     """Number of classes, C."""
     probabilistic = True
     """Whether the head gives probabilities of multisets."""
+    reads: ClassVar[tuple[str, ...] | None] = None
+    """Settings of a model that are arguments of the constructor, for `for_memory`; None: the head overrides it."""
 
     @classmethod
     def for_memory(
-        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
+        cls,
+        memory: MemorySpec,
+        settings: Mapping[str, Any],
+        *,
+        num_classes: int,
+        sizes: tuple[int, int],  # noqa: ARG003
     ) -> OneShotHead:
-        """Create a head for a memory from the settings of a model; the heads of the registry implement it.
+        """Create a head for a memory from the settings of a model; those of the registry set `reads`, or override it.
 
         Args:
             memory: Shape of the memory of one example.
@@ -40,7 +47,10 @@ class OneShotHead(nn.Module, ABC):
             num_classes: Number of classes, C.
             sizes: Sizes of the smallest and of the largest multiset that can occur.
         """
-        raise NotImplementedError(f"{cls.__name__} has no `for_memory`: create it with its constructor")
+        if cls.reads is None:
+            raise NotImplementedError(f"{cls.__name__} has no `for_memory`: create it with its constructor")
+        made: OneShotHead = cls(num_classes, memory.features, **{name: settings[name] for name in cls.reads})
+        return made
 
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -300,6 +300,8 @@ class GaussianCounts(CountTable):
 class _NumberForEach(OneShotHead):
     """One number for each class, from the pooled memory."""
 
+    reads: ClassVar[tuple[str, ...]] = ("pool", "dropout")
+
     def __init__(
         self,
         num_classes: int,
@@ -315,18 +317,6 @@ class _NumberForEach(OneShotHead):
         self.memory = memory
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, num_classes)
-
-    @classmethod
-    def for_memory(
-        cls,
-        memory: MemorySpec,
-        settings: Mapping[str, Any],
-        *,
-        num_classes: int,
-        sizes: tuple[int, int],  # noqa: ARG003
-    ) -> _NumberForEach:
-        """Create a head for a memory from the settings of a model (`pool`, `dropout`)."""
-        return cls(num_classes, memory.features, pool=settings["pool"], dropout=settings["dropout"])
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c 1"]:
         """Compute numbers (B, C, 1), one for each class."""

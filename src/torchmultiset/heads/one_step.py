@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
-from torchmultiset._memory import Memory, MemorySpec
+from torchmultiset._memory import Memory
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import IndependentCounts
 from torchmultiset.heads._base import OneShotHead
@@ -45,6 +42,7 @@ class OneStep(OneShotHead):
     """
 
     probabilistic = False
+    reads = ("pool", "dropout")
 
     def __init__(
         self,
@@ -62,18 +60,6 @@ class OneStep(OneShotHead):
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, num_classes)
         self.size = SizeHead(self.pooled.width)
-
-    @classmethod
-    def for_memory(
-        cls,
-        memory: MemorySpec,
-        settings: Mapping[str, Any],
-        *,
-        num_classes: int,
-        sizes: tuple[int, int],  # noqa: ARG003
-    ) -> OneStep:
-        """Create a head for a memory from the settings of a model (`pool`, `dropout`)."""
-        return cls(num_classes, memory.features, pool=settings["pool"], dropout=settings["dropout"])
 
     def forward(self, memory: Memory) -> Float[Tensor, "b 1 k"]:
         """Compute the scores of the classes and the size."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_counts, check_float
-from torchmultiset._memory import Memory, MemorySpec
+from torchmultiset._memory import Memory
 from torchmultiset._pooling import PoolKind
 from torchmultiset.heads.counts import RegressedCounts
 
@@ -117,20 +116,10 @@ class RidgeCounts(RegressedCounts):
                 [3, 2]])
     """
 
+    reads: ClassVar[tuple[str, ...]] = ("pool",)
+
     def __init__(self, num_classes: int, memory: int, *, pool: PoolKind = "mean") -> None:
         super().__init__(num_classes, memory, pool=pool)
-
-    @classmethod
-    def for_memory(
-        cls,
-        memory: MemorySpec,
-        settings: Mapping[str, Any],
-        *,
-        num_classes: int,
-        sizes: tuple[int, int],  # noqa: ARG003
-    ) -> RidgeCounts:
-        """Create a head for a memory from the settings of a model (`pool`)."""
-        return cls(num_classes, memory.features, pool=settings["pool"])
 
     @torch.no_grad()
     def fit(self, memory: Memory, counts: Int64[Tensor, "n c"]) -> Ridge:
