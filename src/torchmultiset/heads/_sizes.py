@@ -11,7 +11,7 @@ from torchmultiset._checks import check
 from torchmultiset._memory import Memory
 from torchmultiset._pooling import PooledFeatures
 
-__all__ = ["SizeHead", "as_row", "check_built_for", "size_scores_for"]
+__all__ = ["SizePotential", "as_row", "check_built_for", "size_scores_for"]
 
 
 def size_scores_for(sizes: tuple[int, int] | None, potential: bool) -> nn.Parameter | None:
@@ -35,8 +35,8 @@ def as_row(size_scores: Tensor | None) -> Float[Tensor, "1 m"] | None:
     return None if size_scores is None else size_scores[None]
 
 
-class SizeHead(nn.Module):
-    """Size potential that depends on the input: scores (B, M + 1) of the sizes, linear in the pooled memory.
+class SizePotential(nn.Module):
+    """A size potential that depends on the input: scores (B, M + 1) of the sizes, linear in the pooled memory.
 
     They are appended to a head's scores (B, N, K) as rows of their own, so that a head returns one tensor.
 
@@ -45,9 +45,9 @@ class SizeHead(nn.Module):
         most: Largest size, M.
 
     Example:
-        >>> sizes = SizeHead(memory=8, most=5)
-        >>> scores = sizes.append(torch.rand(2, 9, 4), torch.rand(2, 8, 3, 3))
-        >>> [part.shape for part in sizes.split(scores)]
+        >>> potential = SizePotential(memory=8, most=5)
+        >>> scores = potential.append(torch.rand(2, 9, 4), torch.rand(2, 8, 3, 3))
+        >>> [part.shape for part in potential.split(scores)]
         [torch.Size([2, 9, 4]), torch.Size([2, 6])]
     """
 

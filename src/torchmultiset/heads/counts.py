@@ -27,7 +27,7 @@ from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, pla
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
-from torchmultiset.heads._sizes import SizeHead, as_row, check_built_for, size_scores_for
+from torchmultiset.heads._sizes import SizePotential, as_row, check_built_for, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
 
@@ -108,7 +108,7 @@ class CellCounts(OneShotHead):
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential and not size_head)
         check(sizes is not None or not size_head, "sizes", "given with size_head=True, such as (1, 4)", sizes)
-        self.size_head = SizeHead(memory, sizes[1]) if sizes is not None and size_head else None
+        self.size_head = SizePotential(memory, sizes[1]) if sizes is not None and size_head else None
         # Most positions of most images are "nothing"; learning that first would take hundreds of steps.
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
