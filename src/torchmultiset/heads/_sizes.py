@@ -62,7 +62,7 @@ class SizePotential(nn.Module):
         """Append the size scores, padded with 0 to whole rows."""
         width = scores.shape[2]
         sizes: Tensor = self.classifier(self.pooled(memory))
-        rows = pad(sizes, (0, -sizes.shape[1] % width)).view(len(sizes), -1, width)
+        rows = pad(sizes, (0, -sizes.shape[1] % width)).unflatten(1, (-1, width))
         return torch.cat([scores, rows.to(scores.dtype)], 1)
 
     def split(self, scores: Float[Tensor, "b r k"]) -> tuple[Float[Tensor, "b n k"], Float[Tensor, "b m"]]:
