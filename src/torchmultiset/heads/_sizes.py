@@ -13,6 +13,8 @@ from torchmultiset._pooling import PooledFeatures
 
 __all__ = ["SizePotential", "as_row", "check_built_for", "size_scores_for"]
 
+_COSINES = 8
+
 
 def size_scores_for(sizes: tuple[int, int] | None, potential: bool) -> nn.Parameter | None:
     """Return a size potential (M + 1,) for up to M labels, 0 at first; or None if there is to be none."""
@@ -38,7 +40,9 @@ def as_row(size_scores: Tensor | None) -> Float[Tensor, "1 m"] | None:
 class SizePotential(nn.Module):
     """A size potential that depends on the input: scores (B, M + 1) of the sizes, linear in the pooled memory.
 
-    They are appended to a head's scores (B, N, K) as rows of their own, so that a head returns one tensor.
+    Up to 8 sizes have free scores. Those of more sizes are sums of the 8 smoothest cosines, so that sizes with few
+    training examples share what their neighbours teach. The scores are appended to a head's scores (B, N, K) as rows of
+    their own, so that a head returns one tensor.
 
     Args:
         memory: Number of features D of the memory.
@@ -54,19 +58,27 @@ class SizePotential(nn.Module):
     def __init__(self, memory: int, most: int) -> None:
         super().__init__()
         self.pooled = PooledFeatures(memory, "mean-max")
-        self.classifier = nn.Linear(self.pooled.width, most + 1)
+        self.classifier = nn.Linear(self.pooled.width, min(most + 1, _COSINES))
         nn.init.zeros_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
+        self.most = most
+        self.register_buffer("cosines", _cosines(self.classifier.out_features, most + 1), persistent=False)
 
     def append(self, scores: Float[Tensor, "b n k"], memory: Memory) -> Float[Tensor, "b r k"]:
         """Append the size scores, padded with 0 to whole rows."""
         width = scores.shape[2]
-        sizes: Tensor = self.classifier(self.pooled(memory))
-        rows = pad(sizes, (0, -sizes.shape[1] % width)).unflatten(1, (-1, width))
+        sizes: Tensor = self.classifier(self.pooled(memory)) @ self.cosines
+        rows = pad(sizes, (0, -sizes.shape[1] % width)).view(sizes.shape[0], -1, width)
         return torch.cat([scores, rows.to(scores.dtype)], 1)
 
     def split(self, scores: Float[Tensor, "b r k"]) -> tuple[Float[Tensor, "b n k"], Float[Tensor, "b m"]]:
         """Separate a head's scores (B, N, K) from the size scores (B, M + 1)."""
-        sizes = self.classifier.out_features
-        rows = -(-sizes // scores.shape[2])
-        return scores[:, :-rows], scores[:, -rows:].flatten(1)[:, :sizes]
+        rows = -(-(self.most + 1) // scores.shape[2])
+        return scores[:, :-rows], scores[:, -rows:].flatten(1)[:, : self.most + 1]
+
+
+def _cosines(number: int, sizes: int) -> Float[Tensor, "k m"]:
+    """Return the smoothest vectors of the discrete cosine transform, orthonormal; a basis if there are as many."""
+    k, n = torch.arange(number)[:, None], torch.arange(sizes)
+    rows = torch.cos(torch.pi * (n + 0.5) * k / sizes)
+    return rows / rows.square().sum(1, keepdim=True).sqrt()
