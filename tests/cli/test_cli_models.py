@@ -198,7 +198,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ),
         ("train --data digits --out new --start-from run --channels 6", "has another encoder: the shapes of encoder."),
         ("evaluate nowhere digits", "there is no model nowhere"),
-        ("evaluate digits digits", "there is no predictor in digits"),
+        ("evaluate digits digits", "there is no predictor in digits: predictor.json is missing; choose the folder"),
         ("evaluate run nowhere", "there is no file or folder nowhere"),
         ("evaluate run other.csv", "other.csv has classes that this model does not know: 7"),
         ("evaluate run three", "three has classes that this model does not know: 2"),
@@ -546,6 +546,8 @@ def test_images_folders_patterns_and_arrays(run, pictures):
         assert [(row["input"], row["labels"]) for row in rows] == [(a, named[0]), (b, named[1])]
     (row,) = predictions(run("predict", "run", folder / "one.npy", "--json")[1])
     assert (row["input"], row["labels"]) == (str(folder / "one.npy"), named[2])
+    assert run("predict", "run", folder / "one.npy")[1][0].split() == ["input", "prediction", "confidence"]
+    assert run("predict", "run", "digits")[1][0].split() == ["input", "prediction", "confidence", "truth"]
 
 
 def test_data_sets_come_with_the_truth(run, there):

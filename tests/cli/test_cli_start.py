@@ -108,7 +108,7 @@ def test_the_doctor_reports_packages_devices_and_a_self_test(run, monkeypatch):
     assert all(extra in text for extra in doctor._EXTRAS)
     (row,) = (line.split() for line in lines if line.startswith("cpu"))
     assert row[1] == "passed"
-    assert float(row[2]) >= 0.6
+    assert float(row[2]) >= 0.95  # the self-test requires 0.9
     monkeypatch.setattr(doctor, "self_test", lambda device: ("it is too hot", 0.0, 1.0))
     monkeypatch.setattr(doctor, "find_spec", lambda module: None)
     code, lines, err = run("doctor")

@@ -234,9 +234,9 @@ def test_text_that_is_not_utf8_is_reported_line_by_line(tmp_path):
 def test_a_path_that_is_not_a_manifest(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         read_manifest(tmp_path / "missing.csv")
-    with pytest.raises(FileNotFoundError, match=r"nor images with a file labels\.csv or labels\.jsonl"):
+    with pytest.raises(FileNotFoundError, match=r"it has no labels\.csv\. Write one"):
         read_manifest(tmp_path)
-    with pytest.raises(ValueError, match=r"path must be a \.jsonl or \.csv file, or a folder"):
+    with pytest.raises(ValueError, match=r"is neither a \.jsonl or \.csv file nor a folder: save a spreadsheet as CSV"):
         read_manifest(write(tmp_path, "data.txt", "x,labels"))
     write(tmp_path, "labels.csv", "x,labels")
     write(tmp_path, "labels.jsonl", FINE)

@@ -158,12 +158,13 @@ def test_the_api_alone(run, monkeypatch, tmp_path):
     save(predictor("fixed"), tmp_path / "c")
     calls = []
 
-    def serve(models, *where, ready, page):
-        calls.append(([model.name for model in models], *where, page))
+    def serve(models, *where, ready, rate, page):
+        calls.append(([model.name for model in models], *where, rate.number, page))
         ready("http://127.0.0.1:1")
 
     monkeypatch.setattr(server, "serve", serve)
     assert run("serve", "c", "--port", "0")[1] == ["The API is at http://127.0.0.1:1/api. Press Ctrl-C to stop."]
-    assert calls == [(["c"], "127.0.0.1", 0, False)]
+    run("serve", "c", "--per-minute", "500")
+    assert calls == [(["c"], "127.0.0.1", 0, 60, False), (["c"], "127.0.0.1", 8000, 500, False)]
     code, _, err = run("serve")
     assert (code, "MODELS" in err) == (2, True)

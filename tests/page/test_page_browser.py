@@ -27,7 +27,8 @@ def address(tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("models")
     save(predictor("policy", channels=3), folder / FRUIT)
     save(predictor("counts"), folder / COUNTS)
-    with serving("-m", "torchmultiset", "demo", "mnist-multi-4", FRUIT, COUNTS, "--port", "0", cwd=folder) as found:
+    models = ("mnist-multi-4", FRUIT, COUNTS, "mnist-multi-10")
+    with serving("-m", "torchmultiset", "demo", *models, "--port", "0", cwd=folder) as found:
         yield found
 
 
@@ -222,6 +223,13 @@ def test_another_model_reads_the_same_picture(visit):
     assert "stop?" in page.inner_text("#bars")
     answer(page, lambda: page.select_option("#model", "mnist-multi-4"))
     assert "Correct" in page.inner_text("#verdict")
+
+
+def test_a_sample_is_replaced_by_one_of_the_other_model(visit):
+    page = visit()
+    assert len(answer(page, lambda: page.select_option("#model", "mnist-multi-10"))) == 10
+    assert page.locator("#samples [aria-pressed=true]").count() == 1
+    assert page.is_visible("#verdict")
 
 
 def test_the_page_of_a_one_shot_model_shows_no_partial_multiset(visit):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from torchmultiset.data._columns import Column
 from torchmultiset.data.examples import Examples
 from torchmultiset.viz.describe import describe, headline, splits_table, tables
 
@@ -147,6 +148,11 @@ def test_the_headline_describes_inputs_and_objects():
     labels, areas = np.array([[0]]), np.ones((1, 1), dtype=np.float32)
     examples = Examples(pixels, labels, ("cat",), areas=areas)
     assert headline(describe({"train": examples})) == "1 class, inputs uint8 of shape 3 x 8 x 9, areas known"
+    columns = tuple(Column(f"c{i}", categories=("x", "y")) for i in range(10))
+    table = Examples(np.zeros((1, 20), dtype=np.float32), labels, ("cat",), columns=columns)
+    assert headline(describe({"train": table})) == (
+        "1 class, rows with the columns c0, c1, c2, c3, c4, c5, c6, c7 and 2 more"
+    )
 
 
 def test_the_table_of_a_build_has_a_row_for_each_split():

@@ -157,10 +157,10 @@ def _misused(name: str, error: CycloptsError) -> int:
 
 
 def _in_words(message: str) -> str:
-    """Replace the Python types of a message of the parser."""
+    """Replace the Python types and the jargon of a message of the parser."""
     for kind, words in (("int", "a whole number"), ("float", "a number")):
         message = re.sub(rf'unable to convert ("[^"]*") into {kind}\b[^.]*', rf"\1 is not {words}", message)
-    return message
+    return re.sub(r"^Unused Tokens: \[(.*)\]\.$", r"There is no place for the argument \1.", message)
 
 
 def _fail(name: str, message: str, code: int) -> int:

@@ -292,7 +292,7 @@ def preview(
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     reading: Annotated[ReadingFlags, _Flags, Parameter(group="Reading")] = _READING,
 ) -> None:
-    """Draw random examples, captioned with their multisets.
+    """Draw random examples of a data set of images, captioned with their multisets.
 
     Args:
         what: A folder written by `multiset data build`, a .jsonl or .csv file, or a folder of images with a labels.csv.

@@ -81,6 +81,7 @@ def _serve(
     *,
     host: str = "127.0.0.1",
     port: _Port = 8000,
+    per_minute: Annotated[int, Parameter(validator=Number(gte=1))] = 60,
 ) -> None:
     """Serve models over HTTP, without the page: send an image, receive JSON.
 
@@ -91,6 +92,7 @@ def _serve(
         models: Folders of models or of training runs, or names of models that ship with the package.
         host: Address to listen on. The default serves this computer only; "0.0.0.0" serves the whole network.
         port: Port to listen on; 0 picks a free one.
+        per_minute: Maximum number of predictions per minute for each client; further requests get the status 429.
     """
     from torchmultiset.page import server  # needs the extra `page`
 
@@ -98,7 +100,8 @@ def _serve(
         print(f"The API is at {url}/api. Press Ctrl-C to stop.", flush=True)
 
     _warn_others(host)
-    server.serve([PageModel.open(name) for name in dict.fromkeys(models)], host, port, ready=ready, page=False)
+    opened = [PageModel.open(name) for name in dict.fromkeys(models)]
+    server.serve(opened, host, port, ready=ready, rate=server.Rate(per_minute), page=False)
 
 
 def _warn_others(host: str) -> None:

@@ -206,6 +206,8 @@ def _predict(
                 tally["in sets"] += len(row.get("set", ()))
     shown = drawn.save()
     if not json_ and not csv_:
+        if not tally["truth"]:  # the last column
+            table.columns.pop()
         Console().print(table)
         if min_confidence is not None:
             print(f"\n{_abstained(tally, min_confidence)}")

@@ -332,7 +332,7 @@ def _attempt(
 def _refuse(problems: Mapping[int, str]) -> None:
     if problems:
         raise UnreadableImageError(
-            f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read: {_some(list(problems.values()))}\n"
+            f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read:{_some(list(problems.values()))}\n"
             "Save them again as PNG or JPEG, or remove them"
         )
 

@@ -230,14 +230,16 @@ def _labels_file(path: Path) -> Path:
         found = [file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file()]
         if not found:
             raise FileNotFoundError(
-                f"there is no data set in {path}: it contains neither a built data set (manifest.json) nor images with "
-                "a file labels.csv or labels.jsonl"
+                f"there is no data set in {path}: it has no labels.csv. Write one with the columns image and labels, "
+                "one line per image, such as yard.jpg,cat;cat;dog (labels.jsonl and built data sets are read, too)"
             )
         check(len(found) == 1, str(path), "a folder with one labels file", [file.name for file in found])
         return found[0]
     if not path.is_file():
         raise FileNotFoundError(f"there is no file or folder {path}")
-    check(path.suffix.lower() in (".jsonl", ".csv"), "path", "a .jsonl or .csv file, or a folder", str(path))
+    if path.suffix.lower() not in (".jsonl", ".csv"):
+        fix = "save a spreadsheet as CSV, and list images in a labels.csv"
+        raise ValueError(f"{path} is neither a .jsonl or .csv file nor a folder: {fix}")
     return path
 
 
@@ -250,7 +252,7 @@ def _class_names(records: list[Record], given: Sequence[str] | None, problems: P
         for name, line in sorted(lines.items(), key=lambda item: item[1]):
             other = alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
             if other != name:
-                fix = "use one spelling, or list both in classes=[...] if both are intended"
+                fix = "use one spelling, or list all labels as classes (--classes) if both are intended"
                 problems.add(line, f"the labels {other!r} and {name!r} differ only in case or Unicode form: {fix}")
         return tuple(sorted(lines))
     hints = {name: did_you_mean(name, given) for name in lines.keys() - set(given)}

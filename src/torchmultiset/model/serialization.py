@@ -55,7 +55,8 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read ``predictor.json`` and check its format."""
     path = folder / DESCRIPTION
     if not path.exists():
-        raise FileNotFoundError(f"there is no predictor in {folder}: {DESCRIPTION} is missing; choose another folder")
+        fix = "choose the folder of a run of `multiset train`, such as runs/pets, or of a saved model"
+        raise FileNotFoundError(f"there is no predictor in {folder}: {DESCRIPTION} is missing; {fix}")
     try:
         description = json.loads(path.read_text())
         found = description["format"]

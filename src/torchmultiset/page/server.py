@@ -90,12 +90,12 @@ def create_app(
         models: Models to choose from, at least one; the first is selected initially.
         hosts: Host names under which the page is served; None: any. Listing only its own names protects it from DNS
             rebinding by other sites.
-        rate: Limit on the predictions of each client; None: 60 per minute with the page, and none without.
+        rate: Limit on the predictions of each client; None: 60 per minute.
         page: Whether to serve the page, and not only the API.
     """
     offered = {model.name: model for model in models}
     first = next(iter(offered))
-    allowed = rate if rate is not None else Rate() if page else None
+    allowed = Rate() if rate is None else rate
     slots = asyncio.Semaphore(_AT_A_TIME)
     app = FastAPI(openapi_url=None)  # FastAPI's documentation pages load scripts from other hosts
 
@@ -123,7 +123,7 @@ def create_app(
         if model not in offered:
             fix = "Reload the page to list the available models." if page else "GET /api/models lists the models."
             raise HTTPException(404, f"There is no model {model} here. {fix}")
-        wait = 0.0 if allowed is None else allowed.wait(request.client.host if request.client else "")
+        wait = allowed.wait(request.client.host if request.client else "")
         if wait:
             seconds = math.ceil(wait)
             message = f"Too many requests. Try again in {seconds} second{'s' * (seconds > 1)}."
@@ -141,7 +141,13 @@ def create_app(
 
 
 def serve(
-    models: Sequence[PageModel], host: str, port: int, *, ready: Callable[[str], object], page: bool = True
+    models: Sequence[PageModel],
+    host: str,
+    port: int,
+    *,
+    ready: Callable[[str], object],
+    rate: Rate | None = None,
+    page: bool = True,
 ) -> None:
     """Serve the page and its HTTP API until Ctrl-C.
 
@@ -150,9 +156,10 @@ def serve(
         host: Address to listen on.
         port: Port to listen on; 0: any free port.
         ready: Called with the URL once the port is open.
+        rate: As for `create_app`.
         page: As for `create_app`.
     """
-    app = create_app(models, hosts=LOOPBACK if host in LOOPBACK else None, page=page)
+    app = create_app(models, hosts=LOOPBACK if host in LOOPBACK else None, rate=rate, page=page)
     with _listen(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listening.getsockname()[1]}")

@@ -111,7 +111,9 @@ def resolve(
         )
         choices += why
     kinds, objective = resolve_kinds(token_encoder(model, objective, train), objective, shape, backbone=backbone)
-    by_shape = f"inputs have shape {' x '.join(map(str, shape))}" if train.tokens is None else _BY_KIND[train.tokens]
+    by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
+    if train.tokens is not None or train.columns:
+        by_shape = _BY_KIND[train.tokens] if train.tokens is not None else "inputs are rows of a table"
     if kinds.encoder != model.encoder:
         choices.append(Choice("encoder", str(kinds.encoder), by_shape))
     if kinds.policy != model.policy:

@@ -338,7 +338,7 @@ def _announce(task: Task, record: Mapping[str, Any], say: Callable[[str], None])
     numbers = ", ".join(f"{count:,} {name}" for name, count in record["examples"].items())
     say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
     if task.choices:
-        say("Chosen by the data (each can be set by a flag of the same name):")
+        say("Chosen by the data (multiset train --help-all lists the flags that change it):")
         for choice in task.choices:
             say(f"  {choice}")
     if "start" in record:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchmultiset.model.inputs import input_kind, reads
 from torchmultiset.model.predictor import Predictor
 
 __all__ = ["CARD", "model_card"]
@@ -30,17 +31,18 @@ def model_card(
         objective: Name of the training objective.
         remarks: Additional Markdown, for example the origin and licence of the data.
     """
-    data, classes, shape = record["data"], predictor.classes, predictor.record["input"]["shape"]
+    data, classes, kind = record["data"], predictor.classes, input_kind(predictor)
     split = "test" if "test" in record else "validation"
     scores = record[split]
     size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
     named = ", ".join(classes[:_MANY]) + (f" and {len(classes) - _MANY} more" if len(classes) > _MANY else "")
     examples = ", ".join(f"{count:,} {split}" for split, count in record["examples"].items())
+    of_image = f"the multiset of labels of an input of shape {' x '.join(map(str, kind.shape))}"
+    what = of_image if kind.of_images else f"multisets of labels from {reads(predictor)}"
     lines = [
         f"# {name}",
         "",
-        f"Predicts the multiset of labels of an input of shape {' x '.join(map(str, shape))}: {size} labels of"
-        f" {len(classes)} classes ({named}).",
+        f"Predicts {what}: {size} labels of {len(classes)} classes ({named}).",
         "",
         "## Training",
         "",

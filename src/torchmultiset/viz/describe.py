@@ -18,6 +18,7 @@ __all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline"
 # Row limits for a terminal; the JSON output is complete.
 _ROWS_OF_SIZES = 20
 _ROWS_OF_CLASSES = 40
+_NAMED = 8
 _BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -63,6 +64,8 @@ class Description:
     """Whether bounding boxes of the objects are known."""
     areas: bool
     splits: dict[str, SplitSummary]
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a table."""
 
 
 def describe(splits: Mapping[str, Examples]) -> Description:
@@ -93,6 +96,7 @@ def describe(splits: Mapping[str, Examples]) -> Description:
         boxes=filled[0].boxes is not None,
         areas=filled[0].areas is not None,
         splits={name: _summary(examples) for name, examples in splits.items()},
+        columns=tuple(column.name for column in filled[0].columns),
     )
 
 
@@ -127,10 +131,14 @@ def headline(description: Description) -> str:
         >>> headline(describe({"train": Examples(rows, np.array([[0], [1]]), classes=("cat", "dog"))}))
         '2 classes, inputs float32 of shape 4, boxes and areas not known'
     """
+    classes = f"{len(description.classes):,} class{'es' * (len(description.classes) > 1)}"
+    if description.columns:
+        names, more = description.columns[:_NAMED], len(description.columns) - _NAMED
+        return f"{classes}, rows with the columns {', '.join(names)}" + (f" and {more} more" if more > 0 else "")
     known = [name for name in ("boxes", "areas") if getattr(description, name)]
+    shape = " x ".join(str(n or "N") for n in description.input_shape)
     return (
-        f"{len(description.classes):,} class{'es' * (len(description.classes) > 1)}, "
-        f"inputs {description.input_dtype} of shape {' x '.join(str(n or 'N') for n in description.input_shape)}, "
+        f"{classes}, inputs {description.input_dtype} of shape {shape}, "
         f"{' and '.join(known or ['boxes', 'areas'])} {'' if known else 'not '}known"
     )
 

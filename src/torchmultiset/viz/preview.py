@@ -72,7 +72,13 @@ def draw(examples: Examples, *, boxes: bool = False) -> Figure:
     Args:
         examples: Examples to draw; their inputs are images (H, W), (1, H, W) or (3, H, W).
         boxes: Whether to draw the bounding box of each object.
+
+    Raises:
+        ValueError: If the inputs are not images, or boxes are requested but unknown.
     """
+    if examples.columns or examples.tokens is not None:
+        kind = "rows of a table" if examples.columns else "texts, sets or sequences"
+        raise ValueError(f"only images can be drawn, but these are {kind}: `multiset data describe` summarises them")
     if boxes and examples.boxes is None:
         raise ValueError("this data set has no bounding boxes: draw it without boxes")
     images = [pixels_of(image) for image in examples.inputs[np.arange(len(examples))]]

@@ -265,7 +265,11 @@ function says(t, chosen, newest) {
 $("model").addEventListener("change", ({ target }) => {
   chooseModel(target.value);
   showPicture();
-  if (state.picture) predict(state.picture, { follow: false });
+  const { samples } = state.model;
+  const sample = state.picture?.sample;
+  const foreign = sample && samples.length > 0 && !samples.some(({ file }) => file === sample);
+  if (foreign && !draws()) takeSample(samples[0], { follow: false }); // the model cannot know what that sample shows
+  else if (state.picture) predict(state.picture, { follow: false });
 });
 $("file").addEventListener("change", ({ target }) => {
   takeFile(target.files[0]);

@@ -134,7 +134,7 @@ export function showCounts(table, { counts, classes, answer }) {
     row.forEach((p, m) => {
       const cell = make("td", { title: percent(p) }, p >= 0.005 ? (100 * p).toFixed(0) : "");
       cell.style.setProperty("--p", p);
-      cell.classList.toggle("likely", p > 0.5);
+      cell.classList.toggle("likely", p > 0.7);
       cell.classList.toggle("chosen", m === (predicted[classes[i]] ?? 0));
       line.append(cell);
     });
