@@ -7,11 +7,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check, check_float
+from torchmultiset._checks import check_float
 from torchmultiset._memory import Memory
-from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import IndependentCounts
-from torchmultiset.heads._base import OneShotHead
+from torchmultiset.heads._base import PooledHead
 from torchmultiset.heads._scalar import SizeHead
 from torchmultiset.multiset import cardinality
 
@@ -19,7 +18,7 @@ __all__ = ["OneStep", "nearest_counts", "round_counts"]
 
 
 @recorded
-class OneStep(OneShotHead):
+class OneStep(PooledHead):
     r"""The frequency of each class and the size, from the pooled memory.
 
     Scores (B, 1, C + 1) are those of the classes and the size :math:`\hat l_\theta`. The prediction is
@@ -42,23 +41,9 @@ class OneStep(OneShotHead):
     """
 
     probabilistic = False
-    reads = ("pool", "dropout")
 
-    def __init__(
-        self,
-        num_classes: int,
-        memory: int,
-        *,
-        pool: PoolKind = "mean",
-        hidden: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-        self.num_classes = num_classes
-        self.memory = memory
-        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
-        self.classifier = nn.Linear(self.pooled.width, num_classes)
+    def _add_layers(self) -> None:
+        self.classifier = nn.Linear(self.pooled.width, self.num_classes)
         self.size = SizeHead(self.pooled.width)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b 1 k"]:
