@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._files import write_whole
 from torchmultiset.data._exif import upright_boxes
 from torchmultiset.data._splits import split_by_id
+from torchmultiset.data._write import as_jsonl, relative_path, rounded, write_new
 from torchmultiset.data.images import image_sizes
 from torchmultiset.data.importers._annotations import Annotated, AnnotationError, Problems, Reader, Thing
 from torchmultiset.data.importers._coco import find_coco, read_coco
@@ -148,7 +146,7 @@ def import_annotations(
         notes.append("the classes have no names, only numbers: add a file classes.txt with one name per line")
     lines = _with_boxes(kept, splits, out, problems) if boxes else _lines(kept, splits, out)
     problems.stop()
-    _write(out, _csv(list(lines)) if out.suffix.lower() == ".csv" else _jsonl(list(lines)))
+    write_new(out, _csv(lines) if out.suffix.lower() == ".csv" else as_jsonl(lines))
     labels = Counter(thing.label for annotated in kept for thing in annotated.things)
     counted = Counter(split or "" for split in splits)
     return Imported(format, dict(counted), dict(sorted(labels.items())), marked, left_out, tuple(notes))
@@ -192,7 +190,7 @@ def _splits(kept: Sequence[Annotated], out: Path) -> tuple[list[str | None], lis
     training = [i for i, split in enumerate(splits) if split == "train"]
     if "validation" in present or len(training) < 2:
         return splits, []
-    paths = [_relative(kept[i].image, out) for i in training]
+    paths = [relative_path(kept[i].image, out) for i in training]
     chosen = split_by_id(paths, (1 - _VALIDATION, _VALIDATION), seed=0)
     for i, validation in zip(training, chosen, strict=True):
         splits[i] = "validation" if validation else "train"
@@ -204,21 +202,18 @@ def _ambiguous_note(marked: int, left_out: int, rule: str) -> str:
     return f"{marked} crowds or difficult objects are {done} (--ambiguous {rule})"
 
 
-def _relative(image: Path, out: Path) -> str:
-    start = os.path.realpath(out.parent)
-    return Path(os.path.relpath(Path(os.path.realpath(image.parent), image.name), start)).as_posix()
-
-
-def _lines(kept: Sequence[Annotated], splits: Sequence[str | None], out: Path) -> Iterator[dict[str, Any]]:
+def _lines(kept: Sequence[Annotated], splits: Sequence[str | None], out: Path) -> list[dict[str, Any]]:
+    lines = []
     for annotated, split in zip(kept, splits, strict=True):
-        line: dict[str, Any] = {"image": _relative(annotated.image, out)}
+        line: dict[str, Any] = {"image": relative_path(annotated.image, out)}
         line["labels"] = [thing.label for thing in annotated.things]
-        yield line | ({"split": split} if split else {})
+        lines.append(line | ({"split": split} if split else {}))
+    return lines
 
 
 def _with_boxes(
     kept: Sequence[Annotated], splits: Sequence[str | None], out: Path, problems: Problems
-) -> Iterator[dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Return lines with boxes in pixels of the upright image, and areas if all objects have one."""
     for a in kept:
         if any(thing.box is None for thing in a.things):
@@ -235,13 +230,9 @@ def _with_boxes(
         elif a.size != tuple(turned.tolist()) or (size == turned).all():  # annotated as stored
             boxes = boxes * np.tile(size / (a.size or size), 2)  # the file may have been resized
             boxes = upright_boxes(boxes, size, a.image)
-        line["boxes"] = (boxes.round(2) + 0.0).tolist()
+        line["boxes"] = rounded(boxes)
         lines.append(line | ({"areas": [thing.area for thing in a.things]} if areas else {}))
-    return iter(lines)
-
-
-def _jsonl(lines: Sequence[dict[str, Any]]) -> str:
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    return lines
 
 
 def _csv(lines: Sequence[dict[str, Any]]) -> str:
@@ -257,11 +248,3 @@ def _csv(lines: Sequence[dict[str, Any]]) -> str:
         cell = ";".join(f"{name}:{count}" for name, count in counts.items())
         writer.writerow([line["image"], cell, *([line["split"]] if with_splits else [])])
     return text.getvalue()
-
-
-def _write(out: Path, text: str) -> None:
-    if out.exists():
-        if out.read_bytes() != text.encode():
-            raise FileExistsError(f"{out} already exists with different content: delete it, or choose another name")
-        return
-    write_whole(out, text)
