@@ -5,7 +5,7 @@ A function that reads a field raises a ValueError that describes the fix; the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from jaxtyping import Float32
 from torchmultiset.data._parse import Fields, Problems, did_you_mean, read_count, read_fields, show
 from torchmultiset.data._splits import SPLITS
 
-__all__ = ["Cell", "Record", "make_record", "read_records"]
+__all__ = ["Cell", "Record", "read_cell", "read_records"]
 
 Cell: TypeAlias = float | str | None
 """Number, text, or None for an empty cell."""
@@ -62,12 +62,6 @@ def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> li
         for line, fields in read_fields(path, problems, labelled=labelled)
     ]
     return [record for record in records if record is not None]
-
-
-def make_record(line: int, cells: Mapping[str, Any], problems: Problems) -> Record:
-    """Return a row of a table in memory as a record without labels; a wrong cell is a problem, and becomes empty."""
-    read = {name: problems.attempt(line, _cell, value, name) for name, value in cells.items()}
-    return Record(line, "features", labels=(), id=f"line {line}", cells=read)
 
 
 def _record(line: int, fields: Fields, problems: Problems) -> Record | None:
@@ -132,7 +126,7 @@ def _beside_text(fields: Fields) -> dict[str, Any]:
 def _cells(values: dict[str, Any]) -> dict[str, Cell]:
     if not values:
         raise ValueError("'features' must have at least one entry, but is {}")
-    return {name: _cell(value, name) for name, value in values.items()}
+    return {name: read_cell(value, name) for name, value in values.items()}
 
 
 def _rows(value: object, key: str) -> Float32[np.ndarray, "n d"]:
@@ -151,7 +145,8 @@ def _listed(numbers: list[int]) -> str:
     return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def _cell(value: object, name: str) -> Cell:
+def read_cell(value: object, name: str) -> Cell:
+    """Return a number, or text without surrounding spaces; None for an empty cell."""
     if isinstance(value, str):
         return value.strip() or None
     return None if value is None else _real(value, f"{name!r}")

@@ -71,7 +71,8 @@ class Manifest:
         `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems. With
         `vectors`, arrays are sets or sequences of vectors, even if all have one shape.
         """
-        _check_classes(classes)
+        if classes is not None:
+            _check_classes(classes)
         check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
         source = _labels_file(Path(path))
         problems = Problems(source)
@@ -211,13 +212,12 @@ def read_manifest(
     return manifest.examples(fractions=fractions, seed=seed, image_size=image_size, exif=exif, columns=columns)
 
 
-def _check_classes(classes: Sequence[str] | None) -> None:
-    if classes is not None:
-        ok = not isinstance(classes, str) and all(isinstance(c, str) and c and c == c.strip() for c in classes)
-        check(ok and len(classes) >= 1, "classes", "a list of names without surrounding spaces", classes)
-        twice = [name for name, count in Counter(classes).items() if count > 1]
-        if twice:
-            raise ValueError(f"classes must be unique, but {twice} occur more than once")
+def _check_classes(classes: Sequence[str]) -> None:
+    ok = not isinstance(classes, str) and all(isinstance(c, str) and c and c == c.strip() for c in classes)
+    check(ok and len(classes) >= 1, "classes", "a list of names without surrounding spaces", classes)
+    twice = [name for name, count in Counter(classes).items() if count > 1]
+    if twice:
+        raise ValueError(f"classes must be unique, but {twice} occur more than once")
 
 
 def _check_fractions(fractions: Sequence[int | float]) -> None:

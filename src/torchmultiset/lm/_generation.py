@@ -117,7 +117,8 @@ def sample_batch(
         inputs = [row.tolist() for row in rows]
         given = {key: batch[key] for key in ("input_ids", "attention_mask")}
     else:
-        inputs = [row[: -_size(labels)].tolist() for row, labels in zip(rows, batch["labels"], strict=True)]
+        sizes = (batch["labels"] != IGNORED).sum(1).tolist()
+        inputs = [row[:-size].tolist() for row, size in zip(rows, sizes, strict=True)]
         device = batch["input_ids"].device
         given = {
             "input_ids": padded(inputs, pad, left=True).to(device),
@@ -133,7 +134,3 @@ def sample_batch(
     lists = [[token for token in row if token != IGNORED] for row in sampled.tolist()]
     rolled = as_batch(inputs, lists, pad=pad, decoder_start=start)
     return {key: value.to(batch["input_ids"].device) for key, value in rolled.items()}
-
-
-def _size(labels: Tensor) -> int:
-    return int((labels != IGNORED).sum())

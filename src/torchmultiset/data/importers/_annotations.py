@@ -132,4 +132,5 @@ def _hidden(parts: Iterable[str]) -> bool:
 
 
 Reader = Callable[[Path, Path | None, Problems], list[Annotated]]
-"""Function of an importer: source, folder of the images (or None) and problems to the annotated images."""
+"""Reader of a format: its arguments are the file or folder of the annotations, the folder of the images (None: it is
+searched around the annotations), and the problems to add to. It returns the annotated images."""

@@ -29,13 +29,7 @@ def find_coco(source: Path) -> list[Path]:
 
 
 def read_coco(source: Path, images: Path | None, problems: Problems) -> list[Annotated]:
-    """Read the images of all annotation files of `source`.
-
-    Args:
-        source: A .json file or a folder.
-        images: Folder of the images; if None, folders around each annotation file are searched.
-        problems: Collects the problems.
-    """
+    """Read the images of all annotation files of `source`."""
     files = find_coco(source)
     if not files:
         problems.add(source, "", "there is no COCO file (.json with images, annotations and categories)")

@@ -68,11 +68,6 @@ def read_voc(source: Path, images: Path | None, problems: Problems) -> list[Anno
 
     The split is that of a folder named train, valid or test, or else of the lists in ``ImageSets/Main``; if there are
     such lists, annotations that are in none of them are left out.
-
-    Args:
-        source: A folder with .xml files.
-        images: Folder of the images; if None, folders around each annotation file are searched.
-        problems: Collects the problems.
     """
     files = find_voc(source)
     if not files:

@@ -39,11 +39,6 @@ def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[Ann
     The label file of ``images/train/7.jpg`` is ``labels/train/7.txt`` or ``images/train/7.txt``. Splits are those of
     data.yaml, or else of folders named train, valid or test. Class names are those of data.yaml or classes.txt, or
     else the numbers.
-
-    Args:
-        source: A folder, or its data.yaml.
-        images: Folder of the images, if it is not in `source`; the label files are then searched in `source`.
-        problems: Collects the problems.
     """
     config = source if source.is_file() else _first(source, _YAML)
     folder = source.parent if source.is_file() else source
