@@ -334,9 +334,9 @@ def _check_keys(keys: Sequence[str], length: int) -> None:
     check(length > 0, "inputs", "at least one image", length)
     if len(keys) != length:
         raise ValueError(f"keys must have one entry for each of the {length} inputs, but has {len(keys)}")
-    double, times = Counter(keys).most_common(1)[0]
+    key, times = Counter(keys).most_common(1)[0]
     if times > 1:
-        raise ValueError(f"keys must be unique, but {double!r} occurs {times} times")
+        raise ValueError(f"keys must be unique, but {key!r} occurs {times} times")
 
 
 def _check_disk(store: _Store, images: int) -> int:

@@ -100,7 +100,7 @@ def cache_views(
     recheck: int = 16,
     progress: bool = False,
 ) -> FeatureViews:
-    """Compute the features of images and of augmented views of them, as far as they are missing from the folder.
+    """Compute the features of images and of their augmented views that are missing from the folder.
 
     The rows are in the same files as those of `cache_features`, so that the unchanged images are shared with other
     data sets and other families, and an interrupted run is resumed.

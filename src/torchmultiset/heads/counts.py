@@ -147,8 +147,8 @@ class CellCounts(OneShotHead):
         return scores.flatten(2).transpose(1, 2)
 
     def _of_tokens(self, memory: Tokens) -> Float[Tensor, "b n k"]:
-        each = "1 for tokens, whose order is not a neighbourhood (and norm None, which would see padding)"
-        check(self.kernel == 1 and self.norm is None, "kernel", each, self.kernel)
+        pointwise = "1 for tokens (and norm None): larger kernels and batch statistics would mix in padding"
+        check(self.kernel == 1 and self.norm is None, "kernel", pointwise, self.kernel)
         tokens = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
         scores: Tensor = self.convs(tokens.values.transpose(1, 2)[..., None]).squeeze(-1).transpose(1, 2)
         if tokens.mask is None:

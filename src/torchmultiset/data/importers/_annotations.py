@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchmultiset.data._parse import problem_list
+
 __all__ = [
     "SUFFIXES",
     "Annotated",
@@ -23,7 +25,6 @@ __all__ = [
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """File name extensions of images, in lower case."""
-_SHOWN = 20
 _SPLITS = {"train": "train", "training": "train", "test": "test"}
 _SPLITS |= dict.fromkeys(("val", "valid", "validation"), "validation")
 
@@ -43,11 +44,7 @@ class AnnotationError(ValueError):
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        count = len(self.problems)
-        lines = [f"{count} problem{'s' if count > 1 else ''} in the annotations; nothing was written:"]
-        lines += self.problems[:_SHOWN]
-        lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
-        return "\n  ".join(lines)
+        return problem_list("the annotations; nothing was written", self.problems)
 
 
 @dataclass

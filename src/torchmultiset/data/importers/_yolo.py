@@ -70,7 +70,7 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _images(folder: Path) -> list[Path]:
-    """Return the images in folders named images, or else all: plots of a training run may lie beside them."""
+    """Return the images in folders named images, or else all: plots of a training run may be beside them."""
     found = find_images(folder)
     return [image for image in found if "images" in image.relative_to(folder).parts[:-1]] or found
 
@@ -98,7 +98,7 @@ def _images_of_splits(config: Path, content: DataYaml, problems: Problems) -> di
         places = [base / name for base in bases for name in (written, written.removeprefix("../"))]
         place = next((place for place in places if place.exists()), None)
         if place is None:
-            if split != "test":  # exports without test images have the line all the same
+            if split != "test":  # exports without test images have this line, too
                 problems.add(
                     config, line, f"there is no folder {show(written)} for {split}: correct or remove the line"
                 )
