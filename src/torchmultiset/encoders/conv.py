@@ -73,7 +73,7 @@ class ConvEncoder(nn.Module):
         norm: Literal["batch"] | None = None if settings["norm"] == "none" else "batch"
         made = cls(shape[0], settings["channels"], norm=norm)
         features, *grid = made.memory_shape(shape[1], shape[2])
-        one = f"'none', or `channels` shorter: images of {shape[1]}x{shape[2]} pixels result in a feature map of one position"
+        one = f"'none', or fewer `channels`: images of {shape[1]}x{shape[2]} pixels result in a map of one position"
         check(norm is None or max(grid) > 1, "norm", one, settings["norm"])
         return made, MemorySpec(features, grid=(grid[0], grid[1]))
 
