@@ -61,7 +61,7 @@ class MLPEncoder(nn.Module):
         out: Tensor = self.layers((x - self.mean) / self.spread)
         return out
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b features"]]) -> None:
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ features"]]) -> None:
         """Standardise all batches of training inputs together; see `standardise`.
 
         Args:

@@ -91,7 +91,7 @@ class TextEncoder(OrderedEncoder):
             values = values + beside[:, None] * first[:, None]
         return self._run_layers(values, mask)
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
         """Set the mean and standard deviation with which the columns beside the text are standardised.
 
         Args:
@@ -155,7 +155,7 @@ class NgramEncoder(nn.Module):
         return torch.cat([counts[:, :-1], x[:, 0, 1:]], 1)
 
     @torch.no_grad()
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
         """Choose the n-grams that occur in the most texts.
 
         Args:

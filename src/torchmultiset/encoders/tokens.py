@@ -79,7 +79,7 @@ class SetEncoder(nn.Module):
             return Tokens(torch.cat([values, torch.ones_like(values[..., :1])], -1), mask)
         return Tokens(_attend(self.attention, self.layers(values), mask), mask)
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
         """Set the mean and standard deviation with which features are standardised.
 
         Args:
@@ -166,7 +166,7 @@ class SequenceEncoder(OrderedEncoder):
         values, mask = split_tokens(x, self.features)
         return self._run_layers(self.first(self.standardised(values)), mask)
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
         """Set the mean and standard deviation with which features are standardised.
 
         Args:
