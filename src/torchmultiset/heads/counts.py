@@ -281,14 +281,7 @@ class _NumberForEach(PooledHead):
 class PoissonCounts(_NumberForEach):
     """A Poisson distribution for each class; the scores are logarithms of the expected counts.
 
-    They are computed from the pooled memory. For `losses.poisson_count_loss`.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+    They are computed from the pooled memory. For `losses.poisson_count_loss`. The arguments are those of `PooledHead`.
 
     Example:
         >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -315,14 +308,7 @@ class PoissonCounts(_NumberForEach):
 class RegressedCounts(_NumberForEach):
     """The count of each class as a real number, to be rounded: the paper's un-normalised variant (section 3.2).
 
-    It gives no probabilities of multisets. For `losses.count_regression_loss`.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+    It gives no probabilities of multisets. For `losses.count_regression_loss`. The arguments are those of `PooledHead`.
 
     Example:
         >>> RegressedCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape

@@ -24,14 +24,7 @@ class OneStep(PooledHead):
     Scores (B, 1, C + 1) are those of the classes and the size :math:`\hat l_\theta`. The prediction is
     :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, separately for each class as in the paper, or the nearest
     multiset of a size that can be predicted if that has another. It gives no probabilities of multisets. For
-    `losses.one_step_loss`.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+    `losses.one_step_loss`. The arguments are those of `PooledHead`.
 
     Example:
         >>> model = OneStep(num_classes=10, memory=32)

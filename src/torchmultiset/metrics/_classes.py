@@ -18,18 +18,6 @@ except ImportError as error:
 
     raise ImportError(f"metric classes require torchmetrics: {pip_install('metrics')}") from error
 
-__all__ = [
-    "F1",
-    "ClassF1",
-    "CountMAE",
-    "CountRMSE",
-    "EntropyCurve",
-    "ExactMatch",
-    "Precision",
-    "Recall",
-    "StepEntropy",
-]
-
 
 class _Metric(Metric):
     """A metric of counts."""
