@@ -64,11 +64,7 @@ class ConvEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[ConvEncoder, MemorySpec]:
-        """Create an encoder for inputs of this shape from the settings of a model (`channels`, `norm`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
+        """Return an encoder for inputs of this shape, from `channels` and `norm`, and the shape of its memory."""
         check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", "conv")
         norm: Literal["batch"] | None = None if settings["norm"] == "none" else "batch"
         made = cls(shape[0], settings["channels"], norm=norm)

@@ -120,10 +120,9 @@ class FinetunedBackbone(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[FinetunedBackbone, MemorySpec]:
-        """Create an encoder for inputs of this shape from `units`, `backbone`, `strides` and `finetune`.
+        """Return an encoder for inputs of this shape and the shape of its memory.
 
-        Returns:
-            The encoder, and the shape of its memory.
+        The settings are `units`, `backbone`, `strides` and `finetune`.
         """
         finetune = settings["finetune"]
         check(len(shape) == 3, "finetune", "'none' for inputs that are not images", finetune)

@@ -92,11 +92,7 @@ class TextEncoder(OrderedEncoder):
         return self._run_layers(values, mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Set the mean and standard deviation with which the columns beside the text are standardised.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+        """Standardise the columns beside the text by their mean and standard deviation in training inputs."""
         if self.columns:
             self.standardised.fit(x[:, 0, 1:] for x in batches)
 
@@ -139,11 +135,7 @@ class NgramEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[NgramEncoder, MemorySpec]:  # noqa: ARG003
-        """Create an encoder for inputs (0, 1 + D).
-
-        Returns:
-            The encoder, and the shape of its memory, a vector.
-        """
+        """Return an encoder for inputs (0, 1 + D), and the shape of its memory, a vector."""
         check_token_shape(shape, "ngrams", features=0)
         made = cls(shape[1] - 1)
         return made, MemorySpec(made.features + made.columns)
@@ -156,11 +148,7 @@ class NgramEncoder(nn.Module):
 
     @torch.no_grad()
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Choose the n-grams that occur in the most texts.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+        """Choose the n-grams that occur in the most training texts."""
         texts = torch.zeros(self.buckets, dtype=torch.int64)
         for x in batches:
             for codes in self._hashed(x.cpu()):

@@ -60,11 +60,7 @@ class SetEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[SetEncoder, MemorySpec]:
-        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
+        """Return an encoder for inputs (0, 1 + D), from `units` and `attention`, and the shape of its memory."""
         check_token_shape(shape, "set")
         units = settings["units"]
         attention = settings["attention"] if units else 0
@@ -80,11 +76,7 @@ class SetEncoder(nn.Module):
         return Tokens(_attend(self.attention, self.layers(values), mask), mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Set the mean and standard deviation with which features are standardised.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+        """Set the mean and standard deviation with which features are standardised to those of training inputs."""
         self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
 
 
@@ -108,11 +100,7 @@ class OrderedEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[OrderedEncoder, MemorySpec]:
-        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
+        """Return an encoder for inputs (0, 1 + D), from `units` and `attention`, and the shape of its memory."""
         check_token_shape(shape, cls.name, features=cls.columns_needed)
         units = settings["units"]
         instead = f"{cls.untrained!r} with an objective in closed form, which trains no layers"
@@ -167,11 +155,7 @@ class SequenceEncoder(OrderedEncoder):
         return self._run_layers(self.first(self.standardised(values)), mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Set the mean and standard deviation with which features are standardised.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+        """Set the mean and standard deviation with which features are standardised to those of training inputs."""
         self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
 
 

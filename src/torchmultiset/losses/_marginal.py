@@ -70,10 +70,7 @@ def marginal_loss(
         end: Whether the last class is END, which follows the last label.
         max_size: Size of the largest multiset that can be predicted, after which stopping is certain; None if
             unbounded.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> marginal_loss(torch.zeros(1, 4, 3), torch.tensor([[1, 1, 0]]))  # two orders of probability 1/9
@@ -142,10 +139,7 @@ def marginal_estimate_loss(
         end: Whether the last class is END, which follows the last label.
         max_size: Size of the largest multiset that can be predicted, after which stopping is certain; None if
             unbounded.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> labels = torch.tensor([[[0, 1]]])  # one order of {0, 1}; the other one is as probable
