@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torchmultiset.data._coco_file import without_outline
 from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import Annotated, Box, Problems, Thing, split_of, split_of_folder
 
@@ -96,10 +97,6 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
 
 
 def _content(file: Path, problems: Problems) -> dict[str, Any] | None:
-    def without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-        entry.pop("segmentation", None)  # most of the file, and not needed
-        return entry
-
     try:
         content = json.loads(file.read_bytes().decode("utf-8-sig"), object_hook=without_outline)
     except json.JSONDecodeError as error:
@@ -108,11 +105,12 @@ def _content(file: Path, problems: Problems) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         problems.add(file, "", f"not JSON: {error}; export the file again")
         return None
+    lists = content if isinstance(content, dict) else {}
     for key in ("images", "annotations", "categories"):
-        if not isinstance(content, dict) or not isinstance(content.get(key), list):
+        if not isinstance(lists.get(key), list):
             problems.add(file, "", f"must be a JSON object with a list {key!r}, as COCO's instances_*.json have")
             return None
-    return content if isinstance(content, dict) else None
+    return lists
 
 
 def _entries(
