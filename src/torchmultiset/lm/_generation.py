@@ -98,14 +98,7 @@ def sample_batch(
     """Replace the teacher's lists of a batch by samples of the model: roll-in by the model itself.
 
     Compute the target before, because it is no longer in the labels: ``target = vocabulary.target(batch["labels"])``.
-
-    Args:
-        model: Model with a `generate` method, causal or encoder-decoder.
-        batch: Batch of `ListCollator`.
-        vocabulary: Vocabulary of all labels.
-        pad: Padding token.
-        max_new_tokens: Maximum number of tokens of a list.
-        **options: More options of `generate`.
+    `batch` is one of `ListCollator`; the other arguments are those of `generate_lists`.
 
     Returns:
         Batch of the same form, with the sampled lists in ``labels`` and in the input of the model.

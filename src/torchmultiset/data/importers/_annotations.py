@@ -1,4 +1,4 @@
-"""Annotated images as all importers return them, and the problems that they report."""
+"""AnnotatedImage images as all importers return them, and the problems that they report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torchmultiset.data._parse import problem_list
 
 __all__ = [
     "SUFFIXES",
-    "Annotated",
+    "AnnotatedImage",
+    "AnnotatedObject",
     "AnnotationError",
     "Box",
     "Problems",
     "Reader",
-    "Thing",
     "find_images",
     "read_lines",
     "split_of",
@@ -65,7 +65,7 @@ class Problems:
 
 
 @dataclass(frozen=True)
-class Thing:
+class AnnotatedObject:
     """One annotated object."""
 
     label: str
@@ -78,11 +78,11 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Annotated:
+class AnnotatedImage:
     """One image and its objects."""
 
     image: Path
-    things: tuple[Thing, ...]
+    objects: tuple[AnnotatedObject, ...]
     split: str | None = None
     where: str = ""
     """File and element of the annotation, for error messages."""
@@ -128,6 +128,6 @@ def _hidden(parts: Iterable[str]) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in parts)
 
 
-Reader = Callable[[Path, Path | None, Problems], list[Annotated]]
+Reader = Callable[[Path, Path | None, Problems], list[AnnotatedImage]]
 """Reader of a format: its arguments are the file or folder of the annotations, the folder of the images (None: it is
 searched around the annotations), and the problems to add to. It returns the annotated images."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
-    Annotated,
+    AnnotatedImage,
+    AnnotatedObject,
     Box,
     Problems,
-    Thing,
     find_images,
     read_lines,
     split_of_folder,
@@ -33,7 +33,7 @@ def find_yolo(source: Path) -> list[Path]:
     return ([config] if config else []) + _label_files(source)
 
 
-def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[Annotated]:
+def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
     """Read the images of a folder, each with the label file that belongs to it; without one, it shows no objects.
 
     The label file of ``images/train/7.jpg`` is ``labels/train/7.txt`` or ``images/train/7.txt``. Splits are those of
@@ -52,9 +52,9 @@ def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[Ann
     read, used = [], set()
     for image, split in splits.items():
         file = _label_file(image, folder) or elsewhere.get(image.stem)
-        things = _things(file, names, problems) if file else []
+        objects = _objects(file, names, problems) if file else []
         used.add(file)
-        read.append(Annotated(image, tuple(things), split, str(file or image), relative=True))
+        read.append(AnnotatedImage(image, tuple(objects), split, str(file or image), relative=True))
     if not read and not problems.found:
         problems.add(folder, "", "there are no images: give the folder of the images (--images)")
     elif used <= {None} and not problems.found:
@@ -132,18 +132,18 @@ def _label_file(image: Path, folder: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _things(file: Path, names: tuple[str, ...], problems: Problems) -> list[Thing]:
-    things = []
+def _objects(file: Path, names: tuple[str, ...], problems: Problems) -> list[AnnotatedObject]:
+    objects = []
     for number, line in enumerate(read_lines(file, problems), start=1):
         if line.strip():
             try:
-                things.append(_thing(line.split(), names))
+                objects.append(_object(line.split(), names))
             except ValueError as error:
                 problems.add(file, number, error)
-    return things
+    return objects
 
 
-def _thing(cells: list[str], names: tuple[str, ...]) -> Thing:
+def _object(cells: list[str], names: tuple[str, ...]) -> AnnotatedObject:
     expected = "class x y width height, or class and the corners of a polygon, as numbers"
     if len(cells) != 5 and (len(cells) < 7 or len(cells) % 2 == 0):
         raise ValueError(f"must be {expected}, but has {len(cells)} entries: {show(' '.join(cells))}")
@@ -158,7 +158,7 @@ def _thing(cells: list[str], names: tuple[str, ...]) -> Thing:
         raise ValueError(f"the class must be {known}, but is {cells[0]}")
     if not all(-_SLACK <= number <= 1 + _SLACK for number in numbers):
         raise ValueError(f"coordinates must be fractions of the image, from 0 to 1, but are {show(cells[1:])}")
-    return Thing(names[int(index)] if names else str(int(index)), _box(numbers))
+    return AnnotatedObject(names[int(index)] if names else str(int(index)), _box(numbers))
 
 
 def _box(numbers: list[float]) -> Box:
