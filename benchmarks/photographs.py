@@ -76,7 +76,7 @@ def learn(source: Path, seed: int, flags: Sequence[str]) -> dict[str, Any]:
         "flags": list(flags),
         "examples": run["examples"],
         "minutes": round(minutes, 1),
-        "epochs": run["config"]["epochs"],
+        "epochs": run["best_epoch"],
         "leaderboard": leaderboard,
         "test": {_ALL: _scores(answers, target), _SEVERAL: _scores(answers, target, several)},
     }

@@ -50,6 +50,7 @@ CASES = [
     ("transformer", "policy"),
     ("one-step", "policy"),
     ("cells", "policy"),
+    ("cells with a size head", "policy"),
     ("table", "policy"),
     ("slots", "policy"),
     ("power", "policy"),
@@ -58,6 +59,7 @@ AT_ONCE = {
     "one-step": OneStepObjective(),
     "cells": CountsObjective(),
     "table": CountsObjective(),
+    "cells with a size head": CountsObjective(),
     "slots": HungarianObjective(),
     "power": PowerObjective(),
 }
@@ -91,6 +93,7 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
             "transformer": lambda: TransformerPolicy(num_classes, 8, places=9, width=16, heads=2, layers=1),
             "one-step": lambda: OneStep(3, 8),
             "cells": lambda: CellCounts(3, 8, hidden=8),
+            "cells with a size head": lambda: CellCounts(3, 8, hidden=8, sizes=(0, 3), size_head=True),
             "slots": lambda: Slots(3, 8, slots=3, places=9, width=16, layers=1),
             "power": lambda: PowerMultiset(3, 8, max_size=3),
         }[policy]()

@@ -77,6 +77,14 @@ def without(key):
             lambda data: data.replace(b'"image_id": 2', b'"image_id": 99'),
             "correct or remove",
         ),
+        *(
+            (kind, name, lambda data, old=old: data.replace(old, b"a" * 300, 1), "there is no (image|folder|file) .*: ")
+            for kind, name, old in (
+                ("COCO import", "images.json", b"0.png"),
+                ("YOLO import", "data.yaml", b"train/images"),
+                ("list of images (JSONL)", "list.jsonl", b"3.png"),
+            )
+        ),
         ("COCO build", "images.json", lambda data: data.replace(b".png", b".gif"), "gif.*Correct their paths"),
         ("COCO build", "images.json", lambda data: data[:-9], "is not a JSON file: .* Replace it with a fresh copy"),
         (

@@ -34,6 +34,14 @@ def make(name: str, potential: bool) -> tuple[Predictor, Tensor]:
     return predictor.double().eval(), torch.randn(3, *shape, dtype=torch.float64)
 
 
+def make_size_head(joint_states: int = 0) -> tuple[Predictor, Tensor]:
+    torch.manual_seed(0)
+    head = CellCounts(C, D, hidden=8, layers=1, sizes=(LEAST, MOST), size_head=True, joint_states=joint_states)
+    nn.init.normal_(head.size_head.classifier.weight)
+    predictor = Predictor(nn.Identity(), head, ["ant", "bee"], max_size=MOST, min_size=LEAST)
+    return predictor.double().eval(), torch.randn(3, D, 1, 4, dtype=torch.float64)
+
+
 def batch(x: Tensor, target: Tensor) -> Batch:
     labels = torch.full((len(target), MOST), -1)
     for i, row in enumerate(target.tolist()):
@@ -42,10 +50,16 @@ def batch(x: Tensor, target: Tensor) -> Batch:
     return Batch(x, target, labels)
 
 
-@every
-@pytest.mark.parametrize("potential", [False, True])
-def test_the_loss_is_the_likelihood_that_predictions_have_and_it_sums_to_one(name, potential):
-    predictor, x = make(name, potential)
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(lambda name=name, potential=potential: make(name, potential) for name in MADE for potential in (False, True)),
+        make_size_head,
+        lambda: make_size_head(joint_states=64),
+    ],
+)
+def test_the_loss_is_the_likelihood_that_predictions_have_and_it_sums_to_one(made):
+    predictor, x = made()
     chances = []
     for multiset in MULTISETS:
         target = torch.tensor([multiset]).expand(3, -1)
@@ -76,6 +90,33 @@ def test_the_potential_is_zero_at_first_learns_and_is_saved(name, tmp_path):
     loaded = Predictor.load(tmp_path, encoder=nn.Identity())
     assert loaded.sizes == (LEAST, MOST)
     assert loaded.head.sizes == (LEAST, MOST)
+    torch.testing.assert_close(loaded.log_probability(x, target), predictor.log_probability(x, target))
+
+
+@pytest.mark.parametrize("joint_states", [0, 64])
+def test_a_size_head_weighs_the_sizes_of_each_input_by_its_pooled_features(joint_states):
+    predictor, x = make_size_head(joint_states)
+    head = predictor.head
+    pooled = torch.cat([x.flatten(2).mean(-1), x.flatten(2).amax(-1)], 1)
+    weights = (pooled @ head.size_head.classifier.weight.T).exp()
+    assert head.counted_places(head(x)).shape == (3, 4, C)
+    with torch.no_grad():
+        plain = {m: predictor.log_probability(x, torch.tensor([m]).expand(3, -1)).exp() for m in MULTISETS}
+        nn.init.zeros_(head.size_head.classifier.weight)
+        without = {m: predictor.log_probability(x, torch.tensor([m]).expand(3, -1)).exp() for m in MULTISETS}
+    for i in range(3):
+        scaled = {m: without[m][i].item() * weights[i, sum(m)].item() for m in MULTISETS}
+        total = math.fsum(scaled.values())
+        assert [plain[m][i].item() for m in MULTISETS] == pytest.approx([scaled[m] / total for m in MULTISETS])
+
+
+def test_a_size_head_is_saved_and_gets_gradients(tmp_path):
+    predictor, x = make_size_head()
+    target = torch.tensor([[1, 0], [0, 2], [1, 2]])
+    CountsObjective().loss(predictor, batch(x, target), torch.Generator()).backward()
+    assert predictor.head.size_head.classifier.weight.grad[LEAST:].abs().amin() > 0
+    predictor.save(tmp_path)
+    loaded = Predictor.load(tmp_path, encoder=nn.Identity()).double()
     torch.testing.assert_close(loaded.log_probability(x, target), predictor.log_probability(x, target))
 
 
@@ -121,6 +162,7 @@ def test_heads_that_round_keep_to_the_sizes_too(head):
     ("call", "message"),
     [
         (lambda: CountTable(C, D, most=3, size_potential=True), "sizes must be given with size_potential=True"),
+        (lambda: CellCounts(C, D, size_head=True), "sizes must be given with size_head=True"),
         (lambda: CountTable(C, D, most=3, sizes=(1, 4)), "sizes must be None or up to most = 3"),
         (lambda: CellCounts(C, D, sizes=(4, 1)), r"sizes must be None or \(smallest, largest\)"),
         (

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from torchmultiset._checks import check
+from torchmultiset._memory import Memory
+from torchmultiset._pooling import PooledFeatures
 
-__all__ = ["as_row", "check_built_for", "size_scores_for"]
+__all__ = ["SizePotential", "as_row", "check_built_for", "size_scores_for"]
 
 
 def size_scores_for(sizes: tuple[int, int] | None, potential: bool) -> nn.Parameter | None:
@@ -35,3 +38,40 @@ def check_built_for(sizes: tuple[int, int] | None, least: int, most: int) -> Non
 def as_row(size_scores: Tensor | None) -> Float[Tensor, "1 m"] | None:
     """Return a size potential as (1, M + 1), the same for all examples."""
     return None if size_scores is None else size_scores[None]
+
+
+class SizePotential(nn.Module):
+    """A size potential that depends on the input: scores (B, M + 1) of the sizes, linear in the pooled memory.
+
+    They are appended to a head's scores (B, N, K) as rows of their own, so that a head returns one tensor.
+
+    Args:
+        memory: Number of features D of the memory.
+        most: Largest size, M.
+
+    Example:
+        >>> potential = SizePotential(memory=8, most=5)
+        >>> scores = potential.append(torch.rand(2, 9, 4), torch.rand(2, 8, 3, 3))
+        >>> [part.shape for part in potential.split(scores)]
+        [torch.Size([2, 9, 4]), torch.Size([2, 6])]
+    """
+
+    def __init__(self, memory: int, most: int) -> None:
+        super().__init__()
+        self.pooled = PooledFeatures(memory, "mean-max")
+        self.classifier = nn.Linear(self.pooled.width, most + 1)
+        nn.init.zeros_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def append(self, scores: Float[Tensor, "b n k"], memory: Memory) -> Float[Tensor, "b r k"]:
+        """Append the size scores, padded with 0 to whole rows."""
+        width = scores.shape[2]
+        sizes: Tensor = self.classifier(self.pooled(memory))
+        rows = pad(sizes, (0, -sizes.shape[1] % width)).unflatten(1, (-1, width))
+        return torch.cat([scores, rows.to(scores.dtype)], 1)
+
+    def split(self, scores: Float[Tensor, "b r k"]) -> tuple[Float[Tensor, "b n k"], Float[Tensor, "b m"]]:
+        """Separate a head's scores (B, N, K) from the size scores (B, M + 1)."""
+        sizes = self.classifier.out_features
+        rows = -(-sizes // scores.shape[2])
+        return scores[:, :-rows], scores[:, -rows:].flatten(1)[:, :sizes]

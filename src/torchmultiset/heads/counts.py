@@ -27,7 +27,7 @@ from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, pla
 from torchmultiset._pooling import PoolKind
 from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead, PooledHead
-from torchmultiset.heads._sizes import as_row, check_built_for, size_scores_for
+from torchmultiset.heads._sizes import SizePotential, as_row, check_built_for, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
 
@@ -60,6 +60,8 @@ class CellCounts(OneShotHead):
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
             likelihood over these sizes, as predictions always do; None: it does not.
         size_potential: Learn a log-weight for each size; requires `sizes`.
+        size_head: Learn one that depends on the input, a linear function of the pooled memory, in its place. Positions
+            then only compete for the labels: without it, images of one object teach them little about counting.
         joint_states: If above 0, the classes compete for the positions: the likelihood in training
             (`losses.cell_joint_loss`) and predictions (`distributions.CellJoint`) are those of whole multisets, for
             multisets of up to so many sub-multisets. 0: counts of different classes are taken as independent.
@@ -83,6 +85,7 @@ class CellCounts(OneShotHead):
         dropout: float = 0.0,
         sizes: tuple[int, int] | None = None,
         size_potential: bool = False,
+        size_head: bool = False,
         joint_states: int = 0,
     ) -> None:
         super().__init__()
@@ -103,7 +106,9 @@ class CellCounts(OneShotHead):
             *(part for a, b in pairwise(widths) for part in _convolution(a, b, kernel, norm)),
             nn.Conv2d(widths[-1], num_classes + 1, 1),
         ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
+        self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential and not size_head)
+        check(sizes is not None or not size_head, "sizes", "given with size_head=True, such as (1, 4)", sizes)
+        self.size_head = SizePotential(memory, sizes[1]) if sizes is not None and size_head else None
         # Most positions of most images are "nothing"; learning that first would take hundreds of steps.
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
@@ -116,7 +121,7 @@ class CellCounts(OneShotHead):
     ) -> CellCounts:
         """Create a head for a memory from the settings of a model.
 
-        They are `hidden`, `layers`, `norm`, `dropout`, `size_potential` and `joint_states`.
+        They are `hidden`, `layers`, `norm`, `dropout`, `size_potential`, `size_head` and `joint_states`.
         """
         others = "'table', 'poisson' or 'regression'"
         check(memory.positions != 1, "count_head", f"{others} for vectors", "cells")
@@ -135,13 +140,22 @@ class CellCounts(OneShotHead):
             kernel=1 if memory.tokens else 3,
             norm=norm,
             sizes=sizes,
-            **{name: settings[name] for name in ("dropout", "size_potential", "joint_states")},
+            **{name: settings[name] for name in ("dropout", "size_potential", "size_head", "joint_states")},
         )
 
     def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:
-        """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing", which padding predicts."""
-        if isinstance(memory, Tokens):
-            return self._of_tokens(memory)
+        """Compute scores (B, N, C + 1) of the N positions; the last class is "nothing", which padding predicts.
+
+        With a size head, rows with the scores of the sizes follow; see `split`.
+        """
+        scores = self._of_tokens(memory) if isinstance(memory, Tokens) else self._of_map(memory)
+        return scores if self.size_head is None else self.size_head.append(scores, memory)
+
+    def split(self, scores: Float[Tensor, "b n k"]) -> tuple[Float[Tensor, "b p k"], Float[Tensor, "#b m"] | None]:
+        """Separate the scores of the positions from the size potential, (B, M + 1), (1, M + 1) or None."""
+        return (scores, as_row(self.size_scores)) if self.size_head is None else self.size_head.split(scores)
+
+    def _of_map(self, memory: Float[Tensor, "b d *places"]) -> Float[Tensor, "b n k"]:
         check(memory.ndim == 4, "memory", f"a map of shape (B, {self.memory}, h, w), not a vector", memory)
         scores: Tensor = self.convs(dropout2d(memory, self.dropout, self.training))
         return scores.flatten(2).transpose(1, 2)
@@ -157,17 +171,18 @@ class CellCounts(OneShotHead):
         nothing[..., -1] = 0
         return torch.where(tokens.mask[..., None], scores, nothing)
 
-    def counted_places(self, scores: Float[Tensor, "b n k"]) -> Float[Tensor, "b n c"]:
+    def counted_places(self, scores: Float[Tensor, "b n k"]) -> Float[Tensor, "b p c"]:
         """Return the probability that each position predicts each class, and not "nothing"."""
-        return scores.softmax(-1)[..., :-1]
+        return self.split(scores)[0].softmax(-1)[..., :-1]
 
     def believe(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> IndependentCounts | CellJoint:
         """Return the distribution of the number of positions that predict each class."""
         check_built_for(self.sizes, least, most)
+        scores, size_scores = self.split(scores)
         if self.joint_states:
-            return CellJoint(scores, least, most, self.joint_states, as_row(self.size_scores))
+            return CellJoint(scores, least, most, self.joint_states, size_scores)
         counts = poisson_binomial(*cell_log_probabilities(scores), most)
-        return IndependentCounts(counts, least, most, as_row(self.size_scores))
+        return IndependentCounts(counts, least, most, size_scores)
 
 
 @recorded

@@ -74,6 +74,8 @@ class ModelConfig:
     """Probability with which features are dropped in training, before the classifier."""
     size_potential: bool = False
     """Whether count heads learn a weight for each size of a multiset."""
+    size_head: bool = False
+    """Whether count heads on maps predict these weights from the pooled features of the image."""
     joint_states: int = 0
     """For count heads on maps: classes compete for the cells, for multisets of up to so many sub-multisets. 0: counts
     of different classes are independent."""

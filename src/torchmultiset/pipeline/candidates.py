@@ -73,7 +73,7 @@ def finetuned(task: Task) -> Candidate | None:
         "strides": (16, 32),
         "image_size": 320,
         "units": (128,),
-        "size_potential": True,
+        "size_head": True,
         "augment": "photo",
         "mosaic": 0.3,
         "batch_size": 16,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,8 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
     places: dict[int, tuple[Path, str, tuple[int, int] | None]] = {}
     folders = [images] if images else _image_folders(file)
     for key, where, entry in _entries(file, content, "images", "file_name", str, problems):
-        image = next(
-            (folder / entry["file_name"] for folder in folders if (folder / entry["file_name"]).is_file()), None
-        )
+        # os.path.isfile, unlike Path.is_file, is False for a name that is too long.
+        image = next(filter(os.path.isfile, (folder / entry["file_name"] for folder in folders)), None)
         if image is None:
             fix = f"looked in {', '.join(map(str, folders))}; give the folder of the images (--images)"
             problems.add(file, where, f"there is no image {show(entry['file_name'])}: {fix}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -211,7 +212,7 @@ def _image(file: Path, root: Element, images: Path | None) -> Path | None:
     beside = file.parent.parent
     folders = [images] if images else [file.parent, beside / "JPEGImages", beside / "images", beside]
     places = (folder / name for name in names for folder in folders)
-    return next((place for place in places if place.is_file()), None)
+    return next(filter(os.path.isfile, places), None)  # unlike Path.is_file, False for a name that is too long
 
 
 def _size(root: Element) -> tuple[int, int] | None:

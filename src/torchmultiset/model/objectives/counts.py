@@ -35,10 +35,10 @@ else:
 
 
 def _cell_loss(head: CellCounts, scores: Tensor, target: Tensor) -> Tensor:
+    scores, size_scores = head.split(scores)
     if head.joint_states:
-        states = head.joint_states
-        return cell_joint_loss(scores, target, states=states, sizes=head.sizes, size_scores=head.size_scores)
-    return cell_count_loss(scores, target, sizes=head.sizes, size_scores=head.size_scores)
+        return cell_joint_loss(scores, target, states=head.joint_states, sizes=head.sizes, size_scores=size_scores)
+    return cell_count_loss(scores, target, sizes=head.sizes, size_scores=size_scores)
 
 
 def _mixture_loss(head: CountMixture, scores: Tensor, target: Tensor) -> Tensor:
