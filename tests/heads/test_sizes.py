@@ -182,7 +182,7 @@ def test_heads_that_round_keep_to_the_sizes_too(head):
         (lambda: CellCounts(C, D, sizes=(4, 1)), r"sizes must be None or \(smallest, largest\)"),
         (
             lambda: CellCounts(C, D, sizes=(1, 3)).believe(torch.zeros(1, 4, C + 1), 0, 3),
-            "sizes must be 1 to 3, as the head was built for",
+            "sizes must be 1 to 3, the sizes the head was built with",
         ),
         (
             lambda: Predictor(nn.Identity(), CountTable(C, D, most=3, sizes=(1, 3)), ["a", "b"], max_size=3),

@@ -60,11 +60,7 @@ def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
     shape = (1, *array.shape) if array.ndim == 2 else array.shape
     if array.dtype == np.uint8 and len(shape) == 3:
         return np.array(array).reshape(shape)
-    with np.errstate(over="ignore"):
-        numbers = array.astype(np.float32).reshape(shape)
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32: remove them")
-    return numbers
+    return _as_float32(array, path).reshape(shape)
 
 
 def read_rows(path: Path) -> Float32[np.ndarray, "n d"]:
@@ -79,8 +75,12 @@ def read_rows(path: Path) -> Float32[np.ndarray, "n d"]:
     if array.dtype.kind not in "buif" or array.ndim != 2 or array.shape[1] == 0:
         what = f"{array.dtype} of shape {array.shape}"
         raise ValueError(f"{path}: must contain numbers of shape (vectors, features), but contains {what}")
+    return _as_float32(array, path)
+
+
+def _as_float32(array: Shaped[np.ndarray, "*shape"], path: Path) -> Float32[np.ndarray, "*shape"]:
     with np.errstate(over="ignore"):
         numbers = array.astype(np.float32)
     if not np.isfinite(numbers).all():
-        raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32")
+        raise ValueError(f"{path}: contains NaN, infinite values or values too large for float32: remove them")
     return numbers

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-__all__ = ["CocoFile", "read_coco_file"]
+__all__ = ["CocoFile", "read_coco_file", "without_outline"]
 
 _SHOWN = 5  # maximum number of invalid entries listed in an error message
 
@@ -79,11 +79,6 @@ def read_coco_file(path: str | Path) -> CocoFile:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    def without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-        # Segmentations make up most of the file and are not needed: drop each one as soon as it is parsed.
-        entry.pop("segmentation", None)
-        return entry
-
     try:
         with path.open(encoding="utf-8") as file:
             content = json.load(file, object_hook=without_outline)
@@ -92,6 +87,12 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object with images, annotations and categories")
     return content
+
+
+def without_outline(entry: dict[str, Any]) -> dict[str, Any]:
+    """Drop the segmentation of an object as soon as it is parsed: most of the file, and not needed."""
+    entry.pop("segmentation", None)
+    return entry
 
 
 @dataclass(frozen=True)

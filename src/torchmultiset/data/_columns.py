@@ -12,10 +12,13 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from torchmultiset.data._parse import Problems, did_you_mean, show
-from torchmultiset.data._records import Cell, Record, make_record
+from torchmultiset.data._records import Cell, Record, read_cell
 from torchmultiset.data.tokens import TokenText
 
-__all__ = ["Column", "check_columns", "encode", "encode_rows", "learn_columns", "plain_cell"]
+__all__ = ["TABLE", "Column", "check_columns", "encode", "encode_rows", "learn_columns", "table_records"]
+
+TABLE = Path("the table")
+"""Name of a table in memory in error messages."""
 
 _HANDFUL = 100
 """Number of different strings up to which a column may be one of categories."""
@@ -62,7 +65,7 @@ def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], prob
 
     Args:
         records: The lines of the table.
-        train: Mask (N,) of the training examples.
+        train: Mask (N,) of the training examples, to which columns are fitted.
         problems: Collects problems, one per column.
     """
     columns = []
@@ -93,13 +96,7 @@ def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], prob
 
 
 def check_columns(columns: Sequence[Column], records: Sequence[Record], problems: Problems) -> None:
-    """Compare a table with the columns seen in training, and warn about unknown categories.
-
-    Args:
-        columns: The columns seen in training.
-        records: The lines of the table.
-        problems: Collects problems, one per column.
-    """
+    """Compare a table with the columns seen in training, and warn about unknown categories."""
     found, wanted = records[0].cells, [column.name for column in columns]
     missing = [name for name in wanted if name not in found]
     for name in missing:
@@ -125,12 +122,7 @@ def check_columns(columns: Sequence[Column], records: Sequence[Record], problems
 
 
 def encode(columns: Sequence[Column], records: Sequence[Record]) -> Float32[np.ndarray, "n d"] | TokenText:
-    """Encode all columns and concatenate them (N, D); with free text, beside it.
-
-    Args:
-        columns: The columns, in output order. The texts of several are joined by line breaks.
-        records: The lines of the table.
-    """
+    """Encode all columns and concatenate them (N, D); texts of several columns are joined by line breaks."""
     numbers = np.concatenate([one.encode([record.cells[one.name] for record in records]) for one in columns], 1)
     texts = [column.name for column in columns if column.text]
     if not texts:
@@ -164,19 +156,26 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
         raise ValueError(
             f"this model reads the columns {', '.join(names)}, but the table has no {' and no '.join(missing)}"
         )
-    problems = Problems(Path("the table"))
-    records = [
-        make_record(i, {column.name: plain_cell(row[column.name]) for column in columns}, problems)
-        for i, row in enumerate(rows, start=1)
-    ]
-    problems.stop()
+    records = table_records([{column.name: row[column.name] for column in columns} for row in rows])
+    problems = Problems(TABLE)
     check_columns(columns, records, problems)
     problems.stop()
     return encode(columns, records)
 
 
-def plain_cell(cell: Any) -> Any:
-    """Return a cell as a Python object: NumPy's numbers converted, and whatever is not equal to itself as None."""
+def table_records(rows: Sequence[Mapping[str, Any]]) -> list[Record]:
+    """Return the rows of a table that a program holds in memory as records without labels."""
+    problems = Problems(TABLE)
+    records = []
+    for line, row in enumerate(rows, start=1):
+        cells = {name: problems.attempt(line, read_cell, _plain(cell), name) for name, cell in row.items()}
+        records.append(Record(line, "features", labels=(), id=f"line {line}", cells=cells))
+    problems.stop()
+    return records
+
+
+def _plain(cell: Any) -> Any:
+    """Return a cell as a Python object: NumPy's numbers converted, and missing values as None."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
     return None if cell is None or str(cell) in ("nan", "NaT", "<NA>") else cell
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Fields", "ManifestError", "Problems", "did_you_mean", "read_count", "read_fields", "show"]
+__all__ = ["Fields", "ManifestError", "Problems", "did_you_mean", "problem_list", "read_count", "read_fields", "show"]
 
 _COLUMNS = ("image", "array", "set", "sequence", "labels", "split", "id")
 _FILES = ("image", "array", "set", "sequence")
@@ -48,11 +48,7 @@ class ManifestError(ValueError):
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        count = len(self.problems)
-        lines = [f"{count} problem{'s' if count > 1 else ''} in {self.path}:"]
-        lines += [f"line {line}: {what}" if line else what for line, what in self.problems[:_SHOWN]]
-        lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
-        return "\n  ".join(lines)
+        return problem_list(str(self.path), [f"line {line}: {what}" if line else what for line, what in self.problems])
 
 
 @dataclass
@@ -81,6 +77,14 @@ class Problems:
         """Raise a ManifestError if there are any problems."""
         if self.found:
             raise ManifestError(self.path, sorted(self.found, key=lambda problem: problem[0]))
+
+
+def problem_list(where: str, problems: Sequence[str]) -> str:
+    """Format the number of problems in a file, the first ones, and the number of the others."""
+    count = len(problems)
+    lines = [f"{count} problem{'s' if count > 1 else ''} in {where}:", *problems[:_SHOWN]]
+    lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
+    return "\n  ".join(lines)
 
 
 def show(value: object) -> str:

@@ -1,14 +1,28 @@
-"""Batched resizing, cropping and pasting of small images."""
+"""Batched resizing, cropping and pasting of small images, such as digits."""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int64, UInt8
+from jaxtyping import Bool, Float32, Int64, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-__all__ = ["cut", "paste", "resize"]
+__all__ = ["Scene", "cut", "paste", "paste_digits", "resize"]
+
+_BLOCK_PIXELS = 1 << 18  # pixels processed at a time, which fit into the CPU cache
+
+
+class Scene(NamedTuple):
+    """Index into the pool, size and position of each digit of each image."""
+
+    there: Bool[np.ndarray, "n m"]
+    """Mask of the digits that are present; the other fields are meaningless where it is False."""
+    digit: Int64[np.ndarray, "n m"]
+    px: Int64[np.ndarray, "n m"]
+    x: Int64[np.ndarray, "n m"]
+    y: Int64[np.ndarray, "n m"]
 
 
 def resize(images: UInt8[np.ndarray, "n h h"], px: int) -> UInt8[np.ndarray, "n px px"]:
@@ -68,6 +82,21 @@ def paste(
     covered *= patches == 0
     covered += patches
     windows[which, y, x] = covered
+
+
+def paste_digits(canvas: UInt8[np.ndarray, "n h h"], digits: UInt8[np.ndarray, "k d d"], scene: Scene) -> None:
+    """Paste digits of a pool (K, d, d), resized, onto images (N, H, H) in place; no two digits may overlap."""
+    image, slot = np.nonzero(scene.there)
+    # Group digits of all images by size: one matrix resizes a whole group.
+    order = np.argsort(scene.px[image, slot], kind="stable")
+    image, slot = image[order], slot[order]
+    px, starts = np.unique(scene.px[image, slot], return_index=True)
+    for size, start, stop in zip(px.tolist(), starts, np.append(starts, len(order))[1:], strict=True):
+        block = max(1, _BLOCK_PIXELS // size**2)
+        for first in range(start, stop, block):
+            which = image[first : min(first + block, stop)], slot[first : min(first + block, stop)]
+            resized = resize(digits[scene.digit[which]], size)
+            paste(canvas, which[0], scene.y[which], scene.x[which], resized)
 
 
 @cache

@@ -5,8 +5,8 @@ A function that reads a field raises a ValueError that describes the fix; the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
@@ -16,11 +16,14 @@ from jaxtyping import Float32
 from torchmultiset.data._parse import Fields, Problems, did_you_mean, read_count, read_fields, show
 from torchmultiset.data._splits import SPLITS
 
-__all__ = ["Cell", "Record", "make_record", "read_records"]
+__all__ = ["Cell", "Record", "read_cell", "read_records"]
 
 Cell: TypeAlias = float | str | None
 """Number, text, or None for an empty cell."""
 _LARGEST = float(np.finfo(np.float32).max)
+_FILES = ("image", "array", "set", "sequence")
+"""Keys of inputs that are paths; sets and sequences may also be written out."""
+_KEYS = (*_FILES, "features", "text", "labels", "counts", "id", "split", "boxes", "areas")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +33,19 @@ class Record:
     line: int
     kind: str
     """``"image"``, ``"array"``, ``"features"`` (also text), ``"set"``, ``"sequence"`` or ``"either"``."""
-    path: str
-    """Path of the image, array, set or sequence as written; empty for what the line itself contains."""
-    features: Float32[np.ndarray, " d"]
-    """Unnamed features (D,); empty for named features and other inputs."""
-    cells: dict[str, Cell]
-    """Named features as written, by column; empty for other inputs."""
-    rows: Float32[np.ndarray, "n w"] | None
-    """Vectors (N, D) of a set or sequence that the line contains; None for other inputs."""
     labels: tuple[str, ...]
     id: str
-    split: str | None
-    boxes: tuple[tuple[float, ...], ...] | None
-    areas: tuple[float, ...] | None
+    path: str = ""
+    """Path of the image, array, set or sequence as written; empty for what the line itself contains."""
+    features: Float32[np.ndarray, " d"] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    """Unnamed features (D,); empty for named features and other inputs."""
+    cells: dict[str, Cell] = field(default_factory=dict)
+    """Named features as written, by column; empty for other inputs."""
+    rows: Float32[np.ndarray, "n w"] | None = None
+    """Vectors (N, D) of a set or sequence that the line contains; None for other inputs."""
+    split: str | None = None
+    boxes: tuple[tuple[float, ...], ...] | None = None
+    areas: tuple[float, ...] | None = None
 
 
 def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> list[Record]:
@@ -61,83 +64,72 @@ def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> li
     return [record for record in records if record is not None]
 
 
-def make_record(line: int, cells: Mapping[str, Any], problems: Problems) -> Record:
-    """Return a row of a table in memory as a record without labels; a wrong cell is a problem, and becomes empty."""
-    read = {name: problems.attempt(line, _cell, value, name) for name, value in cells.items()}
-    return Record(line, "features", "", np.empty(0, dtype=np.float32), read, None, (), f"line {line}", None, None, None)
-
-
 def _record(line: int, fields: Fields, problems: Problems) -> Record | None:
     fields = {key: value for key, value in fields.items() if value is not None and not key.startswith("#")}
     before = len(problems)
     problems.attempt(line, _check_keys, fields)
-    values: Fields = {name: problems.attempt(line, read, fields) for name, read in _READ.items()}
+    values: Fields = problems.attempt(line, _input, fields) or {}
+    values["labels"] = problems.attempt(line, _labels, fields)
+    for key, read in _OPTIONAL.items():
+        if key in fields:
+            values[key] = problems.attempt(line, read, fields)
     if len(problems) > before:
         return None
-    values["id"] = values["id"] or values["path"] or f"line {line}"
-    return Record(line=line, **values)
+    values.setdefault("id", values.get("path") or f"line {line}")
+    return Record(line, **values)
 
 
 def _check_keys(fields: Fields) -> None:
-    known = (*_READ, "text", *_FILES, "counts")
     for key in fields:
-        if key not in known or key in ("kind", "path", "cells", "rows"):
+        if key not in _KEYS:
             fix = "rename or remove it, or start it with '#' to ignore it"
-            raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}: {fix}")
+            raise ValueError(f"unknown key {key!r}{did_you_mean(key, _KEYS)}: {fix}")
 
 
-def _kind(fields: Fields) -> str:
+def _input(fields: Fields) -> Fields:
+    """Return the kind of the input, and its value under the name of the field of `Record` that holds it."""
     kinds = [kind for kind in (*_FILES, "features", "text") if kind in fields]
-    if kinds == ["features", "text"] or kinds == ["text"]:
-        return "features"
+    if kinds in (["text"], ["features", "text"]):
+        return {"kind": "features", "cells": _cells({**_beside_text(fields), "text": fields["text"]})}
     if len(kinds) != 1:
         found = "has " + (" and ".join(kinds) or "none")
         one = "'text', 'features', 'image', 'array', 'set' or 'sequence'"
         raise ValueError(f"each line must have one input, {one} (or 'text' and 'features'), but this one {found}")
-    return "either" if kinds == ["features"] and _is_nested(fields["features"]) else kinds[0]
+    (kind,) = kinds
+    value = fields[kind]
+    if kind in ("image", "array") or (kind in _FILES and isinstance(value, str)):
+        return {"kind": kind, "path": PurePath(_text(value, f"{kind!r}")).as_posix()}
+    if kind in _FILES:
+        return {"kind": kind, "rows": _rows(value, kind)}
+    if isinstance(value, dict):
+        return {"kind": kind, "cells": _cells(value)}
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"'features' must be a list of numbers, but is {show(value)}")
+    if isinstance(value[0], list):
+        return {"kind": "either", "rows": _rows(value, kind)}
+    numbers = [_real(number, "feature", i) for i, number in enumerate(value, start=1)]
+    return {"kind": kind, "features": np.array(numbers, dtype=np.float32)}
 
 
-def _path(fields: Fields) -> str:
-    key = next((key for key in _FILES if key in fields), "")
-    if not key or (key in ("set", "sequence") and not isinstance(fields[key], str)):
-        return ""
-    return PurePath(_text(fields[key], f"{key!r}")).as_posix()
-
-
-def _features(fields: Fields) -> Float32[np.ndarray, " d"]:
-    values = fields.get("features")
-    if values is None or isinstance(values, dict) or _is_nested(values) or "text" in fields:
-        return np.empty(0, dtype=np.float32)
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"'features' must be a list of numbers, but is {show(values)}")
-    return np.array([_real(value, "feature", i) for i, value in enumerate(values, start=1)], dtype=np.float32)
-
-
-def _cells(fields: Fields) -> dict[str, Cell]:
-    values, text = fields.get("features"), fields.get("text")
-    if "text" in fields:
-        if not isinstance(text, str):
-            raise ValueError(f"'text' must be a string, but is {show(text)}")
-        if isinstance(values, list):
-            values = {f"feature {i}": value for i, value in enumerate(values, start=1)}
-        values = {**(values or {}), "text": text}
+def _beside_text(fields: Fields) -> dict[str, Any]:
+    """Return the features beside a text by name; those of a list are numbered."""
+    text, values = fields["text"], fields.get("features", {})
+    if not isinstance(text, str):
+        raise ValueError(f"'text' must be a string, but is {show(text)}")
+    if isinstance(values, list):
+        return {f"feature {i}": value for i, value in enumerate(values, start=1)}
     if not isinstance(values, dict):
-        return {}
+        raise ValueError(f"'features' must be a list of numbers, but is {show(values)}")
+    return values
+
+
+def _cells(values: dict[str, Any]) -> dict[str, Cell]:
     if not values:
         raise ValueError("'features' must have at least one entry, but is {}")
-    return {name: _cell(value, name) for name, value in values.items()}
+    return {name: read_cell(value, name) for name, value in values.items()}
 
 
-def _is_nested(value: object) -> bool:
-    """Return whether a value is a list of lists."""
-    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
-
-
-def _rows(fields: Fields) -> Float32[np.ndarray, "n d"] | None:
-    key = next((key for key in ("set", "sequence", "features") if key in fields), "")
-    value = fields.get(key)
-    if not key or isinstance(value, str) or (key == "features" and not _is_nested(value)):
-        return None
+def _rows(value: object, key: str) -> Float32[np.ndarray, "n d"]:
     if not isinstance(value, list) or not all(isinstance(row, list) and row for row in value):
         raise ValueError(
             f"{key!r} must look like [[0.5, 2], [1, 3]] or be the path of an .npy file, but is {show(value)}"
@@ -153,7 +145,8 @@ def _listed(numbers: list[int]) -> str:
     return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
-def _cell(value: object, name: str) -> Cell:
+def read_cell(value: object, name: str) -> Cell:
+    """Return a number, or text without surrounding spaces; None for an empty cell."""
     if isinstance(value, str):
         return value.strip() or None
     return None if value is None else _real(value, f"{name!r}")
@@ -175,13 +168,11 @@ def _labels(fields: Fields) -> tuple[str, ...]:
     return tuple(_text(name, "a label") for name in names)
 
 
-def _id(fields: Fields) -> str | None:
-    return _text(fields["id"], "'id'") if "id" in fields else None
+def _id(fields: Fields) -> str:
+    return _text(fields["id"], "'id'")
 
 
-def _split(fields: Fields) -> str | None:
-    if "split" not in fields:
-        return None
+def _split(fields: Fields) -> str:
     split = _text(fields["split"], "'split'").casefold()
     split = "validation" if split == "val" else split
     if split not in SPLITS:
@@ -189,11 +180,10 @@ def _split(fields: Fields) -> str | None:
     return split
 
 
-def _boxes(fields: Fields) -> tuple[tuple[float, ...], ...] | None:
-    if "boxes" in fields and not {"image", "array"} & fields.keys():
+def _boxes(fields: Fields) -> tuple[tuple[float, ...], ...]:
+    if not {"image", "array"} & fields.keys():
         raise ValueError("'boxes' requires an image or an array as input, not features: remove it")
-    boxes = _per_label(fields, "boxes")
-    return None if boxes is None else tuple(_box(box) for box in boxes)
+    return tuple(_box(box) for box in _per_label(fields, "boxes"))
 
 
 def _box(box: object) -> tuple[float, ...]:
@@ -205,20 +195,16 @@ def _box(box: object) -> tuple[float, ...]:
     return x, y, width, height
 
 
-def _areas(fields: Fields) -> tuple[float, ...] | None:
+def _areas(fields: Fields) -> tuple[float, ...]:
     areas = _per_label(fields, "areas")
-    if areas is None:
-        return None
     numbers = tuple(_real(area, "an area") for area in areas)
     if any(number < 0 for number in numbers):
         raise ValueError(f"'areas' must not be negative, but are {show(areas)}")
     return numbers
 
 
-def _per_label(fields: Fields, key: str) -> list[Any] | None:
-    values, labels = fields.get(key), fields.get("labels")
-    if values is None:
-        return None
+def _per_label(fields: Fields, key: str) -> list[Any]:
+    values, labels = fields[key], fields.get("labels")
     if not isinstance(labels, list):
         raise ValueError(f"{key!r} requires one entry per label: write 'labels' as a list")
     if not isinstance(values, list) or len(values) != len(labels):
@@ -246,17 +232,5 @@ def _real(value: object, what: str, number: int | None = None) -> float:
     raise ValueError(f"{which} must be a finite number that fits in float32, but is {show(value)}")
 
 
-_FILES = ("image", "array", "set", "sequence")
-"""Keys of inputs that are paths; sets and sequences may also be written out."""
-_READ: dict[str, Callable[[Fields], Any]] = {
-    "kind": _kind,
-    "path": _path,
-    "features": _features,
-    "cells": _cells,
-    "rows": _rows,
-    "labels": _labels,
-    "id": _id,
-    "split": _split,
-    "boxes": _boxes,
-    "areas": _areas,
-}
+_OPTIONAL: dict[str, Callable[[Fields], object]] = {"id": _id, "split": _split, "boxes": _boxes, "areas": _areas}
+"""Keys that a line need not have, with the functions that read them."""

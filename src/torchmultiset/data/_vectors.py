@@ -22,17 +22,10 @@ VECTORS = ("set", "sequence", "either")
 
 
 def recognise_vectors(records: list[Record], folder: Path, *, always: bool = False) -> list[Record]:
-    """Return the records with arrays (N, D) as sets or sequences, if N differs but D does not; else unchanged.
+    """Return records of arrays (N, D) as sets or sequences, if N differs but D does not; else unchanged.
 
-    Arrays of one shape are images.
-
-    Args:
-        records: All lines of the manifest.
-        folder: Folder that paths are relative to.
-        always: Whether arrays of one shape are sets or sequences, too.
+    Arrays of one shape are images, unless `always`.
     """
-    if not records or any(record.kind != "array" for record in records):
-        return records
     if always:
         return [replace(record, kind="either") for record in records]
     shapes = set()
@@ -61,7 +54,7 @@ def wrong_vectors(records: Sequence[Record], folder: Path, problems: Problems) -
         if rows.shape[1] != width:
             found = f"the vectors have {rows.shape[1]} numbers, but those on line {line} have {width}"
             problems.add(record.line, f"{found}: use one length")
-    if records and first is None and not broken:
+    if first is None and not broken:
         problems.add(0, "all sets and sequences are empty: add vectors")
     return broken
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float64
 
 from torchmultiset._checks import check
-from torchmultiset._files import write_whole
 from torchmultiset.data._exif import upright_boxes
+from torchmultiset.data._write import as_jsonl, relative_path, rounded, write_new
 from torchmultiset.data.coco import Coco
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.images import ImageFiles, image_sizes, letterbox
@@ -41,12 +38,7 @@ def write_coco_manifest(path: str | Path, coco: Coco) -> None:
     # Outside COCO, train and test may share image ids; without ids, the paths identify the images.
     with_ids = len(set(ids)) == len(ids)
     lines = [line for split, examples in splits.items() for line in _lines(path, split, examples, with_ids)]
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    if path.exists():
-        if path.read_text(encoding="utf-8") != text:
-            raise FileExistsError(f"{path} already exists with different content: delete it, or choose another name")
-        return
-    write_whole(path, text)
+    write_new(path, as_jsonl(lines))
 
 
 def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterator[Mapping[str, object]]:
@@ -57,21 +49,15 @@ def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterat
     stored = image_sizes(paths)
     resized, corner = letterbox(stored, examples.inputs.size)
     scale = resized / stored
-    start = os.path.realpath(path.parent)
     for row, image in enumerate(paths):
         there = examples.labels[row] >= 0
         boxes = examples.boxes[row, there].astype(np.float64)
         boxes = np.concatenate([boxes[:, :2] - corner[row], boxes[:, 2:]], axis=1) / np.tile(scale[row], 2)
         line = {
-            "image": Path(os.path.relpath(Path(os.path.realpath(image.parent), image.name), start)).as_posix(),
+            "image": relative_path(image, path),
             "labels": [examples.classes[label] for label in examples.labels[row, there]],
             "split": split,
-            "boxes": _short(upright_boxes(boxes, stored[row], image)),
-            "areas": _short(examples.areas[row, there].astype(np.float64) / scale[row].prod()),
+            "boxes": rounded(upright_boxes(boxes, stored[row], image)),
+            "areas": rounded(examples.areas[row, there].astype(np.float64) / scale[row].prod()),
         }
         yield line | ({"id": examples.ids[row]} if with_ids and examples.ids else {})
-
-
-def _short(numbers: Float64[np.ndarray, "m ..."]) -> object:
-    """Round to two decimals, as in COCO; adding 0.0 turns -0.0 into 0.0."""
-    return (numbers.round(2) + 0.0).tolist()

@@ -14,10 +14,10 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -156,10 +156,10 @@ def cache_features(
                 probe = backbone(torch.from_numpy(np.ascontiguousarray(first)))
                 store = _Store(folder, tuple(probe.shape[1:]))
             need = _check_disk(store, len(missing))
-            _write_manifest(store, purpose)
+            manifest = json.dumps({**purpose, "features": store.shape}, indent=1)
+            write_whole(folder / "manifest.json", f"{manifest}\n")
             with progress_bar(progress, f"{backbone.name} features, {_size(need)}", len(missing)) as advance:
-                computed = _compute(backbone, inputs, missing, _kind(first), batch_size)
-                _add(store, keys, computed, backbone.name, advance)
+                _add(store, backbone, inputs, keys, missing, _kind(first), batch_size, advance)
     entries = [store.entries[key] for key in keys]
     rows = np.array([entry.row for entry in entries], dtype=np.int64)
     return FeatureCache(store.features, store.shape, rows, {entry.row: entry.features for entry in entries})
@@ -172,12 +172,6 @@ class _Entry:
     """Digest of the pixels."""
     features: str
     """Digest of the row."""
-
-
-class _Computed(NamedTuple):
-    positions: Int64[np.ndarray, " b"]
-    images: Shaped[np.ndarray, "b ..."]
-    rows: Float16[np.ndarray, "b ..."]
 
 
 @dataclass(frozen=True)
@@ -199,11 +193,6 @@ class _Store:
     @property
     def row_bytes(self) -> int:
         return int(np.prod(self.shape)) * _HALF.itemsize
-
-
-def _write_manifest(store: _Store, purpose: dict[str, Any]) -> None:
-    text = json.dumps({**purpose, "features": store.shape}, indent=1) + "\n"
-    write_whole(store.folder / "manifest.json", text)
 
 
 def _open(folder: Path, purpose: dict[str, Any]) -> _Store:
@@ -247,28 +236,30 @@ def _open(folder: Path, purpose: dict[str, Any]) -> _Store:
     return _Store(folder, shape, entries, len(whole))
 
 
-def _compute(
-    backbone: FrozenBackbone, inputs: Inputs, chosen: Int64[np.ndarray, " m"], kind: list[Any], batch_size: int
-) -> Iterator[_Computed]:
-    for start in range(0, len(chosen), batch_size):
-        batch = chosen[start : start + batch_size]
-        images = np.ascontiguousarray(inputs[batch])
-        if _kind(images) != kind:
-            raise ValueError(f"all inputs must be {kind}, like the first, but some are {_kind(images)}")
-        with torch.no_grad():
-            features = backbone(torch.from_numpy(images)).to("cpu", torch.float16).numpy()
-        yield _Computed(batch, images, features.astype(_HALF, copy=False))
-
-
 def _add(
-    store: _Store, keys: Sequence[str], computed: Iterator[_Computed], backbone: str, advance: Callable[[int], None]
+    store: _Store,
+    backbone: FrozenBackbone,
+    inputs: Inputs,
+    keys: Sequence[str],
+    missing: Int64[np.ndarray, " m"],
+    kind: list[Any],
+    batch_size: int,
+    advance: Callable[[int], None],
 ) -> None:
+    """Compute the features of the inputs at these positions, and append them to the files."""
     # Append to plain files: through a memory map, a full disk would crash the process.
     with store.features.open("ab") as features, store.index.open("ab") as index:
         features.truncate(len(store.entries) * store.row_bytes)
         index.truncate(store.index_bytes)
-        for batch, images, rows in computed:
-            _check_rows(rows, store.shape, [keys[i] for i in batch], backbone)
+        for start in range(0, len(missing), batch_size):
+            batch = missing[start : start + batch_size]
+            images = np.ascontiguousarray(inputs[batch])
+            if _kind(images) != kind:
+                raise ValueError(f"all inputs must be {kind}, like the first, but some are {_kind(images)}")
+            with torch.no_grad():
+                computed = backbone(torch.from_numpy(images)).to("cpu", torch.float16).numpy()
+            rows = computed.astype(_HALF, copy=False)
+            _check_rows(rows, store.shape, [keys[i] for i in batch], backbone.name)
             lines = []
             for i, image, row in zip(batch, images, rows, strict=True):
                 entry = _Entry(len(store.entries), _digest(image), _digest(row))
@@ -343,9 +334,9 @@ def _check_keys(keys: Sequence[str], length: int) -> None:
     check(length > 0, "inputs", "at least one image", length)
     if len(keys) != length:
         raise ValueError(f"keys must have one entry for each of the {length} inputs, but has {len(keys)}")
-    double, times = Counter(keys).most_common(1)[0]
+    key, times = Counter(keys).most_common(1)[0]
     if times > 1:
-        raise ValueError(f"keys must be unique, but {double!r} occurs {times} times")
+        raise ValueError(f"keys must be unique, but {key!r} occurs {times} times")
 
 
 def _check_disk(store: _Store, images: int) -> int:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Shaped
 
 from torchmultiset._checks import check
-from torchmultiset.data._columns import Column, encode, encode_rows, learn_columns, plain_cell
+from torchmultiset.data._columns import TABLE, Column, encode, encode_rows, learn_columns, table_records
 from torchmultiset.data._parse import Problems
-from torchmultiset.data._records import make_record
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.tokens import TokenKind, TokenRows, TokenText
 
@@ -75,10 +73,7 @@ def _read_table(x: Any, columns: Sequence[Column]) -> InMemory | None:
     else:
         if not any(isinstance(cell, str) for row in rows for cell in row.values()):
             return None
-        problems = Problems(Path("the table"))
-        cells = [{name: plain_cell(cell) for name, cell in row.items()} for row in rows]
-        records = [make_record(i, row, problems) for i, row in enumerate(cells, start=1)]
-        problems.stop()
+        records, problems = table_records(rows), Problems(TABLE)
         columns = learn_columns(records, np.ones(len(records), dtype=bool), problems)
         problems.stop()
         inputs = encode(columns, records)

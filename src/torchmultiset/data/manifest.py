@@ -18,7 +18,7 @@ from jaxtyping import Int64
 
 from torchmultiset._checks import check
 from torchmultiset.data._arrays import ArrayFiles, read_array
-from torchmultiset.data._boxes import areas_of, boxes_of
+from torchmultiset.data._boxes import boxes_and_areas
 from torchmultiset.data._columns import Column, check_columns, encode, learn_columns
 from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, show
 from torchmultiset.data._records import Record, read_records
@@ -72,14 +72,16 @@ class Manifest:
         `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems. With
         `vectors`, arrays are sets or sequences of vectors, even if all have one shape.
         """
-        _check_classes(classes)
+        if classes is not None:
+            _check_classes(classes)
         check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
         source = _labels_file(Path(path))
         problems = Problems(source)
         records = read_records(source, problems, labelled=labelled)
         if not records and not problems.found:
             problems.add(0, "the file has no examples: write one line per example")
-        records = recognise_vectors(records, source.parent, always=vectors)
+        if records and all(record.kind == "array" for record in records):
+            records = recognise_vectors(records, source.parent, always=vectors)
         accept(records)
         names = _class_names(records, classes, problems)
         _check_together(records, problems)
@@ -122,14 +124,16 @@ class Manifest:
         index = {name: i for i, name in enumerate(self.classes)}
         labels = _padded([[index[label] for label in record.labels] for record in records])
         paths = [self.path.parent / record.path for record in records]
-        boxes = boxes_of(records, labels, paths, image_size, exif)
+        boxes = areas = None
+        if any(record.boxes is not None or record.areas is not None for record in records):
+            boxes, areas = boxes_and_areas(records, labels, paths, image_size, exif)
         inputs = encode(columns, records) if columns else _inputs(records, self.path.parent, paths, image_size, exif)
         examples = Examples(
             inputs,
             labels,
             self.classes,
             boxes=boxes,
-            areas=areas_of(records, labels, boxes),
+            areas=areas,
             ids=[record.id for record in records],
             columns=columns,
             tokens=_token_kind(records, inputs),
@@ -209,13 +213,12 @@ def read_manifest(
     return manifest.examples(fractions=fractions, seed=seed, image_size=image_size, exif=exif, columns=columns)
 
 
-def _check_classes(classes: Sequence[str] | None) -> None:
-    if classes is not None:
-        ok = not isinstance(classes, str) and all(isinstance(c, str) and c and c == c.strip() for c in classes)
-        check(ok and len(classes) >= 1, "classes", "a list of names without surrounding spaces", classes)
-        twice = [name for name, count in Counter(classes).items() if count > 1]
-        if twice:
-            raise ValueError(f"classes must be unique, but {twice} occur more than once")
+def _check_classes(classes: Sequence[str]) -> None:
+    ok = not isinstance(classes, str) and all(isinstance(c, str) and c and c == c.strip() for c in classes)
+    check(ok and len(classes) >= 1, "classes", "a list of names without surrounding spaces", classes)
+    twice = [name for name, count in Counter(classes).items() if count > 1]
+    if twice:
+        raise ValueError(f"classes must be unique, but {twice} occur more than once")
 
 
 def _check_fractions(fractions: Sequence[int | float]) -> None:
@@ -298,10 +301,13 @@ def _readable(
         else:
             hint = "use / as the path separator" if "\\" in record.path else "correct the path, or remove the line"
             problems.add(record.line, f"there is no file {folder / record.path}: {hint}")
-    broken = wrong_vectors([record for record in there if record.kind in VECTORS], folder, problems)
-    if check_inputs:
-        broken |= _broken_images([r for r in there if r.kind == "image"], folder, progress)
-        broken |= _broken_arrays([r for r in there if r.kind == "array"], folder, problems)
+    broken: dict[int, str] = {}
+    if vectors := [record for record in there if record.kind in VECTORS]:
+        broken |= wrong_vectors(vectors, folder, problems)
+    if check_inputs and (images := [record for record in there if record.kind == "image"]):
+        broken |= _broken_images(images, folder, progress)
+    if check_inputs and (arrays := [record for record in there if record.kind == "array"]):
+        broken |= _broken_arrays(arrays, folder, problems)
     if not skip:
         problems.found += broken.items()
     elif broken:
@@ -313,8 +319,6 @@ def _readable(
 
 
 def _broken_images(records: list[Record], folder: Path, progress: bool) -> dict[int, str]:
-    if not records:
-        return {}
     from torchmultiset.data.images import unreadable  # so that arrays and features need no Pillow
 
     found = unreadable([folder / record.path for record in records], progress=progress)

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum, unique
 from math import isqrt
-from typing import Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
-from jaxtyping import Bool, Int, Int64, UInt8, UInt64
+from jaxtyping import Int, Int64, UInt8, UInt64
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.data._paste import cut, paste, resize
+from torchmultiset.data._paste import Scene, cut, paste, paste_digits
 from torchmultiset.data._random import draw, draw_distinct, example_keys
 from torchmultiset.data.digits import DigitPools, Digits, Split, digits_sha256, write_digits
 from torchmultiset.data.examples import Batch, Examples
@@ -35,9 +35,7 @@ GENERATOR = 1
 
 _DIGIT = 28
 _SPLITS: tuple[Split, ...] = get_args(Split)
-# Pixels processed at a time: a block fits into the CPU cache, a chunk into memory.
-_BLOCK_PIXELS = 1 << 18
-_CHUNK_PIXELS = 10_000_000
+_CHUNK_PIXELS = 10_000_000  # pixels generated at a time, which fit into memory
 
 
 @dataclass(frozen=True)
@@ -301,17 +299,6 @@ class _Purpose(IntEnum):
     CLUTTER_Y = 11
 
 
-class _Scene(NamedTuple):
-    """Index into the pool, size and position of each digit of each image."""
-
-    there: Bool[np.ndarray, "n m"]
-    """Mask of the digits that are present; the other fields are meaningless where it is False."""
-    digit: Int64[np.ndarray, "n m"]
-    px: Int64[np.ndarray, "n m"]
-    x: Int64[np.ndarray, "n m"]
-    y: Int64[np.ndarray, "n m"]
-
-
 @dataclass(frozen=True, eq=False)
 class _Images:
     """`Inputs` that generate images when they are read."""
@@ -319,7 +306,7 @@ class _Images:
     parameters: MnistMulti
     digits: Digits
     keys: UInt64[np.ndarray, " n"]
-    scene: _Scene
+    scene: Scene
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -327,11 +314,11 @@ class _Images:
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> UInt8[np.ndarray, "b 1 h h"]:
         canvas = np.zeros((len(indices), self.parameters.canvas, self.parameters.canvas), dtype=np.uint8)
         _add_clutter(canvas, self.parameters, self.digits, self.keys[indices])
-        _add_digits(canvas, self.digits, _Scene(*(part[indices] for part in self.scene)))
+        paste_digits(canvas, self.digits.images, Scene(*(part[indices] for part in self.scene)))
         return canvas[:, None]
 
 
-def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64[np.ndarray, " n"]) -> _Scene:
+def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64[np.ndarray, " n"]) -> Scene:
     (least, most), (small, large) = parameters.sizes, parameters.digit_px
     size = least + draw(keys, _Purpose.SIZE, 1, most - least + 1)
     there = np.arange(most) < size
@@ -341,7 +328,7 @@ def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64
     place = draw_distinct(keys, _Purpose.CELL, most, (side * side)[:, 0])
     # An absent digit may be larger than the cell; it is not drawn, but its room must not be negative.
     room = np.maximum(cell - px, 0) + 1
-    return _Scene(
+    return Scene(
         there=there,
         digit=_choose(parameters, labels, keys),
         px=px,
@@ -379,20 +366,6 @@ def _add_clutter(
     for i in range(pieces):
         patches = cut(digits.images, digit[:, i], from_y[:, i], from_x[:, i], px)
         paste(canvas, np.arange(len(canvas)), y[:, i], x[:, i], patches)
-
-
-def _add_digits(canvas: UInt8[np.ndarray, "n h h"], digits: Digits, scene: _Scene) -> None:
-    image, slot = np.nonzero(scene.there)
-    # Group digits of all images by size: one matrix resizes a whole group, and no two digits overlap.
-    order = np.argsort(scene.px[image, slot], kind="stable")
-    image, slot = image[order], slot[order]
-    px, starts = np.unique(scene.px[image, slot], return_index=True)
-    for size, start, stop in zip(px.tolist(), starts, np.append(starts, len(order))[1:], strict=True):
-        block = max(1, _BLOCK_PIXELS // size**2)
-        for first in range(start, stop, block):
-            which = image[first : min(first + block, stop)], slot[first : min(first + block, stop)]
-            resized = resize(digits.images[scene.digit[which]], size)
-            paste(canvas, which[0], scene.y[which], scene.x[which], resized)
 
 
 def _labels(parameters: MnistMulti, digits: Digits) -> Int64[np.ndarray, " k"]:

@@ -48,7 +48,8 @@ _DEGREES = 20
 _SCALE = 1.25
 _COLOUR = 0.25
 _TRIES = 8  # number of partners drawn for a mosaic before the image is left alone
-_LAYOUTS = ((1, 2), (2, 1), (2, 2))  # rows and columns of a mosaic
+LAYOUTS = ((1, 2), (2, 1), (2, 2))
+"""Rows and columns of a mosaic."""
 
 
 class _Geometry(NamedTuple):
@@ -102,14 +103,12 @@ class PhotoAugmentation:
         out = torch.empty_like(x, dtype=torch.float32)
         boxes = None if batch.boxes is None else batch.boxes.new_zeros(count, 4, batch.labels.shape[1], 4)
         areas = None if batch.areas is None else batch.areas.new_zeros(count, 4, batch.labels.shape[1])
-        for rows, columns in ((1, 1), *_LAYOUTS):
+        for rows, columns in ((1, 1), *LAYOUTS):
             mine = ((cells == torch.tensor([rows, columns], device=x.device)).all(1)).nonzero().squeeze(1)
-            size = -(-height // rows), -(-width // columns)  # the cells of an odd side overlap by one pixel
-            for cell in range(rows * columns if len(mine) else 0):
+            size, corners = _cells(height, width, rows, columns)
+            for cell, (top, left) in enumerate(corners if len(mine) else []):
                 source = sources[mine, cell]
                 tile, geometry = _draw_tile(x[source], size, self.families, generator)
-                top = height - size[0] if cell // columns else 0
-                left = width - size[1] if cell % columns else 0
                 out[mine, :, top : top + size[0], left : left + size[1]] = tile
                 if boxes is not None:
                     assert batch.boxes is not None
@@ -169,15 +168,21 @@ def join_photos(
     rows, columns = layout
     check(rows * columns == images.shape[1], "layout", f"rows and columns of {images.shape[1]} images", layout)
     height, width = images.shape[-2:]
-    size = -(-height // rows), -(-width // columns)
+    size, corners = _cells(height, width, rows, columns)
     out = torch.empty(images.shape[0], *images.shape[2:], device=images.device)
-    for cell in range(rows * columns):
+    for cell, (top, left) in enumerate(corners):
         tile, _ = _draw_tile(images[:, cell], size, families, generator)
-        top, left = height - size[0] if cell // columns else 0, width - size[1] if cell % columns else 0
         out[:, :, top : top + size[0], left : left + size[1]] = tile
     if "colour" in families:
         out = _recolour(out, images.is_floating_point(), generator)
     return _as_dtype(out, images)
+
+
+def _cells(height: int, width: int, rows: int, columns: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    """Return height and width of the cells of a mosaic, and top and left of each; those of an odd side overlap."""
+    size = -(-height // rows), -(-width // columns)
+    corners = [(top, left) for top in (0, height - size[0])[:rows] for left in (0, width - size[1])[:columns]]
+    return size, corners
 
 
 def _draw_mosaics(
@@ -189,7 +194,7 @@ def _draw_mosaics(
     alone = torch.arange(count, device=device)
     sources = torch.full((count, 4), -1, device=device)
     sources[:, 0] = alone
-    layouts = torch.tensor([(1, 1), *_LAYOUTS], device=device)
+    layouts = torch.tensor([(1, 1), *LAYOUTS], device=device)
     if not probability or count < 2:
         return sources, layouts[:1].expand(count, 2)
     most = batch.labels.shape[1] if max_size is None else max_size

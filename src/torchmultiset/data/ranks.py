@@ -47,9 +47,6 @@ def random_rank(labels: Int64[Tensor, "b m"], permutation: Int64[Tensor, " c"]) 
         labels: Labels (B, M), negative where padded.
         permutation: The rank of each class (C,), as returned by `class_permutation`.
 
-    Returns:
-        The sequences (B, M), padded with -1 at the end.
-
     Example:
         >>> labels = torch.tensor([[0, 2, 1, 2], [1, 0, -1, -1]])
         >>> random_rank(labels, torch.tensor([1, 0, 2]))  # 2 before 0 before 1
@@ -72,9 +69,6 @@ def area_rank(labels: Int64[Tensor, "b m"], areas: Float[Tensor, "b m"]) -> Int6
     Args:
         labels: Labels (B, M), negative where padded.
         areas: Area of each label's object (B, M), from its mask or its box: ``boxes[..., 2:].prod(-1)``.
-
-    Returns:
-        The sequences (B, M), padded with -1 at the end.
 
     Example:
         >>> labels = torch.tensor([[5, 7, 7], [3, -1, -1]])
@@ -102,9 +96,6 @@ def spatial_rank(
         boxes: x, y, width and height of each label's object (B, M, 4), where (x, y) is the upper left corner.
         bands: Number of bands of equal height that divide the input. With 1, only x matters.
         height: Height of the input, in the unit of the boxes.
-
-    Returns:
-        The sequences (B, M), padded with -1 at the end.
 
     Example:
         >>> labels = torch.tensor([[4, 8, 6]])

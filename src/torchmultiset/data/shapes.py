@@ -1,4 +1,4 @@
-"""A small data set of generated pictures, to try the library without data of one's own."""
+"""A small data set of generated images, for trying the library without other data."""
 
 from __future__ import annotations
 

@@ -14,11 +14,10 @@ from jaxtyping import Int, Int64, Shaped
 from torchmultiset._checks import check
 from torchmultiset.data.examples import Examples, Inputs
 from torchmultiset.data.features import FeatureCache, FrozenBackbone, cache_features
-from torchmultiset.data.photos import Family, augment_photos, join_photos
+from torchmultiset.data.photos import LAYOUTS, Family, augment_photos, join_photos
 
 __all__ = ["AugmentedImages", "FeatureViews", "cache_views", "concatenate", "mosaic_examples"]
 
-_LAYOUTS = ((1, 2), (2, 1), (2, 2))
 _TRIES = 20
 
 
@@ -101,7 +100,7 @@ def cache_views(
     recheck: int = 16,
     progress: bool = False,
 ) -> FeatureViews:
-    """Compute the features of images and of augmented views of them, as far as they are missing from the folder.
+    """Compute the features of images and of their augmented views that are missing from the folder.
 
     The rows are in the same files as those of `cache_features`, so that the unchanged images are shared with other
     data sets and other families, and an interrupted run is resumed.
@@ -185,7 +184,7 @@ def mosaic_examples(
     for _ in range(_TRIES * number if len(examples) > 1 else 0):
         if len(chosen) == number:
             break
-        layout = _LAYOUTS[rng.integers(len(_LAYOUTS))]
+        layout = LAYOUTS[rng.integers(len(LAYOUTS))]
         drawn = rng.integers(len(examples), size=layout[0] * layout[1])
         if len(np.unique(drawn)) > 1 and sizes[drawn].sum() <= max_size:
             chosen.append((layout, drawn.tolist()))

@@ -240,9 +240,7 @@ class ListedMultisets:
         """Return the k most probable multisets of each input."""
         check(k >= 1, "k", "at least 1", k)
         found, at = self.log_probabilities.topk(min(k, self.log_probabilities.shape[1]), dim=-1)
-        counts = self._counts(at).masked_fill((found == -torch.inf)[..., None], 0)
-        missing = k - found.shape[1]
-        return Ranked(pad(counts, (0, 0, 0, missing)), pad(found, (0, missing), value=-torch.inf))
+        return _filled(self._counts(at), found, k)
 
     def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
         """Return the log-probability of one multiset per input; -inf if it cannot be predicted."""
@@ -281,10 +279,14 @@ class ListedMultisets:
 def rank(counts: Int64[Tensor, "b j c"], score: Float64[Tensor, "b j"], k: int) -> Ranked:
     """Return the k candidates with the highest scores; a score of -inf means that there is none."""
     found, at = score.topk(min(k, score.shape[1]), dim=-1)
-    best = counts.gather(1, at[..., None].expand(-1, -1, counts.shape[2]))
-    best = best.masked_fill((found == -torch.inf)[..., None], 0)
+    return _filled(counts.gather(1, at[..., None].expand(-1, -1, counts.shape[2])), found, k)
+
+
+def _filled(counts: Int64[Tensor, "b j c"], found: Float64[Tensor, "b j"], k: int) -> Ranked:
+    """Return j multisets with their log-probabilities, filled up to k; those of probability 0 become empty."""
     missing = k - found.shape[1]
-    return Ranked(pad(best, (0, 0, 0, missing)), pad(found, (0, missing), value=-torch.inf))
+    counts = counts.masked_fill((found == -torch.inf)[..., None], 0)
+    return Ranked(pad(counts, (0, 0, 0, missing)), pad(found, (0, missing), value=-torch.inf))
 
 
 def _product(a: Float64[Tensor, "b m"], b: Float64[Tensor, "b m"]) -> Float64[Tensor, "b m"]:

@@ -9,7 +9,6 @@ each window as features of one position, which is faster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -69,7 +68,8 @@ class _MaxPool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         is_upper, is_left = ctx.saved_tensors
-        return _to_windows(grad, is_upper, is_left, ctx.shape)
+        columns = _to_pairs(grad, is_left).view(-1, ctx.shape[2] * ctx.shape[3])
+        return _to_pairs(columns, is_upper.view(columns.shape)).view(ctx.shape)
 
 
 class _ConvMaxPool(torch.autograd.Function):
@@ -120,13 +120,8 @@ def _larger(pairs: Tensor, learns: bool) -> tuple[Tensor, Tensor | None]:
     return torch.maximum(first, second), is_first
 
 
-def _to_windows(grad: Tensor, is_upper: Tensor, is_left: Tensor, shape: Sequence[int]) -> Tensor:
-    """Compute the gradient of maps (b, height, width, c) from that of the pooled maps (n, c)."""
-    columns = _to_pairs(grad, is_left).view(-1, shape[2] * shape[3])
-    return _to_pairs(columns, is_upper.view(columns.shape)).view(*shape)
-
-
 def _to_pairs(grad: Tensor, is_first: Tensor) -> Tensor:
+    """Compute the gradient of pairs (n, 2, m) from that of the larger of each (n, m)."""
     pairs = grad.new_empty(grad.shape[0], 2, grad.shape[1])
     first, second = pairs.unbind(1)
     torch.mul(grad, is_first, out=first)

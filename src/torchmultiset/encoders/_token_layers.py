@@ -85,7 +85,7 @@ class Standardised(nn.Module):
         return (x - self.mean) / self.spread
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Float[Tensor, "n d"]]) -> None:
+    def fit(self, batches: Iterable[Float[Tensor, "_ d"]]) -> None:
         """Set mean and standard deviation to those of all rows; constant features are not rescaled."""
         number, total, squares = 0, self.mean.double() * 0, self.mean.double() * 0
         for rows in batches:

@@ -64,18 +64,12 @@ class ConvEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[ConvEncoder, MemorySpec]:
-        """Create an encoder for inputs of this shape from the settings of a model (`channels`, `norm`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
+        """Return an encoder for inputs of this shape, from `channels` and `norm`, and the shape of its memory."""
         check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", "conv")
         norm: Literal["batch"] | None = None if settings["norm"] == "none" else "batch"
         made = cls(shape[0], settings["channels"], norm=norm)
         features, *grid = made.memory_shape(shape[1], shape[2])
-        one = (
-            f"'none', or channels fewer: images of {shape[1]}x{shape[2]} pixels result in a feature map of one position"
-        )
+        one = f"'none', or fewer `channels`: images of {shape[1]}x{shape[2]} pixels result in a map of one position"
         check(norm is None or max(grid) > 1, "norm", one, settings["norm"])
         return made, MemorySpec(features, grid=(grid[0], grid[1]))
 

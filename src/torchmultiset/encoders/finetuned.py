@@ -102,12 +102,7 @@ class FinetunedBackbone(nn.Module):
     ) -> FinetunedBackbone:
         """Return an encoder whose backbone has its ImageNet weights.
 
-        Args:
-            backbone: Name of the backbone.
-            width: Number of channels of the memory.
-            strides: Strides of the backbone's map.
-            trainable: Stages that are trained.
-            progress: Show a progress bar if the weights have to be downloaded.
+        The arguments are those of the constructor; `progress` shows a progress bar if weights have to be downloaded.
         """
         with torch.random.fork_rng(devices=[]):  # random weights are drawn before the pretrained ones are loaded
             made = make_backbone(backbone, strides=strides, progress=progress)
@@ -120,10 +115,9 @@ class FinetunedBackbone(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[FinetunedBackbone, MemorySpec]:
-        """Create an encoder for inputs of this shape from `units`, `backbone`, `strides` and `finetune`.
+        """Return an encoder for inputs of this shape and the shape of its memory.
 
-        Returns:
-            The encoder, and the shape of its memory.
+        The settings are `units`, `backbone`, `strides` and `finetune`.
         """
         finetune = settings["finetune"]
         check(len(shape) == 3, "finetune", "'none' for inputs that are not images", finetune)

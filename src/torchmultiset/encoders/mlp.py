@@ -46,11 +46,7 @@ class MLPEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[MLPEncoder, MemorySpec]:
-        """Create an encoder for inputs of this shape from the settings of a model (`units`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
+        """Return an encoder for inputs of this shape, from the setting `units`, and the shape of its memory."""
         check(len(shape) == 1, "encoder", f"'conv' for inputs of shape {shape}", "mlp")
         units = settings["units"]
         return cls(shape[0], units), MemorySpec(units[-1] if units else shape[0])
@@ -61,12 +57,8 @@ class MLPEncoder(nn.Module):
         out: Tensor = self.layers((x - self.mean) / self.spread)
         return out
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b features"]]) -> None:
-        """Standardise all batches of training inputs together; see `standardise`.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ features"]]) -> None:
+        """Standardise all batches of training inputs together; see `standardise`."""
         self.standardise(torch.cat([*batches]))
 
     @torch.no_grad()

@@ -142,10 +142,9 @@ class PretrainedEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[PretrainedEncoder, MemorySpec]:
-        """Create an encoder for inputs of this shape from `units`, `backbone`, `fingerprint`, `strides`.
+        """Return an encoder for inputs of this shape and the shape of its memory.
 
-        Returns:
-            The encoder, and the shape of its memory.
+        The settings are `units`, `backbone`, `fingerprint` and `strides`.
         """
         backbone, units = settings["backbone"], settings["units"]
         width = units[-1] if units else None

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
 from torchmultiset._memory import MemorySpec, Tokens
-from torchmultiset.encoders._token_layers import HEADS, Attention, Convolution, Standardised
-from torchmultiset.encoders.tokens import check_token_shape, ordered
+from torchmultiset.encoders._token_layers import Standardised
+from torchmultiset.encoders.tokens import OrderedEncoder, check_token_shape
 
 __all__ = ["NgramEncoder", "TextEncoder"]
 
@@ -23,7 +23,7 @@ SYMBOLS = 258
 
 
 @recorded
-class TextEncoder(nn.Module):
+class TextEncoder(OrderedEncoder):
     """Text as UTF-8 bytes: embeddings of bytes and byte n-grams, residual convolutions, then self-attention.
 
     Inputs are (B, N, 1 + D): channel 0 is 257 at the first position of a text, byte + 1 at those after it, and 0 at
@@ -49,6 +49,10 @@ class TextEncoder(nn.Module):
         (torch.Size([2, 8, 16]), tensor([8, 1]))
     """
 
+    name = "text"
+    columns_needed = 0
+    untrained = "ngrams"
+
     def __init__(
         self,
         columns: int = 0,
@@ -63,11 +67,8 @@ class TextEncoder(nn.Module):
     ) -> None:
         super().__init__()
         check(columns >= 0, "columns", "at least 0", columns)
-        check(width % HEADS == 0, "width", f"a multiple of {HEADS}", width)
-        check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
         check(ngrams >= 1, "ngrams", "at least 1", ngrams)
         self.columns = columns
-        self.width = width
         self.buckets = buckets
         self.symbols = nn.Embedding(SYMBOLS, width)
         self.ngrams = nn.ModuleList(nn.Embedding(buckets, width) for _ in range(ngrams - 1))
@@ -76,22 +77,7 @@ class TextEncoder(nn.Module):
             nn.init.normal_(each.weight, std=0.1)
         self.standardised = Standardised(columns)
         self.from_columns = nn.Linear(columns, width) if columns else None
-        self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i, dropout) for i in range(layers))
-        self.attention = nn.ModuleList(Attention(width) for _ in range(attention))
-        self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
-
-    @classmethod
-    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[TextEncoder, MemorySpec]:
-        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
-        check_token_shape((*shape[:1], shape[-1] + 1), "text")
-        units = settings["units"]
-        check(len(units) >= 1, "encoder", "'ngrams' with an objective in closed form, which trains no layers", "text")
-        made = cls(shape[1] - 1, width=units[-1], layers=len(units), attention=settings["attention"])
-        return made, MemorySpec(made.width, tokens=True)
+        self._add_layers(width, layers, kernel, attention, dropout)
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
         """Compute tokens (B, N, width) from padded texts (B, N, 1 + D)."""
@@ -103,14 +89,10 @@ class TextEncoder(nn.Module):
             beside = self.from_columns(self.standardised(x[:, 0, 1:]))
             first = torch.arange(symbols.shape[1], device=x.device) == 0
             values = values + beside[:, None] * first[:, None]
-        return Tokens(ordered(self, values, mask), mask)
+        return self._run_layers(values, mask)
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
-        """Set the mean and standard deviation with which the columns beside the text are standardised.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
+        """Standardise the columns beside the text by their mean and standard deviation in training inputs."""
         if self.columns:
             self.standardised.fit(x[:, 0, 1:] for x in batches)
 
@@ -150,16 +132,11 @@ class NgramEncoder(nn.Module):
         self.buckets = buckets
         # Column of each hash value; those that are not counted share one more column, which is dropped.
         self.register_buffer("column_of", torch.full((buckets,), features, dtype=torch.int64))
-        self.register_buffer("_device", torch.empty(0), persistent=False)
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[NgramEncoder, MemorySpec]:  # noqa: ARG003
-        """Create an encoder for inputs (0, 1 + D).
-
-        Returns:
-            The encoder, and the shape of its memory, a vector.
-        """
-        check_token_shape((*shape[:1], shape[-1] + 1), "ngrams")
+        """Return an encoder for inputs (0, 1 + D), and the shape of its memory, a vector."""
+        check_token_shape(shape, "ngrams", features=0)
         made = cls(shape[1] - 1)
         return made, MemorySpec(made.features + made.columns)
 
@@ -170,12 +147,8 @@ class NgramEncoder(nn.Module):
         return torch.cat([counts[:, :-1], x[:, 0, 1:]], 1)
 
     @torch.no_grad()
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
-        """Choose the n-grams that occur in the most texts.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
+        """Choose the n-grams that occur in the most training texts."""
         texts = torch.zeros(self.buckets, dtype=torch.int64)
         for x in batches:
             for codes in self._hashed(x.cpu()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -60,11 +60,7 @@ class SetEncoder(nn.Module):
 
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[SetEncoder, MemorySpec]:
-        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
+        """Return an encoder for inputs (0, 1 + D), from `units` and `attention`, and the shape of its memory."""
         check_token_shape(shape, "set")
         units = settings["units"]
         attention = settings["attention"] if units else 0
@@ -79,17 +75,49 @@ class SetEncoder(nn.Module):
             return Tokens(torch.cat([values, torch.ones_like(values[..., :1])], -1), mask)
         return Tokens(_attend(self.attention, self.layers(values), mask), mask)
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
-        """Set the mean and standard deviation with which features are standardised.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
+        """Set the mean and standard deviation with which features are standardised to those of training inputs."""
         self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
 
 
+class OrderedEncoder(nn.Module):
+    """Base class of the encoders of sequences and texts: dilated convolutions, self-attention, a last layer."""
+
+    name: ClassVar[str]
+    """Name of the encoder in the registry."""
+    columns_needed: ClassVar[int]
+    """Least number of features D of a position."""
+    untrained: ClassVar[str]
+    """Name of the encoder to use in its place if no layers are trained."""
+
+    def _add_layers(self, width: int, layers: int, kernel: int, attention: int, dropout: float = 0.0) -> None:
+        check(width % HEADS == 0, "width", f"a multiple of {HEADS}", width)
+        check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
+        self.width = width
+        self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i, dropout) for i in range(layers))
+        self.attention = nn.ModuleList(Attention(width) for _ in range(attention))
+        self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
+
+    @classmethod
+    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[OrderedEncoder, MemorySpec]:
+        """Return an encoder for inputs (0, 1 + D), from `units` and `attention`, and the shape of its memory."""
+        check_token_shape(shape, cls.name, features=cls.columns_needed)
+        units = settings["units"]
+        instead = f"{cls.untrained!r} with an objective in closed form, which trains no layers"
+        check(len(units) >= 1, "encoder", instead, cls.name)
+        made = cls(shape[1] - 1, width=units[-1], layers=len(units), attention=settings["attention"])
+        return made, MemorySpec(made.width, tokens=True)
+
+    def _run_layers(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Tokens:
+        for convolution in self.convolutions:
+            x = convolution(x, mask)
+        if len(self.attention):
+            x = x + sinusoids(x.shape[1], x.shape[2], x)
+        return Tokens(self.last(_attend(self.attention, x, mask)), mask)
+
+
 @recorded
-class SequenceEncoder(nn.Module):
+class SequenceEncoder(OrderedEncoder):
     """A linear layer at each position, residual dilated convolutions, then self-attention with positions.
 
     Inputs are (B, N, 1 + D) as for `SetEncoder`, but their order matters.
@@ -107,45 +135,27 @@ class SequenceEncoder(nn.Module):
         torch.Size([2, 7, 8])
     """
 
+    name = "sequence"
+    columns_needed = 1
+    untrained = "set"
+
     def __init__(
         self, features: int, *, width: int = 128, layers: int = 2, kernel: int = 5, attention: int = 0
     ) -> None:
         super().__init__()
         check(features >= 1, "features", "at least 1", features)
-        check(width % HEADS == 0, "width", f"a multiple of {HEADS}", width)
-        check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
         self.features = features
         self.standardised = Standardised(features)
         self.first = nn.Linear(features, width)
-        self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i) for i in range(layers))
-        self.attention = nn.ModuleList(Attention(width) for _ in range(attention))
-        self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
-        self.width = width
-
-    @classmethod
-    def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[SequenceEncoder, MemorySpec]:
-        """Create an encoder for inputs (0, 1 + D) from the settings of a model (`units`, `attention`).
-
-        Returns:
-            The encoder, and the shape of its memory.
-        """
-        check_token_shape(shape, "sequence")
-        units = settings["units"]
-        check(len(units) >= 1, "encoder", "'set' with an objective in closed form, which trains no layers", "sequence")
-        made = cls(shape[1] - 1, width=units[-1], layers=len(units), attention=settings["attention"])
-        return made, MemorySpec(made.width, tokens=True)
+        self._add_layers(width, layers, kernel, attention)
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
         """Compute tokens (B, N, width) from padded vectors (B, N, 1 + D)."""
         values, mask = split_tokens(x, self.features)
-        return Tokens(ordered(self, self.first(self.standardised(values)), mask), mask)
+        return self._run_layers(self.first(self.standardised(values)), mask)
 
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "b n k"]]) -> None:
-        """Set the mean and standard deviation with which features are standardised.
-
-        Args:
-            batches: Batches of training inputs.
-        """
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
+        """Set the mean and standard deviation with which features are standardised to those of training inputs."""
         self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
 
 
@@ -155,23 +165,10 @@ def split_tokens(x: Float[Tensor, "b n k"], features: int) -> tuple[Float[Tensor
     return x[..., 1:], x[..., 0] > 0
 
 
-def check_token_shape(shape: tuple[int, ...], name: str) -> None:
-    """Raise a ValueError unless inputs are tokens."""
-    ok = len(shape) == 2 and shape[1] >= 2
+def check_token_shape(shape: tuple[int, ...], name: str, *, features: int = 1) -> None:
+    """Raise a ValueError unless inputs are tokens with at least so many features."""
+    ok = len(shape) == 2 and shape[1] >= 1 + features
     check(ok, "encoder", f"'mlp' or 'conv' for inputs of shape {shape}, which are not tokens", name)
-
-
-def ordered(encoder: nn.Module, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
-    """Apply the convolutions, positions, attention and last layer of an encoder of sequences."""
-    assert isinstance(encoder.convolutions, nn.ModuleList)
-    assert isinstance(encoder.attention, nn.ModuleList)
-    assert isinstance(encoder.last, nn.Sequential)
-    for convolution in encoder.convolutions:
-        x = convolution(x, mask)
-    if len(encoder.attention):
-        x = x + sinusoids(x.shape[1], x.shape[2], x)
-    out: Tensor = encoder.last(_attend(encoder.attention, x, mask))
-    return out
 
 
 def _attend(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:

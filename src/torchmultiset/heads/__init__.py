@@ -14,7 +14,7 @@
 | `OneStep`         | frequency of each class, and the size            | ``one-step``           |
 """
 
-from torchmultiset.heads._base import OneShotHead
+from torchmultiset.heads._base import OneShotHead, PooledHead
 from torchmultiset.heads._scalar import SizeHead, StopHead, ValueHead
 from torchmultiset.heads.baselines import Baseline, fit_baselines
 from torchmultiset.heads.counts import CellCounts, CountTable, GaussianCounts, PoissonCounts, RegressedCounts
@@ -33,6 +33,7 @@ __all__ = [
     "OneShotHead",
     "OneStep",
     "PoissonCounts",
+    "PooledHead",
     "PowerMultiset",
     "RegressedCounts",
     "Ridge",

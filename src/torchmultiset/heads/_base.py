@@ -1,4 +1,4 @@
-"""Base class of the one-shot heads."""
+"""Base classes of the one-shot heads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from torchmultiset._checks import check
 from torchmultiset._memory import Memory, MemorySpec
+from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import Belief
 
-__all__ = ["OneShotHead"]
+__all__ = ["OneShotHead", "PooledHead"]
 
 
 class OneShotHead(nn.Module, ABC):
@@ -73,3 +75,36 @@ class OneShotHead(nn.Module, ABC):
         exactly = self.believe(scores, least, most).count_probabilities()
         at_least = exactly.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         return at_least.transpose(1, 2).to(scores.dtype)
+
+
+class PooledHead(OneShotHead):
+    """Base class of the heads that read the pooled memory.
+
+    Args:
+        num_classes: Number of classes, C.
+        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
+        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
+        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
+        dropout: Probability with which pooled features are dropped in training.
+    """
+
+    reads: ClassVar[tuple[str, ...] | None] = ("pool", "dropout")
+
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        self.num_classes = num_classes
+        self.memory = memory
+        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+        self._add_layers()
+
+    def _add_layers(self) -> None:
+        """Add the layers after the pooling; a head with more arguments adds them in its constructor instead."""

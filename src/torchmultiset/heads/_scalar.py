@@ -12,6 +12,12 @@ __all__ = ["SizeHead", "StopHead", "ValueHead"]
 
 
 class _StepHead(nn.Module):
+    """A linear map of features to one number.
+
+    Args:
+        features: Number of features, D.
+    """
+
     def __init__(self, features: int) -> None:
         super().__init__()
         self.linear = nn.Linear(features, 1)
@@ -23,27 +29,15 @@ class _StepHead(nn.Module):
 
 
 class StopHead(_StepHead):
-    r"""The termination policy :math:`\pi_s`: scores (B, T) of stopping, from features (B, T, D).
-
-    Args:
-        features: Number of features, D.
-    """
+    r"""The termination policy :math:`\pi_s`: scores (B, T) of stopping, from features (B, T, D)."""
 
 
 class ValueHead(_StepHead):
-    """The learned baseline of REINFORCE: expected reward-to-go (B, T), from features (B, T, D).
-
-    Args:
-        features: Number of features, D.
-    """
+    """The learned baseline of REINFORCE: expected reward-to-go (B, T), from features (B, T, D)."""
 
 
 class SizeHead(_StepHead):
-    r"""The size :math:`\hat l_\theta(x) > 0` of the one-step model: (B,), from features (B, D).
-
-    Args:
-        features: Number of features, D.
-    """
+    r"""The size :math:`\hat l_\theta(x) > 0` of the one-step model: (B,), from features (B, D)."""
 
     def forward(self, features: Float[Tensor, "*b d"]) -> Float[Tensor, "*b"]:
         """Compute a positive number for each feature vector (..., D)."""

@@ -29,7 +29,12 @@ def size_scores_for(sizes: tuple[int, int] | None, potential: bool) -> nn.Parame
 def check_built_for(sizes: tuple[int, int] | None, least: int, most: int) -> None:
     """Raise a ValueError if a head was built for other sizes."""
     if sizes is not None:
-        check((least, most) == sizes, "sizes", f"{sizes[0]} to {sizes[1]}, as the head was built for", (least, most))
+        check(
+            (least, most) == sizes,
+            "sizes",
+            f"{sizes[0]} to {sizes[1]}, the sizes the head was built with",
+            (least, most),
+        )
 
 
 def as_row(size_scores: Tensor | None) -> Float[Tensor, "1 m"] | None:

@@ -36,7 +36,7 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class MajorityBaseline:
-    """Predicts the multiset that is most frequent in the training data, whatever the input.
+    """Predicts the multiset that is most frequent in the training data, regardless of the input.
 
     Args:
         counts: That multiset (C,).

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -24,9 +24,9 @@ from torch.nn.functional import dropout2d
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, places
-from torchmultiset._pooling import PooledFeatures, PoolKind
+from torchmultiset._pooling import PoolKind
 from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
-from torchmultiset.heads._base import OneShotHead
+from torchmultiset.heads._base import OneShotHead, PooledHead
 from torchmultiset.heads._sizes import SizePotential, as_row, check_built_for, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
@@ -161,8 +161,8 @@ class CellCounts(OneShotHead):
         return scores.flatten(2).transpose(1, 2)
 
     def _of_tokens(self, memory: Tokens) -> Float[Tensor, "b n k"]:
-        each = "1 for tokens, whose order is not a neighbourhood (and norm None, which would see padding)"
-        check(self.kernel == 1 and self.norm is None, "kernel", each, self.kernel)
+        pointwise = "1 for tokens (and norm None): larger kernels and batch statistics would mix in padding"
+        check(self.kernel == 1 and self.norm is None, "kernel", pointwise, self.kernel)
         tokens = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
         scores: Tensor = self.convs(tokens.values.transpose(1, 2)[..., None]).squeeze(-1).transpose(1, 2)
         if tokens.mask is None:
@@ -186,7 +186,7 @@ class CellCounts(OneShotHead):
 
 
 @recorded
-class CountTable(OneShotHead):
+class CountTable(PooledHead):
     r"""A softmax over the counts 0 to M of each class, from the pooled memory.
 
     .. math:: p(\mathcal{Y} \mid x) \propto e^{s(|\mathcal{Y}|)} \prod_c \operatorname{softmax}(x_c)_{\mu(c)}
@@ -221,16 +221,16 @@ class CountTable(OneShotHead):
         sizes: tuple[int, int] | None = None,
         size_potential: bool = False,
     ) -> None:
-        super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        super().__init__(num_classes, memory, pool=pool, hidden=hidden, dropout=dropout)
         check(most >= 1, "most", "at least 1", most)
         check(sizes is None or sizes[1] == most, "sizes", f"None or up to most = {most}", sizes)
-        self.num_classes = num_classes
-        self.memory = memory
         self.most = most
         self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
-        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, num_classes * (most + 1))
+        self._add_scorer()
+
+    def _add_scorer(self) -> None:
+        """Replace the classifier, in a subclass that computes the table in another way."""
 
     @classmethod
     def for_memory(
@@ -260,49 +260,17 @@ class GaussianCounts(CountTable):
 
     The number :math:`r_c` is linear in the pooled memory, and :math:`s_c` is one weight per class. With ``pool="sum"``
     it is a sum of contributions of the positions, which suits inputs whose parts each add some labels, such as the
-    syllables of a chemical name. For `losses.count_table_loss`.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        most: Largest count, M.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
-        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
-            likelihood over these sizes, as predictions always do; None: it does not.
-        size_potential: Learn a log-weight for each size; requires `sizes`.
+    syllables of a chemical name. For `losses.count_table_loss`. The arguments are those of `CountTable`.
 
     Example:
         >>> GaussianCounts(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
         torch.Size([2, 10, 5])
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        memory: int,
-        *,
-        most: int,
-        pool: PoolKind = "mean",
-        hidden: int | None = None,
-        dropout: float = 0.0,
-        sizes: tuple[int, int] | None = None,
-        size_potential: bool = False,
-    ) -> None:
-        super().__init__(
-            num_classes,
-            memory,
-            most=most,
-            pool=pool,
-            hidden=hidden,
-            dropout=dropout,
-            sizes=sizes,
-            size_potential=size_potential,
-        )
-        self.classifier = nn.Linear(self.pooled.width, num_classes)
+    def _add_scorer(self) -> None:
+        self.classifier = nn.Linear(self.pooled.width, self.num_classes)
         nn.init.zeros_(self.classifier.bias)  # most counts are 0
-        self.log_sharpness = nn.Parameter(torch.ones(num_classes))
+        self.log_sharpness = nn.Parameter(torch.ones(self.num_classes))
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
         """Compute scores (B, C, M + 1) of each count of each class."""
@@ -312,26 +280,11 @@ class GaussianCounts(CountTable):
         return scores
 
 
-class _NumberForEach(OneShotHead):
+class _NumberForEach(PooledHead):
     """One number for each class, from the pooled memory."""
 
-    reads: ClassVar[tuple[str, ...]] = ("pool", "dropout")
-
-    def __init__(
-        self,
-        num_classes: int,
-        memory: int,
-        *,
-        pool: PoolKind = "mean",
-        hidden: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-        self.num_classes = num_classes
-        self.memory = memory
-        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
-        self.classifier = nn.Linear(self.pooled.width, num_classes)
+    def _add_layers(self) -> None:
+        self.classifier = nn.Linear(self.pooled.width, self.num_classes)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c 1"]:
         """Compute numbers (B, C, 1), one for each class."""
@@ -343,14 +296,7 @@ class _NumberForEach(OneShotHead):
 class PoissonCounts(_NumberForEach):
     """A Poisson distribution for each class; the scores are logarithms of the expected counts.
 
-    They are computed from the pooled memory. For `losses.poisson_count_loss`.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+    They are computed from the pooled memory. For `losses.poisson_count_loss`. The arguments are those of `PooledHead`.
 
     Example:
         >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -377,14 +323,7 @@ class PoissonCounts(_NumberForEach):
 class RegressedCounts(_NumberForEach):
     """The count of each class as a real number, to be rounded: the paper's un-normalised variant (section 3.2).
 
-    It gives no probabilities of multisets. For `losses.count_regression_loss`.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+    It gives no probabilities of multisets. For `losses.count_regression_loss`. The arguments are those of `PooledHead`.
 
     Example:
         >>> RegressedCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
 from torchmultiset._memory import Memory, MemorySpec
-from torchmultiset._pooling import PooledFeatures, PoolKind
+from torchmultiset._pooling import PoolKind
 from torchmultiset.distributions import IndependentCounts, MixtureBelief
-from torchmultiset.heads._base import OneShotHead
+from torchmultiset.heads._base import PooledHead
 from torchmultiset.heads._sizes import as_row, check_built_for, size_scores_for
 
 __all__ = ["CountMixture"]
 
 
 @recorded
-class CountMixture(OneShotHead):
+class CountMixture(PooledHead):
     r"""K tables of counts with a gate, from the pooled memory.
 
     .. math::
@@ -64,16 +64,12 @@ class CountMixture(OneShotHead):
         hidden: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        super().__init__(num_classes, memory, pool=pool, hidden=hidden, dropout=dropout)
         check(components >= 1, "components", "at least 1", components)
         check(sizes[1] >= 1, "sizes", "up to at least 1 label", sizes)
-        self.num_classes = num_classes
-        self.memory = memory
         self.components = components
         self.most = sizes[1]
         self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
-        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
         self.classifier = nn.Linear(self.pooled.width, components * (num_classes * (self.most + 1) + 1))
 
     @classmethod

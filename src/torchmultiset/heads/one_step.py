@@ -7,11 +7,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check, check_float
+from torchmultiset._checks import check_float
 from torchmultiset._memory import Memory
-from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import IndependentCounts
-from torchmultiset.heads._base import OneShotHead
+from torchmultiset.heads._base import PooledHead
 from torchmultiset.heads._scalar import SizeHead
 from torchmultiset.multiset import cardinality
 
@@ -19,20 +18,13 @@ __all__ = ["OneStep", "nearest_counts", "round_counts"]
 
 
 @recorded
-class OneStep(OneShotHead):
+class OneStep(PooledHead):
     r"""The frequency of each class and the size, from the pooled memory.
 
     Scores (B, 1, C + 1) are those of the classes and the size :math:`\hat l_\theta`. The prediction is
     :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, separately for each class as in the paper, or the nearest
     multiset of a size that can be predicted if that has another. It gives no probabilities of multisets. For
-    `losses.one_step_loss`.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+    `losses.one_step_loss`. The arguments are those of `PooledHead`.
 
     Example:
         >>> model = OneStep(num_classes=10, memory=32)
@@ -42,23 +34,9 @@ class OneStep(OneShotHead):
     """
 
     probabilistic = False
-    reads = ("pool", "dropout")
 
-    def __init__(
-        self,
-        num_classes: int,
-        memory: int,
-        *,
-        pool: PoolKind = "mean",
-        hidden: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-        self.num_classes = num_classes
-        self.memory = memory
-        self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
-        self.classifier = nn.Linear(self.pooled.width, num_classes)
+    def _add_layers(self) -> None:
+        self.classifier = nn.Linear(self.pooled.width, self.num_classes)
         self.size = SizeHead(self.pooled.width)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b 1 k"]:

@@ -14,6 +14,7 @@ from torchmultiset._memory import Memory, MemorySpec, places
 from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.distributions import ListedMultisets
 from torchmultiset.heads._base import OneShotHead
+from torchmultiset.heads._sizes import check_built_for
 from torchmultiset.multiset import how_many
 
 __all__ = ["MOST_MULTISETS", "PowerMultiset"]
@@ -95,8 +96,5 @@ class PowerMultiset(OneShotHead):
 
     def believe(self, scores: Float[Tensor, "b 1 p"], least: int, most: int) -> ListedMultisets:
         """Return the softmax over all multisets."""
-        made = (self.min_size, self.max_size)
-        check(
-            (least, most) == made, "sizes", f"{made[0]} to {made[1]}, the sizes the head was built with", (least, most)
-        )
+        check_built_for((self.min_size, self.max_size), least, most)
         return ListedMultisets(scores[:, 0], self.num_classes, least, most)

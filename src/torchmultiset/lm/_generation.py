@@ -98,14 +98,7 @@ def sample_batch(
     """Replace the teacher's lists of a batch by samples of the model: roll-in by the model itself.
 
     Compute the target before, because it is no longer in the labels: ``target = vocabulary.target(batch["labels"])``.
-
-    Args:
-        model: Model with a `generate` method, causal or encoder-decoder.
-        batch: Batch of `ListCollator`.
-        vocabulary: Vocabulary of all labels.
-        pad: Padding token.
-        max_new_tokens: Maximum number of tokens of a list.
-        **options: More options of `generate`.
+    `batch` is one of `ListCollator`; the other arguments are those of `generate_lists`.
 
     Returns:
         Batch of the same form, with the sampled lists in ``labels`` and in the input of the model.
@@ -117,7 +110,8 @@ def sample_batch(
         inputs = [row.tolist() for row in rows]
         given = {key: batch[key] for key in ("input_ids", "attention_mask")}
     else:
-        inputs = [row[: -_size(labels)].tolist() for row, labels in zip(rows, batch["labels"], strict=True)]
+        sizes = (batch["labels"] != IGNORED).sum(1).tolist()
+        inputs = [row[:-size].tolist() for row, size in zip(rows, sizes, strict=True)]
         device = batch["input_ids"].device
         given = {
             "input_ids": padded(inputs, pad, left=True).to(device),
@@ -133,7 +127,3 @@ def sample_batch(
     lists = [[token for token in row if token != IGNORED] for row in sampled.tolist()]
     rolled = as_batch(inputs, lists, pad=pad, decoder_start=start)
     return {key: value.to(batch["input_ids"].device) for key, value in rolled.items()}
-
-
-def _size(labels: Tensor) -> int:
-    return int((labels != IGNORED).sum())

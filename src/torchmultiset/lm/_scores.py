@@ -56,7 +56,6 @@ def list_scores(
         return " ".join(label.split()) if ignore_spaces else label
 
     numbers: dict[str, int] = {}
-    counts = []
     rows = [[[numbers.setdefault(tidy(label), len(numbers)) for label in x] for x in y] for y in (predicted, target)]
     counts = [from_labels(lists, max(len(numbers), 1)) for lists in rows]
     return ListScores(*(score(*counts) for score in (exact_match, precision, recall, f1)))

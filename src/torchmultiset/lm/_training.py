@@ -115,11 +115,8 @@ class ListLoss:
                 if None.
             target: Counts (B, C) of the labels; by default those in `labels`, which has to be a teacher's list.
         """
-        logits, tokens = self._align(outputs, labels)
-        reading = self._read(tokens)
-        target = from_labels(reading.completed, len(self.vocabulary)) if target is None else target
-        table = self.vocabulary.tokens.to(tokens.device)
-        total = list_loss(logits, tokens, reading.starts, target, table, end=self.vocabulary.end, reduction="sum")
+        logits, tokens, *others = self._arguments(outputs, labels, target)
+        total = list_loss(logits, tokens, *others, end=self.vocabulary.end, reduction="sum")
         if num_items_in_batch is None:
             num_items_in_batch = (tokens >= 0).sum().clamp(min=1)
         return total / num_items_in_batch
@@ -129,15 +126,17 @@ class ListLoss:
         self, outputs: Any, labels: Int64[Tensor, "b t"], *, target: Int64[Tensor, "b c"] | None = None
     ) -> OrderAndContent:
         """Split the loss of each list, summed over its tokens, into order and content, for reports."""
-        logits, tokens = self._align(outputs, labels)
+        return order_and_content(*self._arguments(outputs, labels, target), end=self.vocabulary.end)
+
+    def _arguments(
+        self, outputs: Any, labels: Tensor, target: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the arguments of `list_loss`: logits, tokens, starts, target and the tokens of each label."""
+        logits: Tensor = outputs if isinstance(outputs, Tensor) else outputs.logits
+        logits, tokens = (logits[:, :-1], labels[:, 1:]) if self.causal else (logits, labels)
         reading = self._read(tokens)
         target = from_labels(reading.completed, len(self.vocabulary)) if target is None else target
-        table = self.vocabulary.tokens.to(tokens.device)
-        return order_and_content(logits, tokens, reading.starts, target, table, end=self.vocabulary.end)
-
-    def _align(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-        logits: Tensor = outputs if isinstance(outputs, Tensor) else outputs.logits
-        return (logits[:, :-1], labels[:, 1:]) if self.causal else (logits, labels)
+        return logits, tokens, reading.starts, target, self.vocabulary.tokens.to(tokens.device)
 
     def _read(self, tokens: Tensor) -> Reading:
         reading = self.vocabulary.read(tokens)

@@ -159,7 +159,7 @@ class LabelVocabulary:
 
         Returns:
             Where labels start and end. After a token that fits no label, nothing is found in the rest of the row,
-            because nobody knows where the next label starts.
+            because the start of the next label is unknown.
 
         Example:
             >>> vocabulary = LabelVocabulary(["red apple", "rye"], [[5, 6, 1], [8, 1]], end=0)

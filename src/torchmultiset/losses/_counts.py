@@ -53,10 +53,7 @@ def cell_count_loss(
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, the likelihood is normalised
             over multisets of these sizes, see `sized_count_loss`.
         size_scores: As for `sized_count_loss`; only with `sizes`.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> target = torch.tensor([[1, 0]])
@@ -110,10 +107,7 @@ def cell_joint_loss(
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, the likelihood is normalised
             over multisets of these sizes.
         size_scores: Size potential s, (M + 1,) or (B, M + 1) for ``sizes[1]`` = M; only with `sizes`.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> target = torch.tensor([[1, 1]])
@@ -159,10 +153,7 @@ def count_table_loss(
         min_size: Size of the smallest multiset that can occur. If given, the likelihood is normalised over the
             multisets of `min_size` to M - 1 labels, see `sized_count_loss`.
         size_scores: As for `sized_count_loss`; only with `min_size`.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> count_table_loss(torch.zeros(1, 2, 5), torch.tensor([[4, 0]]))  # 2 ln 5
@@ -206,10 +197,7 @@ def sized_count_loss(
         target: Counts (B, C) of `min_size` to M labels.
         min_size: Size of the smallest multiset that can occur; the largest has M labels.
         size_scores: Size potential s, (M + 1,) or (B, M + 1); None: 0.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> half = torch.tensor([[[0.5, 0.5], [0.5, 0.5]]]).log()  # two classes, at most one label in all
@@ -257,10 +245,7 @@ def count_mixture_loss(
         target: Counts (B, C) of `min_size` to M labels.
         min_size: Size of the smallest multiset that can occur; the largest has M labels.
         size_scores: Size potential s, (M + 1,) or (B, M + 1), of all components; None: 0.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> count_mixture_loss(torch.zeros(1, 2, 3, 2), torch.zeros(1, 2), torch.tensor([[0, 1, 0]]))  # one of four

@@ -71,10 +71,7 @@ def multiset_loss(
             :math:`[0, \ln 2]`. ``"tv"``: total variation, in :math:`[0, 1]`.
         over_steps: ``"sum"`` as in the paper, or ``"mean"`` over the unfinished steps.
         end: Whether the last class is END; logits are then (B, T, C + 1). See `multiset.free_labels`.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> target = torch.tensor([[2, 0, 1]])  # {0, 0, 2}
@@ -126,10 +123,7 @@ def sequence_loss(
         logits: Scores (B, T, C) of a policy under teacher forcing: ``rollout`` with ``forced``.
         sequence: Labels (B, T) in the order of a rank function; negative labels are padding.
         where: Mask (B, T) of the steps that count; all if None. Padding never counts.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> sequence_loss(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -1]]))  # 2 ln 4

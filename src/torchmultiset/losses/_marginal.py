@@ -70,10 +70,7 @@ def marginal_loss(
         end: Whether the last class is END, which follows the last label.
         max_size: Size of the largest multiset that can be predicted, after which stopping is certain; None if
             unbounded.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> marginal_loss(torch.zeros(1, 4, 3), torch.tensor([[1, 1, 0]]))  # two orders of probability 1/9
@@ -99,12 +96,12 @@ def marginal_loss(
     if max_size is not None:
         log_end = log_end.masked_fill((size == max_size)[:, None], 0)
     # Log-probability of label i after part s; a smaller multiset is complete before its padding matters.
-    naming = log_pi.gather(2, labels.clamp(min=0)[:, None].expand(-1, 2**most, -1))
-    naming = naming.masked_fill((labels < 0)[:, None], 0)
-    reached = _reached(naming, most)
+    log_label = log_pi.gather(2, labels.clamp(min=0)[:, None].expand(-1, 2**most, -1))
+    log_label = log_label.masked_fill((labels < 0)[:, None], 0)
+    reached = _reached(log_label, most)
     whole = (2**size - 1)[:, None]
     # Labels of one class were treated as distinct: each order was counted once per permutation of them.
-    repeats = torch.lgamma(target.to(naming.dtype) + 1).sum(-1)
+    repeats = torch.lgamma(target.to(log_label.dtype) + 1).sum(-1)
     per_example = repeats - reached.gather(1, whole).squeeze(1) - log_end.gather(1, whole).squeeze(1)
     return reduce(per_example, reduction)
 
@@ -142,10 +139,7 @@ def marginal_estimate_loss(
         end: Whether the last class is END, which follows the last label.
         max_size: Size of the largest multiset that can be predicted, after which stopping is certain; None if
             unbounded.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> labels = torch.tensor([[[0, 1]]])  # one order of {0, 1}; the other one is as probable
@@ -191,14 +185,14 @@ def marginal_estimate_loss(
     return reduce(math.log(n) - log_weight.logsumexp(-1), reduction)
 
 
-def _reached(naming: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s"]:
+def _reached(log_label: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s"]:
     """Compute the log-probability of reaching each part, in any order."""
-    levels = [naming.new_zeros(len(naming), 1)]
+    levels = [log_label.new_zeros(len(log_label), 1)]
     steps, back = _ways(most)
     for ways in steps:
-        last, before, at = (each.to(naming.device) for each in ways)
-        levels.append((levels[-1][:, at] + naming[:, before, last]).logsumexp(-1))
-    return torch.cat(levels, 1)[:, back.to(naming.device)]
+        last, before, at = (each.to(log_label.device) for each in ways)
+        levels.append((levels[-1][:, at] + log_label[:, before, last]).logsumexp(-1))
+    return torch.cat(levels, 1)[:, back.to(log_label.device)]
 
 
 class _Ways(NamedTuple):

@@ -133,10 +133,7 @@ def count_regression_loss(
     Args:
         rates: Predicted counts (B, C) as real numbers.
         target: Counts (B, C).
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> count_regression_loss(torch.tensor([[0.5, 2.0]]), torch.tensor([[1, 2]]))

@@ -29,10 +29,7 @@ def stop_loss(
     Args:
         stop_logits: Scores (B, T) of a `heads.StopHead`; T is the size of the largest multiset plus 1.
         target: Counts (B, C).
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> stop_loss(torch.zeros(1, 5), torch.tensor([[1, 1]]))  # slots 0, 1 and 2: 3 ln 2

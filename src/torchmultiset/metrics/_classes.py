@@ -18,25 +18,18 @@ except ImportError as error:
 
     raise ImportError(f"metric classes require torchmetrics: {pip_install('metrics')}") from error
 
-__all__ = [
-    "F1",
-    "ClassF1",
-    "CountMAE",
-    "CountRMSE",
-    "EntropyCurve",
-    "ExactMatch",
-    "Precision",
-    "Recall",
-    "StepEntropy",
-]
 
-
-class _Mean(Metric):
-    """Mean of a per-example function over all examples."""
+class _Metric(Metric):
+    """A metric of counts."""
 
     is_differentiable = False
-    higher_is_better = True
+    higher_is_better: bool | None = True
     full_state_update = False
+
+
+class _Mean(_Metric):
+    """Mean of a per-example function over all examples."""
+
     total: Tensor
     examples: Tensor
 
@@ -109,7 +102,7 @@ class F1(_Mean):
     per_example = staticmethod(_functions.f1)
 
 
-class ClassF1(Metric):
+class ClassF1(_Metric):
     """`class_f1` over all examples.
 
     Args:
@@ -124,9 +117,6 @@ class ClassF1(Metric):
         tensor(0.6667)
     """
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
     sums: Tensor
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
@@ -158,7 +148,7 @@ class CountMAE(_Mean):
     per_example = staticmethod(_functions.count_mae)
 
 
-class CountRMSE(Metric):
+class CountRMSE(_Metric):
     """`count_rmse` over all examples: mRMSE.
 
     Args:
@@ -175,9 +165,7 @@ class CountRMSE(Metric):
         tensor(0.7071)
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
     sums: Tensor
 
     def __init__(self, num_classes: int, *, nonzero: bool = False, relative: bool = False, **kwargs: Any) -> None:
@@ -204,7 +192,7 @@ class EntropyCurve(NamedTuple):
     """Population standard deviation over the examples."""
 
 
-class StepEntropy(Metric):
+class StepEntropy(_Metric):
     """Mean and standard deviation of `step_entropy` over all examples, at each step.
 
     Args:
@@ -218,9 +206,7 @@ class StepEntropy(Metric):
         EntropyCurve(mean=tensor([0.6931, 0.0000]), std=tensor([0., 0.]))
     """
 
-    is_differentiable = False
     higher_is_better = None
-    full_state_update = False
     sums: Tensor
 
     def __init__(self, steps: int, **kwargs: Any) -> None:

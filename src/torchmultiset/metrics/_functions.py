@@ -13,14 +13,11 @@ __all__ = ["class_f1", "count_mae", "count_rmse", "exact_match", "f1", "precisio
 
 
 def exact_match(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Compute the exact match, :math:`\mathbb{I}[\hat{\mathcal{Y}} = \mathcal{Y}]`, for each example.
+    r"""Compute the exact match, :math:`\mathbb{I}[\hat{\mathcal{Y}} = \mathcal{Y}]`: 1 or 0 for each example (B,).
 
     Args:
         counts: Predicted counts (B, C).
         target: True counts (B, C).
-
-    Returns:
-        1 or 0 for each example (B,).
 
     Example:
         >>> exact_match(torch.tensor([[2, 0, 1], [1, 0, 1]]), torch.tensor([[2, 0, 1], [2, 0, 1]]))
@@ -31,7 +28,7 @@ def exact_match(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> F
 
 
 def precision(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Compute the fraction of the predicted labels that are correct, for each example.
+    r"""Compute the fraction of the predicted labels that are correct, for each example (B,).
 
     .. math:: 1 - \frac{\sum_c \max(\mu_{\hat Y}(c) - \mu_Y(c), 0)}{|\hat{\mathcal{Y}}|}
 
@@ -41,9 +38,6 @@ def precision(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Flo
         counts: Predicted counts (B, C).
         target: True counts (B, C).
 
-    Returns:
-        Precision of each example (B,).
-
     Example:
         >>> precision(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))  # {a, a, b} for {a, b}
         tensor([0.6667])
@@ -52,7 +46,7 @@ def precision(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Flo
 
 
 def recall(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Compute the fraction of the true labels that are predicted, for each example.
+    r"""Compute the fraction of the true labels that are predicted, for each example (B,).
 
     .. math:: 1 - \frac{\sum_c \max(\mu_Y(c) - \mu_{\hat Y}(c), 0)}{|\mathcal{Y}|}
 
@@ -62,9 +56,6 @@ def recall(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[
         counts: Predicted counts (B, C).
         target: True counts (B, C).
 
-    Returns:
-        Recall of each example (B,).
-
     Example:
         >>> recall(torch.tensor([[2, 0]]), torch.tensor([[1, 1]]))  # {a, a} for {a, b}
         tensor([0.5000])
@@ -73,7 +64,7 @@ def recall(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[
 
 
 def f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Compute the harmonic mean of precision and recall, for each example (Appendix A).
+    r"""Compute the harmonic mean of precision and recall, for each example (B,) (Appendix A).
 
     .. math:: \frac{2 \cdot \text{Prec} \cdot \text{Rec}}{\text{Prec} + \text{Rec}}
         = \frac{2\, |\hat{\mathcal{Y}} \cap \mathcal{Y}|}{|\hat{\mathcal{Y}}| + |\mathcal{Y}|}
@@ -83,9 +74,6 @@ def f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tens
     Args:
         counts: Predicted counts (B, C).
         target: True counts (B, C).
-
-    Returns:
-        F1 of each example (B,).
 
     Example:
         >>> f1(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))  # {a, a, b} for {a, b}
@@ -119,16 +107,13 @@ def class_f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Floa
 
 
 def count_mae(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Compute the mean absolute count error over the classes, for each example.
+    r"""Compute the mean absolute count error over the classes, for each example (B,); lower is better.
 
     .. math:: \frac{1}{C} \sum_c \left| \mu_{\hat Y}(c) - \mu_Y(c) \right|
 
     Args:
         counts: Predicted counts (B, C).
         target: True counts (B, C).
-
-    Returns:
-        Error of each example (B,); lower is better.
 
     Example:
         >>> count_mae(torch.tensor([[2, 1], [0, 3]]), torch.tensor([[1, 1], [0, 0]]))
@@ -176,9 +161,6 @@ def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
 
     Args:
         logits: Scores (B, T, C), or of any leading shape.
-
-    Returns:
-        Entropies (B, T).
 
     Example:
         >>> step_entropy(torch.tensor([[[0.0, 0.0], [0.0, float("-inf")]]]))

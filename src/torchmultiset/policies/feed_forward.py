@@ -16,7 +16,7 @@ from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, pla
 from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.rollout import Step
 
-__all__ = ["CountState", "FeedForwardPolicy"]
+__all__ = ["CountPolicy", "CountState", "FeedForwardPolicy"]
 
 
 class CountState(NamedTuple):
@@ -29,9 +29,26 @@ class CountState(NamedTuple):
     mask: Bool[Tensor, "b n"] | None = None
     """False at the padding of the memory, if there is any."""
 
+    def add(self, previous: Int64[Tensor, " b"] | None) -> CountState:
+        """Add the previous label to the counts, unless it is None."""
+        if previous is None:
+            return self
+        return self._replace(named=self.named.scatter_add(1, previous[:, None], torch.ones_like(previous[:, None])))
+
+
+class CountPolicy(nn.Module):
+    """Base class of the policies whose state is a `CountState`."""
+
+    counts_only = True
+
+    def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
+        """Return the state of the examples at these indices, in this order; indices may repeat."""
+        mask = None if state.mask is None else state.mask[index]
+        return CountState(tuple(part[index] for part in state.memory), state.named[index], mask)
+
 
 @recorded
-class FeedForwardPolicy(nn.Module):
+class FeedForwardPolicy(CountPolicy):
     """A small network of the memory and the counts so far at each position, pooled over positions.
 
     The first layer is linear in memory and counts, so the memory's contribution is computed once per rollout.
@@ -50,8 +67,6 @@ class FeedForwardPolicy(nn.Module):
         >>> rollout(policy, torch.rand(2, 16), greedy, steps=4).logits.shape
         torch.Size([2, 4, 10])
     """
-
-    counts_only = True
 
     def __init__(
         self,
@@ -93,25 +108,8 @@ class FeedForwardPolicy(nn.Module):
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
         """Count the previous label and score the next one."""
-        state = count(state, previous)
+        state = state.add(previous)
         (seen,) = state.memory
         each = self.deeper(seen + self.from_counts(state.named.to(seen.dtype))[:, None])
         features = self.pool(Tokens(each, state.mask))
         return Step(self.classifier(features), features), state
-
-    def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
-        """Return the state of the examples at these indices, in this order; indices may repeat."""
-        return select(state, index)
-
-
-def count(state: CountState, previous: Int64[Tensor, " b"] | None) -> CountState:
-    """Add the previous label to the counts, unless it is None."""
-    if previous is None:
-        return state
-    return state._replace(named=state.named.scatter_add(1, previous[:, None], torch.ones_like(previous[:, None])))
-
-
-def select(state: CountState, index: Int64[Tensor, " n"]) -> CountState:
-    """Return the state of the examples at these indices."""
-    mask = None if state.mask is None else state.mask[index]
-    return CountState(tuple(part[index] for part in state.memory), state.named[index], mask)

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
 from torchmultiset._memory import Memory, MemorySpec, drop_channels, places
-from torchmultiset.policies.feed_forward import CountState, count, select
+from torchmultiset.policies.feed_forward import CountPolicy, CountState
 from torchmultiset.rollout import Step
 
 __all__ = ["TransformerPolicy"]
@@ -48,7 +48,7 @@ class _Layer(nn.Module):
 
 
 @recorded
-class TransformerPolicy(nn.Module):
+class TransformerPolicy(CountPolicy):
     """A transformer decoder whose only token encodes the counts of the labels so far.
 
     It sees no order, so that all orders of the same labels give exactly the same distribution. Keys and values of the
@@ -70,8 +70,6 @@ class TransformerPolicy(nn.Module):
         >>> rollout(policy, torch.rand(2, 32, 9, 9), greedy, steps=4).logits.shape
         torch.Size([2, 4, 10])
     """
-
-    counts_only = True
 
     def __init__(
         self,
@@ -124,16 +122,12 @@ class TransformerPolicy(nn.Module):
 
     def step(self, state: CountState, previous: Int64[Tensor, " b"] | None) -> tuple[Step, CountState]:
         """Count the previous label and score the next one."""
-        state = count(state, previous)
+        state = state.add(previous)
         x = self.from_counts(state.named.to(state.memory[0].dtype))
         for layer, memory in zip(self._layers(), state.memory, strict=True):
             x = layer(x, memory, state.mask)
         features = self.last(x)
         return Step(self.classifier(features), features), state
-
-    def select(self, state: CountState, index: Int64[Tensor, " n"]) -> CountState:
-        """Return the state of the examples at these indices, in this order; indices may repeat."""
-        return select(state, index)
 
     def _layers(self) -> list[_Layer]:
         return [layer for layer in self.layers if isinstance(layer, _Layer)]

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._files import write_whole
 from torchmultiset.data._exif import upright_boxes
 from torchmultiset.data._splits import split_by_id
+from torchmultiset.data._write import as_jsonl, relative_path, rounded, write_new
 from torchmultiset.data.images import image_sizes
-from torchmultiset.data.importers._annotations import Annotated, AnnotationError, Problems, Reader, Thing
+from torchmultiset.data.importers._annotations import AnnotatedImage, AnnotatedObject, AnnotationError, Problems, Reader
 from torchmultiset.data.importers._coco import find_coco, read_coco
 from torchmultiset.data.importers._voc import find_voc, read_voc
 from torchmultiset.data.importers._yolo import find_yolo, read_yolo
@@ -138,23 +136,23 @@ def import_annotations(
     read = _READERS[format](source, Path(images) if images else None, problems)
     _check_unique(read, problems)
     problems.stop()
-    marked = sum(thing.ambiguous for annotated in read for thing in annotated.things)
+    marked = sum(item.ambiguous for annotated in read for item in annotated.objects)
     kept, left_out = _resolve(read, ambiguous)
-    if not any(annotated.things for annotated in kept):
+    if not any(annotated.objects for annotated in kept):
         raise AnnotationError([f"{source}: no object is left in {len(kept)} images: there is nothing to learn from"])
     splits, notes = _splits(kept, out)
     notes += [_ambiguous_note(marked, left_out, ambiguous)] if marked else []
-    if format == "yolo" and all(thing.label.isdecimal() for a in kept for thing in a.things):
+    if format == "yolo" and all(item.label.isdecimal() for a in kept for item in a.objects):
         notes.append("the classes have no names, only numbers: add a file classes.txt with one name per line")
     lines = _with_boxes(kept, splits, out, problems) if boxes else _lines(kept, splits, out)
     problems.stop()
-    _write(out, _csv(list(lines)) if out.suffix.lower() == ".csv" else _jsonl(list(lines)))
-    labels = Counter(thing.label for annotated in kept for thing in annotated.things)
+    write_new(out, _csv(lines) if out.suffix.lower() == ".csv" else as_jsonl(lines))
+    labels = Counter(item.label for annotated in kept for item in annotated.objects)
     counted = Counter(split or "" for split in splits)
     return Imported(format, dict(counted), dict(sorted(labels.items())), marked, left_out, tuple(notes))
 
 
-def _check_unique(read: Sequence[Annotated], problems: Problems) -> None:
+def _check_unique(read: Sequence[AnnotatedImage], problems: Problems) -> None:
     first: dict[Path, str] = {}
     for annotated in read:
         other = first.setdefault(annotated.image.resolve(), annotated.where)
@@ -162,21 +160,21 @@ def _check_unique(read: Sequence[Annotated], problems: Problems) -> None:
             problems.found.append(f"{annotated.where}: the image {annotated.image} is already annotated in {other}")
 
 
-def _resolve(read: Sequence[Annotated], rule: str) -> tuple[list[Annotated], int]:
+def _resolve(read: Sequence[AnnotatedImage], rule: str) -> tuple[list[AnnotatedImage], int]:
     """Apply the rule for ambiguous objects; also return the number of images left out."""
     if rule == "keep":
         return list(read), 0
     if rule == "drop-image":
-        kept = [a for a in read if not any(thing.ambiguous for thing in a.things)]
+        kept = [a for a in read if not any(item.ambiguous for item in a.objects)]
         return kept, len(read) - len(kept)
 
-    def clear(things: tuple[Thing, ...]) -> tuple[Thing, ...]:
-        return tuple(thing for thing in things if not thing.ambiguous)
+    def clear(objects: tuple[AnnotatedObject, ...]) -> tuple[AnnotatedObject, ...]:
+        return tuple(item for item in objects if not item.ambiguous)
 
-    return [replace(a, things=clear(a.things)) for a in read], 0
+    return [replace(a, objects=clear(a.objects)) for a in read], 0
 
 
-def _splits(kept: Sequence[Annotated], out: Path) -> tuple[list[str | None], list[str]]:
+def _splits(kept: Sequence[AnnotatedImage], out: Path) -> tuple[list[str | None], list[str]]:
     """Return the split of each image, and what to report about them."""
     splits = [annotated.split for annotated in kept]
     present = set(splits)
@@ -192,7 +190,7 @@ def _splits(kept: Sequence[Annotated], out: Path) -> tuple[list[str | None], lis
     training = [i for i, split in enumerate(splits) if split == "train"]
     if "validation" in present or len(training) < 2:
         return splits, []
-    paths = [_relative(kept[i].image, out) for i in training]
+    paths = [relative_path(kept[i].image, out) for i in training]
     chosen = split_by_id(paths, (1 - _VALIDATION, _VALIDATION), seed=0)
     for i, validation in zip(training, chosen, strict=True):
         splits[i] = "validation" if validation else "train"
@@ -204,44 +202,37 @@ def _ambiguous_note(marked: int, left_out: int, rule: str) -> str:
     return f"{marked} crowds or difficult objects are {done} (--ambiguous {rule})"
 
 
-def _relative(image: Path, out: Path) -> str:
-    start = os.path.realpath(out.parent)
-    return Path(os.path.relpath(Path(os.path.realpath(image.parent), image.name), start)).as_posix()
-
-
-def _lines(kept: Sequence[Annotated], splits: Sequence[str | None], out: Path) -> Iterator[dict[str, Any]]:
+def _lines(kept: Sequence[AnnotatedImage], splits: Sequence[str | None], out: Path) -> list[dict[str, Any]]:
+    lines = []
     for annotated, split in zip(kept, splits, strict=True):
-        line: dict[str, Any] = {"image": _relative(annotated.image, out)}
-        line["labels"] = [thing.label for thing in annotated.things]
-        yield line | ({"split": split} if split else {})
+        line: dict[str, Any] = {"image": relative_path(annotated.image, out)}
+        line["labels"] = [item.label for item in annotated.objects]
+        lines.append(line | ({"split": split} if split else {}))
+    return lines
 
 
 def _with_boxes(
-    kept: Sequence[Annotated], splits: Sequence[str | None], out: Path, problems: Problems
-) -> Iterator[dict[str, Any]]:
+    kept: Sequence[AnnotatedImage], splits: Sequence[str | None], out: Path, problems: Problems
+) -> list[dict[str, Any]]:
     """Return lines with boxes in pixels of the upright image, and areas if all objects have one."""
     for a in kept:
-        if any(thing.box is None for thing in a.things):
+        if any(item.box is None for item in a.objects):
             problems.found.append(f"{a.where}: an object has no box: add it, or import without --boxes")
     problems.stop()
-    areas = all(thing.area is not None for a in kept for thing in a.things)
+    areas = all(item.area is not None for a in kept for item in a.objects)
     stored = image_sizes([a.image for a in kept])
     upright = image_sizes([a.image for a in kept], exif=True)
     lines = []
     for a, line, size, turned in zip(kept, _lines(kept, splits, out), stored, upright, strict=True):
-        boxes = np.array([thing.box for thing in a.things], dtype=np.float64).reshape(-1, 4)
+        boxes = np.array([item.box for item in a.objects], dtype=np.float64).reshape(-1, 4)
         if a.relative:
             boxes = boxes * np.tile(turned, 2)
         elif a.size != tuple(turned.tolist()) or (size == turned).all():  # annotated as stored
             boxes = boxes * np.tile(size / (a.size or size), 2)  # the file may have been resized
             boxes = upright_boxes(boxes, size, a.image)
-        line["boxes"] = (boxes.round(2) + 0.0).tolist()
-        lines.append(line | ({"areas": [thing.area for thing in a.things]} if areas else {}))
-    return iter(lines)
-
-
-def _jsonl(lines: Sequence[dict[str, Any]]) -> str:
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        line["boxes"] = rounded(boxes)
+        lines.append(line | ({"areas": [item.area for item in a.objects]} if areas else {}))
+    return lines
 
 
 def _csv(lines: Sequence[dict[str, Any]]) -> str:
@@ -257,11 +248,3 @@ def _csv(lines: Sequence[dict[str, Any]]) -> str:
         cell = ";".join(f"{name}:{count}" for name, count in counts.items())
         writer.writerow([line["image"], cell, *([line["split"]] if with_splits else [])])
     return text.getvalue()
-
-
-def _write(out: Path, text: str) -> None:
-    if out.exists():
-        if out.read_bytes() != text.encode():
-            raise FileExistsError(f"{out} already exists with different content: delete it, or choose another name")
-        return
-    write_whole(out, text)

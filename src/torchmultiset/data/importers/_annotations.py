@@ -1,4 +1,4 @@
-"""Annotated images as all importers return them, and the problems that they report."""
+"""AnnotatedImage images as all importers return them, and the problems that they report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchmultiset.data._parse import problem_list
+
 __all__ = [
     "SUFFIXES",
-    "Annotated",
+    "AnnotatedImage",
+    "AnnotatedObject",
     "AnnotationError",
     "Box",
     "Problems",
     "Reader",
-    "Thing",
     "find_images",
     "read_lines",
     "split_of",
@@ -23,7 +25,6 @@ __all__ = [
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """File name extensions of images, in lower case."""
-_SHOWN = 20
 _SPLITS = {"train": "train", "training": "train", "test": "test"}
 _SPLITS |= dict.fromkeys(("val", "valid", "validation"), "validation")
 
@@ -43,11 +44,7 @@ class AnnotationError(ValueError):
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        count = len(self.problems)
-        lines = [f"{count} problem{'s' if count > 1 else ''} in the annotations; nothing was written:"]
-        lines += self.problems[:_SHOWN]
-        lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
-        return "\n  ".join(lines)
+        return problem_list("the annotations; nothing was written", self.problems)
 
 
 @dataclass
@@ -68,7 +65,7 @@ class Problems:
 
 
 @dataclass(frozen=True)
-class Thing:
+class AnnotatedObject:
     """One annotated object."""
 
     label: str
@@ -81,11 +78,11 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Annotated:
+class AnnotatedImage:
     """One image and its objects."""
 
     image: Path
-    things: tuple[Thing, ...]
+    objects: tuple[AnnotatedObject, ...]
     split: str | None = None
     where: str = ""
     """File and element of the annotation, for error messages."""
@@ -131,5 +128,6 @@ def _hidden(parts: Iterable[str]) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in parts)
 
 
-Reader = Callable[[Path, Path | None, Problems], list[Annotated]]
-"""Function of an importer: source, folder of the images (or None) and problems to the annotated images."""
+Reader = Callable[[Path, Path | None, Problems], list[AnnotatedImage]]
+"""Reader of a format: its arguments are the file or folder of the annotations, the folder of the images (None: it is
+searched around the annotations), and the problems to add to. It returns the annotated images."""

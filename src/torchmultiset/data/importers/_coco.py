@@ -9,8 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torchmultiset.data._coco_file import without_outline
 from torchmultiset.data._parse import show
-from torchmultiset.data.importers._annotations import Annotated, Box, Problems, Thing, split_of, split_of_folder
+from torchmultiset.data.importers._annotations import (
+    AnnotatedImage,
+    AnnotatedObject,
+    Box,
+    Problems,
+    split_of,
+    split_of_folder,
+)
 
 __all__ = ["find_coco", "read_coco"]
 
@@ -29,19 +37,13 @@ def find_coco(source: Path) -> list[Path]:
     return instances or [file for file in found if _looks_like_coco(file)]
 
 
-def read_coco(source: Path, images: Path | None, problems: Problems) -> list[Annotated]:
-    """Read the images of all annotation files of `source`.
-
-    Args:
-        source: A .json file or a folder.
-        images: Folder of the images; if None, folders around each annotation file are searched.
-        problems: Collects the problems.
-    """
+def read_coco(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
+    """Read the images of all annotation files of `source`."""
     files = find_coco(source)
     if not files:
         problems.add(source, "", "there is no COCO file (.json with images, annotations and categories)")
     of_split: dict[str | None, Path] = {}
-    read: list[Annotated] = []
+    read: list[AnnotatedImage] = []
     for file in files:
         folder = source if source.is_dir() else source.parent
         split = split_of_folder(file, folder) or split_of(file.stem)
@@ -63,14 +65,14 @@ def _looks_like_coco(path: Path) -> bool:
     return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
 
 
-def _read_file(file: Path, split: str | None, images: Path | None, problems: Problems) -> list[Annotated]:
+def _read_file(file: Path, split: str | None, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
     content = _content(file, problems)
     if content is None:
         return []
     names = {
         key: entry["name"].strip() for key, _, entry in _entries(file, content, "categories", "name", str, problems)
     }
-    things: dict[int, list[Thing]] = {}
+    objects: dict[int, list[AnnotatedObject]] = {}
     places: dict[int, tuple[Path, str, tuple[int, int] | None]] = {}
     folders = [images] if images else _image_folders(file)
     for key, where, entry in _entries(file, content, "images", "file_name", str, problems):
@@ -82,13 +84,13 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
             continue
         size = entry.get("width"), entry.get("height")
         whole = all(isinstance(side, int) and 0 < side < 2**31 for side in size)
-        things[key], places[key] = [], (image, f"{file}: {where}", size if whole else None)  # type: ignore[assignment]
+        objects[key], places[key] = [], (image, f"{file}: {where}", size if whole else None)  # type: ignore[assignment]
     missing = len(content["images"]) - len(places)
     for _, where, entry in _entries(file, content, "annotations", "image_id", int, problems):
         category, image_id = entry.get("category_id"), entry["image_id"]
         if not isinstance(category, int) or category not in names:
             problems.add(file, where, f"category_id {show(category)} is not the id of a category: correct or remove it")
-        elif image_id not in things:
+        elif image_id not in objects:
             if not missing:
                 problems.add(file, where, f"image_id {show(image_id)} is not the id of an image: correct or remove it")
         else:
@@ -97,15 +99,13 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
             except ValueError as error:
                 problems.add(file, where, error)
                 continue
-            things[image_id].append(Thing(names[category], box, area, bool(entry.get("iscrowd", 0))))
-    return [Annotated(image, tuple(things[key]), split, where, size) for key, (image, where, size) in places.items()]
+            objects[image_id].append(AnnotatedObject(names[category], box, area, bool(entry.get("iscrowd", 0))))
+    return [
+        AnnotatedImage(image, tuple(objects[key]), split, where, size) for key, (image, where, size) in places.items()
+    ]
 
 
 def _content(file: Path, problems: Problems) -> dict[str, Any] | None:
-    def without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-        entry.pop("segmentation", None)  # most of the file, and not needed
-        return entry
-
     try:
         content = json.loads(file.read_bytes().decode("utf-8-sig"), object_hook=without_outline)
     except json.JSONDecodeError as error:
@@ -114,11 +114,12 @@ def _content(file: Path, problems: Problems) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         problems.add(file, "", f"not JSON: {error}; export the file again")
         return None
+    lists = content if isinstance(content, dict) else {}
     for key in ("images", "annotations", "categories"):
-        if not isinstance(content, dict) or not isinstance(content.get(key), list):
+        if not isinstance(lists.get(key), list):
             problems.add(file, "", f"must be a JSON object with a list {key!r}, as COCO's instances_*.json have")
             return None
-    return content if isinstance(content, dict) else None
+    return lists
 
 
 def _entries(

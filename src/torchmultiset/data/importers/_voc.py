@@ -12,10 +12,10 @@ from xml.parsers import expat
 from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
     SUFFIXES,
-    Annotated,
+    AnnotatedImage,
+    AnnotatedObject,
     Box,
     Problems,
-    Thing,
     read_lines,
     split_of_folder,
 )
@@ -64,16 +64,11 @@ def find_voc(source: Path) -> list[Path]:
     return sorted(path for path in source.rglob("*.xml") if not path.name.startswith("."))
 
 
-def read_voc(source: Path, images: Path | None, problems: Problems) -> list[Annotated]:
+def read_voc(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
     """Read all annotation files of a folder.
 
     The split is that of a folder named train, valid or test, or else of the lists in ``ImageSets/Main``; if there are
     such lists, annotations that are in none of them are left out.
-
-    Args:
-        source: A folder with .xml files.
-        images: Folder of the images; if None, folders around each annotation file are searched.
-        problems: Collects the problems.
     """
     files = find_voc(source)
     if not files:
@@ -156,7 +151,7 @@ def _listed(root: Path, problems: Problems) -> dict[str, str]:
     return splits
 
 
-def _read_file(file: Path, split: str | None, images: Path | None, problems: Problems) -> Annotated | None:
+def _read_file(file: Path, split: str | None, images: Path | None, problems: Problems) -> AnnotatedImage | None:
     try:
         root = parse_xml(file)
     except _XmlError as error:
@@ -166,31 +161,31 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
         fix = "pass a folder in which all .xml files are annotations"
         problems.add(file, root.line, f"the first element must be <annotation>, but is <{root.tag}>: {fix}")
         return None
-    things = []
-    for thing in root.all("object"):
-        name = thing.content("name")
+    objects = []
+    for item in root.all("object"):
+        name = item.content("name")
         if not name:
-            problems.add(file, thing.line, "<object> must have a <name> with the class: add it")
+            problems.add(file, item.line, "<object> must have a <name> with the class: add it")
             continue
         try:
-            box = _box(thing)
+            box = _box(item)
         except _XmlError as error:
             problems.add(file, error.line, error)
             continue
-        ambiguous = thing.content("difficult") not in ("", "0")
-        things.append(Thing(name, box, ambiguous=ambiguous))
+        ambiguous = item.content("difficult") not in ("", "0")
+        objects.append(AnnotatedObject(name, box, ambiguous=ambiguous))
     image = _image(file, root, images)
     if image is None:
         written = root.content("filename") or f"{file.stem}.jpg"
         fix = "add the image, or give the folder of the images (--images)"
         problems.add(file, root.line, f"there is no image {show(written)}: {fix}")
         return None
-    return Annotated(image, tuple(things), split, str(file), _size(root))
+    return AnnotatedImage(image, tuple(objects), split, str(file), _size(root))
 
 
-def _box(thing: Element) -> Box | None:
+def _box(item: Element) -> Box | None:
     """Return the box: VOC's corners are the first and last pixel, counted from 1."""
-    corners = thing.child("bndbox")
+    corners = item.child("bndbox")
     if corners is None:
         return None
     numbers = []

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
-    Annotated,
+    AnnotatedImage,
+    AnnotatedObject,
     Box,
     Problems,
-    Thing,
     find_images,
     read_lines,
     split_of_folder,
@@ -34,17 +34,12 @@ def find_yolo(source: Path) -> list[Path]:
     return ([config] if config else []) + _label_files(source)
 
 
-def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[Annotated]:
+def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
     """Read the images of a folder, each with the label file that belongs to it; without one, it shows no objects.
 
     The label file of ``images/train/7.jpg`` is ``labels/train/7.txt`` or ``images/train/7.txt``. Splits are those of
     data.yaml, or else of folders named train, valid or test. Class names are those of data.yaml or classes.txt, or
     else the numbers.
-
-    Args:
-        source: A folder, or its data.yaml.
-        images: Folder of the images, if it is not in `source`; the label files are then searched in `source`.
-        problems: Collects the problems.
     """
     config = source if source.is_file() else _first(source, _YAML)
     folder = source.parent if source.is_file() else source
@@ -58,9 +53,9 @@ def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[Ann
     read, used = [], set()
     for image, split in splits.items():
         file = _label_file(image, folder) or elsewhere.get(image.stem)
-        things = _things(file, names, problems) if file else []
+        objects = _objects(file, names, problems) if file else []
         used.add(file)
-        read.append(Annotated(image, tuple(things), split, str(file or image), relative=True))
+        read.append(AnnotatedImage(image, tuple(objects), split, str(file or image), relative=True))
     if not read and not problems.found:
         problems.add(folder, "", "there are no images: give the folder of the images (--images)")
     elif used <= {None} and not problems.found:
@@ -76,7 +71,7 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _images(folder: Path) -> list[Path]:
-    """Return the images in folders named images, or else all: plots of a training run may lie beside them."""
+    """Return the images in folders named images, or else all: plots of a training run may be beside them."""
     found = find_images(folder)
     return [image for image in found if "images" in image.relative_to(folder).parts[:-1]] or found
 
@@ -104,7 +99,7 @@ def _images_of_splits(config: Path, content: DataYaml, problems: Problems) -> di
         places = [base / name for base in bases for name in (written, written.removeprefix("../"))]
         place = next(filter(os.path.exists, places), None)  # unlike Path.exists, False for a name that is too long
         if place is None:
-            if split != "test":  # exports without test images have the line all the same
+            if split != "test":  # exports without test images have this line, too
                 problems.add(
                     config, line, f"there is no folder {show(written)} for {split}: correct or remove the line"
                 )
@@ -138,18 +133,18 @@ def _label_file(image: Path, folder: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _things(file: Path, names: tuple[str, ...], problems: Problems) -> list[Thing]:
-    things = []
+def _objects(file: Path, names: tuple[str, ...], problems: Problems) -> list[AnnotatedObject]:
+    objects = []
     for number, line in enumerate(read_lines(file, problems), start=1):
         if line.strip():
             try:
-                things.append(_thing(line.split(), names))
+                objects.append(_object(line.split(), names))
             except ValueError as error:
                 problems.add(file, number, error)
-    return things
+    return objects
 
 
-def _thing(cells: list[str], names: tuple[str, ...]) -> Thing:
+def _object(cells: list[str], names: tuple[str, ...]) -> AnnotatedObject:
     expected = "class x y width height, or class and the corners of a polygon, as numbers"
     if len(cells) != 5 and (len(cells) < 7 or len(cells) % 2 == 0):
         raise ValueError(f"must be {expected}, but has {len(cells)} entries: {show(' '.join(cells))}")
@@ -164,7 +159,7 @@ def _thing(cells: list[str], names: tuple[str, ...]) -> Thing:
         raise ValueError(f"the class must be {known}, but is {cells[0]}")
     if not all(-_SLACK <= number <= 1 + _SLACK for number in numbers):
         raise ValueError(f"coordinates must be fractions of the image, from 0 to 1, but are {show(cells[1:])}")
-    return Thing(names[int(index)] if names else str(int(index)), _box(numbers))
+    return AnnotatedObject(names[int(index)] if names else str(int(index)), _box(numbers))
 
 
 def _box(numbers: list[float]) -> Box:
