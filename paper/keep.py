@@ -29,7 +29,8 @@ from paper.records import ENTROPY, RECORD, WORTH, has_entropy
 from torchmultiset._files import write_whole
 from torchmultiset.data import Examples
 from torchmultiset.model.inputs import open_model
-from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.serialization import read_description
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.multiset import equal
 from torchmultiset.pipeline.predictions import COUNTS, read_counts

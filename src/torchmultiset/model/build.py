@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import get_args
 
 import numpy as np
@@ -218,22 +218,14 @@ def build_objective(
         height: Height of the images in pixels, for the spatial rank function; required if the inputs are features.
     """
     check_together(objective, predictor.stop)
-    made: Objective = objective.kind.from_settings(vars(objective), seed=seed, height=height)
-    made.check_size(predictor.max_size)
-    return made
+    settings = {**vars(objective), "seed": seed, "height": height}  # of all objectives
+    own = {field.name: settings[field.name] for field in fields(objective.kind) if field.name in settings}  # type: ignore[arg-type]
+    return objective.kind(**own)
 
 
 def check_together(objective: ObjectiveConfig, stop: str) -> None:
     """Raise a ValueError if an objective cannot be used with a stopping mechanism."""
     kind = objective.kind
-    if stop != "end":
-        return
-    if kind.one_shot:
-        raise ValueError(
-            f"stop 'end' cannot be used with objective {objective.objective!r}: it trains a one-shot head, which emits"
-            " no END. Use stop 'policy'"
-        )
-    if kind.no_end:
-        raise ValueError(
-            f"stop 'end' cannot be used with objective {objective.objective!r}: {kind.no_end}. Use stop 'policy'"
-        )
+    why = "it trains a one-shot head, which emits no END" if kind.one_shot else kind.no_end
+    if stop == "end" and why:
+        raise ValueError(f"stop 'end' cannot be used with objective {objective.objective!r}: {why}. Use stop 'policy'")

@@ -26,19 +26,11 @@ from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
 from torchmultiset.model.outputs import Prediction, SequentialOutput
 from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
-from torchmultiset.model.serialization import (
-    DESCRIPTION,
-    SAVE_AGAIN,
-    describe,
-    make,
-    read_description,
-    read_saved,
-    write_saved,
-)
+from torchmultiset.model.serialization import DESCRIPTION, SAVE_AGAIN, describe, make, read_saved, write_saved
 from torchmultiset.model.shipped import locate
 from torchmultiset.rollout import Choose
 
-__all__ = ["BEAM", "Decoding", "Predictor", "Stop", "read_description"]
+__all__ = ["BEAM", "Decoding", "Predictor", "Stop"]
 
 Decoding: TypeAlias = Literal["greedy", "search"]
 """Decoding method: greedy (a head: by its own rule), or a search for the most probable multiset."""
@@ -166,11 +158,7 @@ class Predictor(nn.Module):
         return self.min_size, self.max_size
 
     def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:  # noqa: ARG002
-        """Roll out the policy for training; see `SequentialPredictor.rollout`.
-
-        Raises:
-            ValueError: The model has a one-shot head.
-        """
+        """Roll out the policy for training; see `SequentialPredictor.rollout`. A one-shot head raises a ValueError."""
         raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
     def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:  # noqa: ARG002
@@ -368,10 +356,9 @@ class Predictor(nn.Module):
                 if encoder is None:
                     encoder = make(description["encoder"], ENCODERS.classes, "encoder", folder)
                 module = policy if head is None else head
-                if module is None and "head" in description:
-                    module = make(description["head"], HEADS.classes, "head", folder)
-                elif module is None:  # format 1 stored heads under "policy", too
-                    module = make(description["policy"], POLICIES.classes | HEADS.classes, "policy", folder)
+                if module is None:  # format 1 stored heads under "policy", too
+                    what = "head" if "head" in description else "policy"
+                    module = make(description[what], POLICIES.classes | HEADS.classes, what, folder)
                 predictor = Predictor(
                     encoder,
                     module,

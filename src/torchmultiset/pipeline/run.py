@@ -29,8 +29,8 @@ from torchmultiset._checks import check
 from torchmultiset._files import alone
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
-from torchmultiset.model.objectives import Objective
-from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.serialization import read_description
 from torchmultiset.model.shipped import locate
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.finish import Result, finish
@@ -121,47 +121,32 @@ def train(
     )
     record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
     with alone(folder) if fabric.is_global_zero else nullcontext():
-        return _fit(task, folder, fabric, predictor, objective, record, resume, baselines, say, watch)
-
-
-def _fit(
-    task: Task,
-    folder: Path,
-    fabric: Fabric,
-    predictor: Predictor,
-    objective: Objective,
-    record: dict[str, Any],
-    resume: bool,
-    baselines: bool,
-    say: Callable[[str], None],
-    watch: Callable[[Task], Watch],
-) -> Result:
-    """Train in a folder in which no other process does."""
-    if fabric.is_global_zero:
-        _announce(task, record, say)
-        write_config(folder, task.config)
-        write_record(folder, record)
-    journal = Journal(folder, record, watch(task)) if fabric.is_global_zero else None
-    if objective.closed_form:
-        fitted = solve(predictor, task.splits["train"], task.splits["validation"], folder)
-    else:
-        fitted = fit(
-            predictor,
-            objective,
-            task.fresh or task.splits["train"],
-            task.splits["validation"],
-            task.config.optim,
-            folder,
-            seed=task.config.seed,
-            resume=resume,
-            fabric=fabric,
-            watch=journal or (lambda _: None),
-        )
-    result = Result(record, None)
-    if journal is not None:
-        result = finish(folder, task, fitted, journal, device=fabric.device, baselines=baselines)
-    fabric.barrier()
-    return result
+        journal = None
+        if fabric.is_global_zero:
+            _announce(task, record, say)
+            write_config(folder, task.config)
+            write_record(folder, record)
+            journal = Journal(folder, record, watch(task))
+        if objective.closed_form:
+            fitted = solve(predictor, task.splits["train"], task.splits["validation"], folder)
+        else:
+            fitted = fit(
+                predictor,
+                objective,
+                task.fresh or task.splits["train"],
+                task.splits["validation"],
+                task.config.optim,
+                folder,
+                seed=task.config.seed,
+                resume=resume,
+                fabric=fabric,
+                watch=journal or (lambda _: None),
+            )
+        result = Result(record, None)
+        if journal is not None:
+            result = finish(folder, task, fitted, journal, device=fabric.device, baselines=baselines)
+        fabric.barrier()
+        return result
 
 
 def fitting_devices(batch_size: int, folder: str | Path) -> int:

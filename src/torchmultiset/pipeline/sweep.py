@@ -13,7 +13,6 @@ deleted (``again=True``).
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -28,7 +27,16 @@ from torchmultiset._checks import check
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import prepare
-from torchmultiset.pipeline.record import CONFIG, FORMER, data_record, differences, read_config, read_record, translated
+from torchmultiset.pipeline.record import (
+    CONFIG,
+    FORMER,
+    data_record,
+    differences,
+    read_config,
+    read_json,
+    read_record,
+    translated,
+)
 from torchmultiset.pipeline.workers import LOG, PROGRESS, Crew, Job, lock_of, on_ray, subprocesses
 from torchmultiset.training.checkpoint import CHECKPOINT, EPOCHS
 from torchmultiset.viz.intervals import Counts
@@ -278,23 +286,6 @@ def epochs_done(folder: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file; empty if there is none.
-
-    Raises:
-        ValueError: It is damaged.
-    """
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, and the run is made again") from None
-    return content
-
-
 def describe_failures(failures: Sequence[Failure]) -> str:
     """Return in words what failed, with the end of each log."""
     parts = [f"{name}: {reason}. Its log ends:\n{tail}" for name, reason, tail in failures]
@@ -344,17 +335,17 @@ def _run(
 
 
 def _progress(name: str, folder: Path) -> Running | None:
-    told = read_json(folder / PROGRESS)
-    if not told:
+    state = read_json(folder / PROGRESS)
+    if not state:
         return None
-    numbers = told.get("epoch", 0), told.get("epochs", 0), told.get("em"), told.get("f1"), told.get("share", 0.0)
+    numbers = state.get("epoch", 0), state.get("epochs", 0), state.get("em"), state.get("f1"), state.get("share", 0.0)
     return Running(name, *numbers)
 
 
 def _failure(name: str, folder: Path, error: BaseException | None) -> Failure:
     # Ray wraps an exception in several others; the cause is what a reader needs.
-    told = str(getattr(error, "cause", None) or error or "ended without a result").strip()
-    first = told.partition("\n")[0].rstrip(".") or type(error).__name__
+    message = str(getattr(error, "cause", None) or error or "ended without a result").strip()
+    first = message.partition("\n")[0].rstrip(".") or type(error).__name__
     log = folder / LOG
     lines = log.read_text(errors="replace").splitlines()[-_TAIL:] if log.exists() else []
     return Failure(name, first, "\n".join(f"  {line}" for line in lines) or "  (there is none)")

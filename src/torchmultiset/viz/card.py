@@ -46,8 +46,8 @@ def model_card(
         "",
         f"- Data: {data['name']} ({examples} examples), SHA-256 {data['sha256'][:12]}",
         f"- Command: `{record['command']}`",
-        f"- Objective {objective}, seed {record['seed']}, best epoch {record['best_epoch']} by exact match on"
-        f" validation data ({record['validation_em']:.3f})",
+        f"- Objective {objective}, seed {record['seed']}; epoch {record['best_epoch']} is kept, with exact match"
+        f" {record['validation_em']:.3f} on the validation data",
         *_start(record.get("start")),
         f"- {record['parameters']:,} parameters; {record['minutes']:.0f} minutes on {record['processes']} x"
         f" {record['device']}; commit {(record.get('git') or 'unknown')[:12]}",
