@@ -124,8 +124,9 @@ class Predictor(nn.Module):
     @decoding.setter
     def decoding(self, value: Decoding) -> None:
         check_one_of("decoding", value, get_args(Decoding))
-        able = self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
-        check(value == "greedy" or able, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
+        if value == "search":
+            able = self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
+            check(able, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
         self._decoding: Decoding = value
 
     def _add(self, module: nn.Module, baseline: bool) -> None:

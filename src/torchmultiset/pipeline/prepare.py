@@ -25,7 +25,7 @@ from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
+from torchmultiset.pipeline.config import ResolvedConfig, ResolvedData, RunConfig, to_dict
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import (
     Choice,
@@ -33,7 +33,6 @@ from torchmultiset.pipeline.resolve import (
     input_shape,
     resolve,
     resolve_images,
-    split_choice,
     token_choices,
 )
 
@@ -310,7 +309,8 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     size = ResolvedData.image_size if data.image_size is None else data.image_size
     resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
     if is_store(path):
-        return resolved, load_data(path, **_reading(data)), []
+        splits = load_data(path, classes=data.classes, fractions=data.fractions, skip_unreadable=data.skip_unreadable)
+        return resolved, splits, []
     manifest = Manifest.read(
         path,
         classes=data.classes,
@@ -327,18 +327,17 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     pictures = manifest.examples(
         fractions=data.fractions or FRACTIONS, seed=data.split_seed, image_size=resolved.image_size
     )
-    split = [] if manifest.has_splits else [split_choice(pictures)]
+    if not manifest.has_splits:
+        numbers = ", ".join(f"{len(examples):,} {name}" for name, examples in pictures.items())
+        choices.insert(0, Choice("splits", numbers, "the file has none"))
     if not manifest.images:
-        return resolved, pictures, [*split, *column_choices(pictures["train"].columns), *token_choices(pictures)]
+        choices += [*column_choices(pictures["train"].columns), *token_choices(pictures["train"])]
+        return resolved, pictures, choices
     if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
     if resolved.backbone == "none" or resolved.finetune != "none":
         pictures = _in_memory(pictures, resolved)
-    return resolved, pictures, [*split, *choices]
-
-
-def _reading(data: DataConfig) -> dict[str, Any]:
-    return {"classes": data.classes, "fractions": data.fractions, "skip_unreadable": data.skip_unreadable}
+    return resolved, pictures, choices
 
 
 def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:

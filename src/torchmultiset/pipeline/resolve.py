@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -32,7 +32,6 @@ __all__ = [
     "resolve",
     "resolve_images",
     "resolve_objective",
-    "split_choice",
     "token_choices",
     "token_encoder",
 ]
@@ -99,7 +98,7 @@ def resolve(
         raise ValueError(
             f"max_size must be at least {most}, the size of the largest training example, but is {max_size}"
         )
-    min_size = min(least, max_size) if model.min_size is None else model.min_size
+    min_size = least if model.min_size is None else model.min_size
     if min_size > least:
         raise ValueError(
             f"min_size must be at most {least}, the size of the smallest training example, but is {min_size}"
@@ -123,24 +122,17 @@ def resolve(
     if model.max_size is None:
         choices.append(Choice("max_size", str(most), "the size of the largest training multiset"))
     stop = resolve_stop(model.stop, least, max_size)
-    if model.stop is None and _stops(objective, stop):
-        sized = f"training multisets have {most if least == most else f'{least} to {most}'} labels"
-        one = f"all {sized}" if stop == "fixed" else f"{sized}, and max_size is {max_size}"
-        choices.append(Choice("stop", stop, sized if least < most else one))
-    values = asdict(kinds) | {
-        "channels": kinds.channels or CHANNELS,
-        "stop": stop,
-        "min_size": min_size,
-        "max_size": max_size,
-    }
-    optim, more = _resolve_optim(config.optim, len(train), shape)
-    return ResolvedConfig(data, ResolvedModel(**values), objective, optim, config.seed), (*choices, *more)
-
-
-def _stops(objective: ObjectiveConfig, stop: str) -> bool:
-    """Return whether the model depends on how multisets end: a one-shot head only if their size is fixed."""
+    # A one-shot head depends on `stop` only if the size is fixed, and not if it rounds counts.
     rounds = objective.objective == "one-step" or objective.count_head == "regression"
-    return not objective.kind.one_shot or (stop == "fixed" and not rounds)
+    if model.stop is None and (not objective.kind.one_shot or (stop == "fixed" and not rounds)):
+        reason = f"training multisets have {least} to {most} labels"
+        if least == most:
+            reason = f"training multisets have {most} label{'s' * (most > 1)}"
+            reason = f"all {reason}" if stop == "fixed" else f"{reason}, and max_size is {max_size}"
+        choices.append(Choice("stop", stop, reason))
+    network = ResolvedModel(**asdict(kinds) | {"stop": stop, "min_size": min_size, "max_size": max_size})
+    optim, more = _resolve_optim(config.optim, len(train), shape)
+    return ResolvedConfig(data, network, objective, optim, config.seed), (*choices, *more)
 
 
 def _resolve_optim(
@@ -243,34 +235,31 @@ def _shared(counts: Int64[np.ndarray, "n c"]) -> float:
     return float(times[times > 1].sum() / max(len(counts), 1))
 
 
-def split_choice(splits: Mapping[str, Examples]) -> Choice:
-    """Return how the examples of a file without splits were divided."""
-    numbers = ", ".join(f"{len(examples):,} {name}" for name, examples in splits.items())
-    return Choice("splits", numbers, "the file has none")
-
-
 def column_choices(columns: Sequence[Column]) -> list[Choice]:
     """Return how text and empty cells are read: the first few columns one by one, the others in one line."""
-    free = [column for column in columns if column.text]
-    texts = [column for column in columns if column.categories]
-    gaps = [column for column in columns if column.empty and not column.categories and not column.text]
-    choices = []
-    for column in free[:_LISTED]:
-        many = f"{column.different:,} different strings"
-        choices.append(Choice("text", _short(repr(column.name), 20), many if column.different else "by its name"))
-    if len(free) > _LISTED:
-        choices.append(Choice("text", f"{len(free) - _LISTED:,} more columns", "too many different strings"))
-    for column in texts[:_LISTED]:
-        some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
-        choices.append(Choice("categories", some, f"{_short(repr(column.name), 20)} holds text"))
-    if len(texts) > _LISTED:
-        choices.append(Choice("categories", f"of {len(texts) - _LISTED:,} more columns", "they hold text"))
-    for column in gaps[:_LISTED]:
-        mean = f"{column.mean:.4g} of {_short(repr(column.name), 20)}"
-        choices.append(Choice("mean", mean, f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"))
-    if len(gaps) > _LISTED:
-        choices.append(Choice("mean", f"of {len(gaps) - _LISTED:,} more columns", "for their empty cells"))
-    return choices
+    texts, categories, means = list[Choice](), list[Choice](), list[Choice]()
+    for column in columns:
+        name = _short(repr(column.name), 20)
+        if column.text:
+            many = f"{column.different:,} different strings" if column.different else "by its name"
+            texts.append(Choice("text", name, many))
+        elif column.categories:
+            some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
+            categories.append(Choice("categories", some, f"{name} holds text"))
+        elif column.empty:
+            cells = f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"
+            means.append(Choice("mean", f"{column.mean:.4g} of {name}", cells))
+    return [
+        *_first(texts, "{} more columns", "too many different strings"),
+        *_first(categories, "of {} more columns", "they hold text"),
+        *_first(means, "of {} more columns", "for their empty cells"),
+    ]
+
+
+def _first(choices: list[Choice], others: str, reason: str) -> list[Choice]:
+    """Return the first few choices of one kind, and a line for the others."""
+    left = len(choices) - _LISTED
+    return choices if left <= 0 else [*choices[:_LISTED], Choice(choices[0].what, others.format(f"{left:,}"), reason)]
 
 
 def input_shape(examples: Examples) -> tuple[int, ...]:
@@ -279,9 +268,8 @@ def input_shape(examples: Examples) -> tuple[int, ...]:
     return shape if examples.tokens is None else (0, *shape[1:])
 
 
-def token_choices(splits: Mapping[str, Examples]) -> list[Choice]:
+def token_choices(train: Examples) -> list[Choice]:
     """Return how inputs of varying length are read."""
-    train = splits["train"]
     choices = []
     if train.tokens == "either":
         choices.append(Choice("inputs", "sets or sequences", "arrays differ in length, and may have an order"))
