@@ -1,4 +1,4 @@
-"""What is kept of a finished run, and how far a cell is.
+"""Records of finished runs, and the state of each cell.
 
 ::
 
@@ -71,7 +71,7 @@ class Folders:
 
 
 class CellState(NamedTuple):
-    """How far a cell is."""
+    """State of a cell."""
 
     recorded: bool
     """Whether it has a record."""
@@ -82,7 +82,7 @@ class CellState(NamedTuple):
 
 
 def state_of(cell: Cell, folders: Folders) -> CellState:
-    """Look up whether a cell is done, begun or stale."""
+    """Return whether a cell has a record or is stale, and how many epochs are done."""
     config, path = cell.config(folders.data), folders.result(cell) / RECORD
     record = read_json(path)
     if not record:

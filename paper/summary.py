@@ -132,11 +132,11 @@ def _score(values: Sequence[float | None], metric: str, at: Position) -> Score:
 def _more(done: Sequence[CellRun]) -> dict[str, Score]:
     """Return the scores that only tables beyond the paper have."""
     found = [run.worth() for run in done]
-    worth = [told or {} for told in found]
+    worth = [each or {} for each in found]
     absent = "not measured" if None in found else "-"
     return {
-        "nll": _mean([told.get("negative_log_likelihood") for told in worth], absent=absent),
-        "ece": _mean([told.get("calibration", {}).get("error") for told in worth], absent=absent),
+        "nll": _mean([each.get("negative_log_likelihood") for each in worth], absent=absent),
+        "ece": _mean([each.get("calibration", {}).get("error") for each in worth], absent=absent),
         "speed": _mean([max(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f"),
         "parameters": _mean([run.parameters for run in done[:1]], ",.0f"),
     }
@@ -155,31 +155,31 @@ def _papers(metric: str, at: Position) -> tuple[float | None, float | None]:
     return ((at.paper or {}).get(name), (at.paper or {}).get(f"{name}_std"))
 
 
-def _value(metric: str, told: Mapping[str, Any]) -> float | None:
+def _value(metric: str, report: Mapping[str, Any]) -> float | None:
     found: float | None = (
-        told["class_f1"] if metric == "class_f1" else told["overall"]["exact_match" if metric == "em" else metric]
+        report["class_f1"] if metric == "class_f1" else report["overall"]["exact_match" if metric == "em" else metric]
     )
     return found
 
 
 def _baseline(run: CellRun, split: str) -> MethodScores | None:
-    told = run.metrics[split]["constant"]
-    if told is None:
+    constant = run.metrics[split]["constant"]
+    if constant is None:
         return None
-    values = {"em": told["scores"]["exact_match"], "f1": told["scores"]["f1"], "class_f1": told["class_f1"]}
-    low, high = told["scores"]["interval"]
-    return _baseline_row(run, told["multiset"], values, (low, high))
+    values = {"em": constant["scores"]["exact_match"], "f1": constant["scores"]["f1"], "class_f1": constant["class_f1"]}
+    low, high = constant["scores"]["interval"]
+    return _baseline_row(run, constant["multiset"], values, (low, high))
 
 
 def _baseline_in(run: CellRun, split: str, true: UInt8[np.ndarray, "n c"]) -> MethodScores | None:
     """Score the majority baseline on some of the examples."""
-    told = run.metrics[split]["constant"]
-    if told is None:
+    constant = run.metrics[split]["constant"]
+    if constant is None:
         return None
-    always = np.array([told["multiset"].get(name, 0) for name in run.metrics[split]["classes"]], true.dtype)
+    always = np.array([constant["multiset"].get(name, 0) for name in run.metrics[split]["classes"]], true.dtype)
     right = int((true == always).all(1).sum())
     values = scores_of((np.broadcast_to(always, true.shape), true))
-    return _baseline_row(run, told["multiset"], values, wilson(right, len(true)))
+    return _baseline_row(run, constant["multiset"], values, wilson(right, len(true)))
 
 
 def _baseline_row(

@@ -60,8 +60,8 @@ class ModelConfig:
     policy: PolicyName | None = None
     """Policy that emits the labels. auto: a ConvLSTM for images, an LSTM for vectors."""
     hidden: int = 32
-    """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many,
-    in place of its four gates; other models that answer at once have none."""
+    """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many;
+    other one-shot heads have none."""
     layers: int = 1
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = "layer"
@@ -75,8 +75,8 @@ class ModelConfig:
     size_potential: bool = False
     """Whether count heads learn a weight for each size of a multiset."""
     joint_states: int = 0
-    """For count heads on maps: classes compete for the cells, for multisets of up to so many sub-multisets. 0: counts
-    of different classes are independent."""
+    """For count heads on maps: classes compete for the cells in multisets with at most this number of sub-multisets.
+    0: counts of different classes are independent."""
     stop: Stop | None = None
     """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
@@ -85,8 +85,8 @@ class ModelConfig:
     max_size: int | None = None
     """Largest number of labels of a predicted multiset. auto: that of the training data."""
     start_from: str | None = None
-    """Model whose weights replace the random initial ones: its folder, its run folder, or the name of one that comes
-    with the package. If the classes differ, only the encoder's weights are used."""
+    """Model whose weights replace the random initial ones: its folder, its run folder, or the name of an
+    included model. If the classes differ, only the encoder's weights are used."""
 
 
 CHANNELS = (10, 10, 32)

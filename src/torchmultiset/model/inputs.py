@@ -111,7 +111,7 @@ def input_kind(predictor: Predictor) -> InputKind:
 
 
 def reads(predictor: Predictor) -> str:
-    """Return in words what kind of input a model reads, for messages."""
+    """Describe the inputs that a model reads, for messages."""
     kind, columns = input_kind(predictor), trained_columns(predictor)
     if kind.of_images:
         return "images"

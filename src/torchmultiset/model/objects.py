@@ -1,4 +1,4 @@
-"""Predictions for whatever a program holds: paths, Pillow images, NumPy arrays, tables, and lists of them."""
+"""Predictions for Python objects: paths, Pillow images, NumPy arrays, tables, and lists of them."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ __all__ = ["pooled_inputs", "predict_baselines", "token_features"]
 _GRID = 8
 """Side of the grid of mean colours that stands for an image."""
 _COLOURS = 4
-"""Maps with at most so many channels are images; those with more are features of a backbone."""
+"""Largest number of channels of an image; maps with more are features of a backbone."""
 _AT_A_TIME = 256
 _NEIGHBOURS = 20_000
-"""Training examples that baselines are fitted to at most."""
+"""Largest number of training examples that baselines are fitted to."""
 
 
 def pooled_inputs(examples: Examples) -> Float32[Tensor, "n d"]:

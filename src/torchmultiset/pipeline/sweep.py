@@ -85,7 +85,7 @@ class Workers:
         return self.threads or max((os.cpu_count() or 1) // self.number, 1)
 
     def crew(self) -> AbstractContextManager[Crew]:
-        """Start them."""
+        """Start the processes, or connect to Ray."""
         if self.ray is None:
             return subprocesses(self.number, retries=self.retries)
         return on_ray(self.ray, workers=self.number, threads=self.threads_each, gpus=self.gpus, retries=self.retries)
@@ -144,7 +144,7 @@ class FinishedRun:
 
 
 class SweepResult(NamedTuple):
-    """What a sweep gives."""
+    """Result of a sweep."""
 
     finished: dict[str, FinishedRun]
     """By name, in the order of the runs that were given."""
@@ -220,7 +220,7 @@ def sweep(
 
 
 def stale(folder: Path, config: RunConfig) -> list[str]:
-    """Return in words what has changed since the run in a folder was made or begun; empty if nothing has.
+    """Describe what has changed since the run in a folder was started; empty if nothing has.
 
     Args:
         folder: Run folder, which need not exist.
@@ -233,7 +233,7 @@ def stale(folder: Path, config: RunConfig) -> list[str]:
 
 
 def changed_settings(before: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Return in words which settings of a resolved config differ from a config; what the data decides may be anything.
+    """Describe how a resolved config differs from a config, except for settings that were chosen by the data.
 
     Args:
         before: Flat values of a run or record; a setting that is newer than it had its default.
@@ -245,7 +245,7 @@ def changed_settings(before: Mapping[str, Any], config: RunConfig) -> list[str]:
 
 
 def changed_data(before: Mapping[str, Any], data: str | Path) -> list[str]:
-    """Return in words how the checksum of a data set has changed; empty if it is the same or the data is not there.
+    """Describe how the checksum of a data set has changed; empty if it is the same, or if there is no data.
 
     Args:
         before: ``{"name": ..., "sha256": ...}`` of a run or record.
@@ -287,7 +287,7 @@ def epochs_done(folder: Path) -> int:
 
 
 def describe_failures(failures: Sequence[Failure]) -> str:
-    """Return in words what failed, with the end of each log."""
+    """Describe the runs that failed, with the end of each log."""
     parts = [f"{name}: {reason}. Its log ends:\n{tail}" for name, reason, tail in failures]
     number = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
     return "\n\n".join([f"{number} failed; start the same command again to try again", *parts])

@@ -50,7 +50,7 @@ class WorkerError(RuntimeError):
 
 
 class Job(NamedTuple):
-    """All that another process, maybe on another machine with the same file system, needs for one run."""
+    """Description of a run for another process, which may be on another machine with the same file system."""
 
     name: str
     root: str
