@@ -12,7 +12,6 @@ import textwrap
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 
-from torchmultiset._checks import check
 from torchmultiset._pooling import PoolKind
 from torchmultiset.model.objectives import CONTEXT, Objective
 from torchmultiset.model.predictor import Stop
@@ -122,20 +121,12 @@ if TYPE_CHECKING:
         def __init__(self, objective: str | None = None, **settings: Any) -> None: ...
 
         @property
-        def name(self) -> str:
-            """Name of the objective, which must be set."""
-
-        @property
         def kind(self) -> type[Objective]:
             """Class of the objective, which must be set."""
 
         def __getattr__(self, name: str) -> Any: ...
 
 else:
-
-    def _name(config: Any) -> str:
-        check(config.objective is not None, "objective", "set", None)
-        return config.objective
 
     def _objective_config() -> type:
         settings: dict[str, tuple[Any, Any]] = {}
@@ -158,11 +149,7 @@ else:
                 *((name, kind, field(default=default)) for name, (kind, default) in settings.items()),
             ],
             frozen=True,
-            namespace={
-                "__doc__": doc,
-                "name": property(_name),
-                "kind": property(lambda config: OBJECTIVES[_name(config)]),
-            },
+            namespace={"__doc__": doc, "kind": property(lambda config: OBJECTIVES[config.objective])},
         )
         made.__module__ = __name__
         return made

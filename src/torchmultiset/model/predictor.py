@@ -262,8 +262,8 @@ class Predictor(nn.Module):
         """Predict multisets with the method set in `decoding`.
 
         Args:
-            x: A batch of inputs as a tensor, or any input that the model reads: a path, a folder, a Pillow image, a NumPy
-                image (H, W) or (H, W, 3), uint8 or floats from 0 to 1, a DataFrame, or a list of these.
+            x: A batch of inputs as a tensor, or any input that the model reads: a path, a folder, a Pillow image, a
+                NumPy image (H, W) or (H, W, 3), uint8 or floats from 0 to 1, a DataFrame, or a list of these.
 
         Returns:
             Counts (B, C) for a tensor, else class names with counts: an `Answer`, or `Answers` for several inputs.

@@ -96,8 +96,7 @@ def finish(
     best.cpu().save(folder / MODEL)
     _draw(folder, task, fitted, best, evaluations[split], split)
     journal.record |= {"finished": True, **results}
-    name = task.data["name"]
-    write_whole(folder / MODEL / CARD, model_card(name, journal.record, best, objective=task.config.objective.name))
+    write_whole(folder / MODEL / CARD, model_card(task.data["name"], journal.record, best))
     write_record(folder, journal.record)
     return Result(journal.record, reports[split])
 

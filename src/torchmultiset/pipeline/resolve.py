@@ -33,7 +33,6 @@ __all__ = [
     "resolve_images",
     "resolve_objective",
     "token_choices",
-    "token_encoder",
 ]
 
 _FEW = 4
@@ -109,7 +108,7 @@ def resolve(
             objective, model, shape, max_size, backbone=backbone, counts=train.counts
         )
         choices += why
-    kinds, objective = resolve_kinds(token_encoder(model, objective, train), objective, shape, backbone=backbone)
+    kinds, objective = resolve_kinds(model, objective, shape, tokens=train.tokens, backbone=backbone)
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}" if train.tokens is None else _BY_KIND[train.tokens]
     if kinds.encoder != model.encoder:
         choices.append(Choice("encoder", str(kinds.encoder), by_shape))
@@ -278,16 +277,6 @@ def token_choices(train: Examples) -> list[Choice]:
         longer = f"{train.cut:,} input{'s are' if train.cut > 1 else ' is'} longer"
         choices.append(Choice("limit", f"the first {LONGEST:,} {what}", longer))
     return choices
-
-
-def token_encoder(model: ModelConfig, objective: ObjectiveConfig, train: Examples) -> ModelConfig:
-    """Choose the encoder of text, sets or sequences, if it is not set."""
-    if train.tokens is None or model.encoder is not None:
-        return model
-    if train.tokens == "text":
-        return replace(model, encoder="ngrams" if objective.kind.closed_form else "text")
-    ordered = train.tokens == "sequence" and not objective.kind.closed_form
-    return replace(model, encoder="sequence" if ordered else "set")
 
 
 def _short(text: str, most: int) -> str:

@@ -189,7 +189,7 @@ def sweep(
         ValueError: A run is stale, or a config or its data is wrong.
 
     Example:
-        >>> from torchmultiset.pipeline.workers import config_of
+        >>> from torchmultiset.pipeline.config import config_of
         >>> runs = {f"{name}/seed-0": config_of({"data": "pets.csv", "objective": name}) for name in ("multi", "rl")}
         >>> result = sweep(runs, "runs/pets", workers=Workers(2))  # doctest: +SKIP
     """

@@ -13,24 +13,17 @@ CARD = "README.md"
 _MANY = 20
 
 
-def model_card(
-    name: str,
-    record: Mapping[str, Any],
-    predictor: Predictor,
-    *,
-    objective: str,
-    remarks: str = "",
-) -> str:
+def model_card(name: str, record: Mapping[str, Any], predictor: Predictor, *, remarks: str = "") -> str:
     """Write a model card as Markdown.
 
     Args:
         name: Name of the model.
         record: Content of ``run.json``.
         predictor: The model, with its own record.
-        objective: Name of the training objective.
         remarks: Additional Markdown, for example the origin and licence of the data.
     """
     data, classes, shape = record["data"], predictor.classes, predictor.record["input"]["shape"]
+    objective = predictor.record["config"]["objective"]
     split = "test" if "test" in record else "validation"
     scores = record[split]
     size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
