@@ -139,28 +139,11 @@ def config_of(values: Mapping[str, Any]) -> RunConfig:
 
 # Lower bounds of numbers.
 _LEAST = {
-    "image_size": 1,
-    "hidden": 1,
-    "layers": 1,
-    "min_size": 0,
-    "max_size": 1,
-    "dropout": 0,
-    "joint_states": 0,
-    "epochs": 1,
-    "batch_size": 1,
-    "clip": 0,
-    "weight_decay": 0,
-    "ema": 0,
-    "patience": 0,
-    "entropy_weight": 0,
-    "value_weight": 0,
-    "size_weight": 0,
-    "nothing_weight": 0,
-    "marginal_bound": 1,
-    "marginal_orders": 1,
-    "stop_weight": 0,
-    "seed": 0,
-    "split_seed": 0,
+    **dict.fromkeys(("image_size", "hidden", "layers", "max_size", "epochs", "batch_size"), 1),
+    **dict.fromkeys(("marginal_bound", "marginal_orders"), 1),
+    **dict.fromkeys(("min_size", "dropout", "joint_states", "clip", "weight_decay", "ema", "patience"), 0),
+    **dict.fromkeys(("entropy_weight", "value_weight", "size_weight", "nothing_weight", "stop_weight"), 0),
+    **dict.fromkeys(("seed", "split_seed"), 0),
 }
 
 
