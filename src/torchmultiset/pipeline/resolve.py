@@ -1,4 +1,4 @@
-"""Chooses every setting that is not set by the data, with a reason: from a `RunConfig` to a `ResolvedConfig`."""
+"""Choice of the settings that are not set, by the data and with a reason: from `RunConfig` to `ResolvedConfig`."""
 
 from __future__ import annotations
 

@@ -278,8 +278,8 @@ def _launch(devices: int, nodes: int, precision: str) -> Fabric:
     fabric = make_fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
     if several:
         fabric.launch()
-    if fabric.device.type == "cpu":
-        share_cores(fabric.local_rank, devices)
+        if fabric.device.type == "cpu":
+            share_cores(fabric.local_rank, devices)
     if fabric.world_size != devices * nodes:
         raise RuntimeError(f"{devices * nodes} processes were requested, but {fabric.world_size} are running")
     return fabric
