@@ -61,7 +61,7 @@ def finish(
         fitted: Progress at the end of training.
         journal: Record of the run, which is completed.
         device: Device of the predictions.
-        baselines: Whether to fit and score the baselines, too.
+        baselines: Whether to fit and score the baselines.
     """
     journal.update()  # the minutes do not include the test
     best = Predictor.load(folder / BEST).to(device)

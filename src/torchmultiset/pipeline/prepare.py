@@ -164,7 +164,7 @@ def _views(
 
 
 def held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples]:
-    """Divide training and validation examples anew.
+    """Split training and validation examples again.
 
     Args:
         splits: Examples by the name of the split.

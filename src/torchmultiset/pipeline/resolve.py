@@ -176,7 +176,7 @@ def resolve_objective(
 
     Args:
         objective: Settings in which the objective is not set.
-        model: Settings of the network; policy and channels may be chosen, too.
+        model: Settings of the network, of which policy and channels may be chosen as well.
         shape: Shape of one input; with a backbone, of its features.
         max_size: Size of the largest multiset.
         backbone: Whether the inputs are features of a backbone.
@@ -229,7 +229,7 @@ def _possible(counts: Int64[np.ndarray, "n c"], min_size: int | None, max_size: 
 
 
 def _shared(counts: Int64[np.ndarray, "n c"]) -> float:
-    """Return the fraction of examples whose multiset another example has, too."""
+    """Return the fraction of examples that share their multiset with another example."""
     _, times = np.unique(counts, axis=0, return_counts=True)
     return float(times[times > 1].sum() / max(len(counts), 1))
 

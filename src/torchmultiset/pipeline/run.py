@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "fitting_devices", "share_cores", "train"]
 
 EXAMPLES_EACH = 32
-"""Minimum number of examples per process and batch: with fewer, a process does not pay, and normalisation suffers."""
+"""Minimum number of examples per process and batch: with fewer, processes gain no speed, and normalisation suffers."""
 
 
 def train(
@@ -82,13 +82,13 @@ def train(
         config: Settings of the run.
         folder: Run folder.
         resume: Resume the run in the folder, if there is one.
-        devices: Number of processes per machine; None: as many as suit it. With more than one, the program starts
+        devices: Number of processes per machine; None: see `fitting_devices`. With more than one, the program starts
             itself again for each of the others, so this is for commands only.
         nodes: Number of machines.
         command: Command line for the record.
         progress: Show progress bars while data is read.
-        baselines: Whether to fit and score the baselines, too.
-        say: Called with sentences on what was chosen and what happens, in one process only.
+        baselines: Whether to fit and score the baselines.
+        say: Called with messages about chosen settings and progress, in one process only.
         watch: Called with the task; returns a function that is called at the start and after each step. In one process
             only.
 
@@ -111,7 +111,7 @@ def train(
     torch.manual_seed(task.config.seed)
     predictor = build(task)
     if task.config.data.conformal and not predictor.probabilistic:
-        raise ValueError(f"conformal needs probabilities, which {predictor.kind} has not: choose another objective")
+        raise ValueError(f"conformal needs probabilities, which {predictor.kind} does not have: use another objective")
     start = _start(task, predictor, before)
     objective = build_objective(
         task.config.objective,

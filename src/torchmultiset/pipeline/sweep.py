@@ -120,7 +120,7 @@ class Snapshot(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A run that failed for good."""
+    """A run that failed and is not tried again."""
 
     name: str
     reason: str
@@ -177,8 +177,8 @@ def sweep(
         again: Delete these runs first.
         command: Command line for the records.
         after: ``("module:function", arguments)``: called as ``function(name, folder, task, **arguments)`` in the
-            worker once a run is finished, where `task` is its prepared data. Runs that are finished already are given
-            to it, too.
+            worker once a run is finished, where `task` is its prepared data; also called for runs that were finished
+            before.
         seconds: Name -> expected seconds of a run, for the first estimates of the remaining time.
         watch: Called with a snapshot every half second.
         stop: Called with the same snapshot; returns the names of runs to stop. They save a checkpoint and end.

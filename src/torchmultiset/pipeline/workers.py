@@ -1,7 +1,7 @@
 """Training runs in processes of their own: subprocesses on this machine, or tasks on Ray.
 
 ``python -m torchmultiset.pipeline.workers JOB`` is what a subprocess executes. Both engines give a `Crew`: `submit`
-starts a job and returns a future that ends when the run is finished or has failed for good; `stop` lets a run save its
+starts a job and returns a future that ends when the run is finished or is not tried again; `stop` lets a run save its
 checkpoint and end.
 """
 
