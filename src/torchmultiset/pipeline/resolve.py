@@ -23,7 +23,7 @@ from torchmultiset.model.build import resolve_kinds, resolve_stop
 from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ObjectiveName
 from torchmultiset.multiset import how_many
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
-from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, OptimConfig, Precision, ResolvedOptim
+from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, OptimConfig, ResolvedOptim
 
 __all__ = [
     "Choice",
@@ -138,7 +138,11 @@ def _resolve_optim(
     optim: OptimConfig, examples: int, shape: tuple[int, ...]
 ) -> tuple[ResolvedOptim, tuple[Choice, ...]]:
     choices = []
-    resolved = optim.resolved(examples, precision=_fitting_precision(shape))
+    # For maps, bfloat16 is faster on processors with instructions for it, and slower on others. PyTorch has no public
+    # name for this question.
+    supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+    faster = len(shape) == 3 and supported and not torch.cuda.is_available()
+    resolved = optim.resolved(examples, precision="bf16-mixed" if faster else "32-true")
     if optim.precision is None and resolved.precision != "32-true":
         choices.append(Choice("precision", resolved.precision, "it is faster on this processor"))
     if optim.batch_size is None:
@@ -146,13 +150,6 @@ def _resolve_optim(
     if optim.epochs is None:
         choices.append(Choice("epochs", str(resolved.epochs), _why_so_many(resolved.epochs, examples)))
     return resolved, tuple(choices)
-
-
-def _fitting_precision(shape: tuple[int, ...]) -> Precision:
-    """Return bfloat16 for maps on processors with instructions for it; on others it is slower than float32."""
-    # PyTorch has no public name for it.
-    supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
-    return "bf16-mixed" if not torch.cuda.is_available() and len(shape) == 3 and supported else "32-true"
 
 
 def _why_so_many(epochs: int, examples: int) -> str:
@@ -248,17 +245,16 @@ def column_choices(columns: Sequence[Column]) -> list[Choice]:
         elif column.empty:
             cells = f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"
             means.append(Choice("mean", f"{column.mean:.4g} of {name}", cells))
-    return [
-        *_first(texts, "{} more columns", "too many different strings"),
-        *_first(categories, "of {} more columns", "they hold text"),
-        *_first(means, "of {} more columns", "for their empty cells"),
-    ]
-
-
-def _first(choices: list[Choice], others: str, reason: str) -> list[Choice]:
-    """Return the first few choices of one kind, and a line for the others."""
-    left = len(choices) - _LISTED
-    return choices if left <= 0 else [*choices[:_LISTED], Choice(choices[0].what, others.format(f"{left:,}"), reason)]
+    listed = []
+    for choices, others, reason in (
+        (texts, "{:,} more columns", "too many different strings"),
+        (categories, "of {:,} more columns", "they hold text"),
+        (means, "of {:,} more columns", "for their empty cells"),
+    ):
+        listed += choices[:_LISTED]
+        if len(choices) > _LISTED:
+            listed.append(Choice(choices[0].what, others.format(len(choices) - _LISTED), reason))
+    return listed
 
 
 def input_shape(examples: Examples) -> tuple[int, ...]:
