@@ -7,7 +7,7 @@
     scales      smoke, small, full, paper: data, epochs and seeds
     cells       tables and a scale together: a run config, and the paper's numbers, for each cell
     data        data sets, built before the first run
-    keep        what is kept of a finished run
+    keep        records of finished runs
     records     records, read back
     summary     records in tables beside the paper's numbers; blocks, gallery, figures, markdown and report show them
 

@@ -15,9 +15,8 @@ from paper.scales import SCALES, DataSet, ScaleName
 from paper.tables import COLUMNS, METHODS, TABLES, DataSetName, TableName
 from torchmultiset._checks import check_one_of
 from torchmultiset.data.mnist_multi import Fresh
-from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.config import RunConfig, config_of
 from torchmultiset.pipeline.presets import PresetName, values_of
-from torchmultiset.pipeline.workers import config_of
 
 _METHODS = {**METHODS, **BEYOND_METHODS}
 

@@ -140,7 +140,7 @@ def draw_sizes(runs: Sequence[CellRun], title: str = "") -> Figure:
 def draw_errors(runs: Sequence[CellRun]) -> Figure:
     """Draw two heat maps, a row for each method and a column for each class: labels missed, and labels invented."""
     groups, names = _by_method(runs), names_of(runs)
-    classes = [name for name, told in runs[0].metrics["test"]["classes"].items() if told["labels"]]
+    classes = [name for name, scores in runs[0].metrics["test"]["classes"].items() if scores["labels"]]
     often = sorted(classes, key=lambda name: -runs[0].metrics["test"]["classes"][name]["labels"])[:_CLASSES]
     classes = [name for name in classes if name in often]
     figure, rows = _figure(
@@ -169,10 +169,10 @@ def draw_errors(runs: Sequence[CellRun]) -> Figure:
 
 def error_rates(runs: Sequence[CellRun], name: str) -> tuple[float, float]:
     """Return the test labels of a class that are missed, and invented, per 100 true ones; over all seeds."""
-    told = [run.metrics["test"]["classes"][name] for run in runs]
-    labels = sum(part["labels"] for part in told)
-    shared = sum((part["recall"] or 0.0) * part["labels"] for part in told)
-    predicted = sum(part["predicted"] for part in told)
+    scores = [run.metrics["test"]["classes"][name] for run in runs]
+    labels = sum(part["labels"] for part in scores)
+    shared = sum((part["recall"] or 0.0) * part["labels"] for part in scores)
+    predicted = sum(part["predicted"] for part in scores)
     return 100 * (labels - shared) / labels, 100 * (predicted - shared) / labels
 
 
@@ -188,16 +188,16 @@ def draw_entropy(curves: Mapping[str, Mapping[str, Any]], title: str = "") -> Fi
     columns = 3
     rows = -(-(len(curves) + 1) // columns)
     figure, axes = _figure(rows, columns, 2.7 * rows + 0.2, title and f"{title}: entropy on validation data")
-    for method, told in curves.items():
-        draw_policy(axes[0], told, spread=False, label=method, **styles[method])
+    for method, entropy in curves.items():
+        draw_policy(axes[0], entropy, spread=False, label=method, **styles[method])
     shown = next(iter(curves.values()))
     draw_oracle(axes[0], shown, spread=False)
     axes[0].set(xlabel="step", ylabel=f"entropy ({shown['unit']})")
     axes[0].set_title("all policies, means", fontsize=10)
-    for panel, (method, told) in zip(axes[1:], curves.items(), strict=False):
-        draw_oracle(panel, told, spread=True)
-        draw_path(panel, told)
-        draw_policy(panel, told, spread=True, **styles[method])
+    for panel, (method, entropy) in zip(axes[1:], curves.items(), strict=False):
+        draw_oracle(panel, entropy, spread=True)
+        draw_path(panel, entropy)
+        draw_policy(panel, entropy, spread=True, **styles[method])
         panel.set(xlabel="step")
         panel.set_title(method, parse_math=False, fontsize=10)
     top = max(panel.get_ylim()[1] for panel in axes[: len(curves) + 1])

@@ -14,7 +14,8 @@ from paper.figures import Plot
 from paper.records import CellRun
 from torchmultiset.data.examples import Examples
 from torchmultiset.viz.figures import choose
-from torchmultiset.viz.preview import captions, pixels_of
+from torchmultiset.viz.panels import PLAIN, RIGHT, WRONG
+from torchmultiset.viz.preview import axes_at, captions, pixels_of, write_line
 
 __all__ = ["draw_gallery", "galleries"]
 
@@ -27,7 +28,6 @@ _NUMBER = 8
 
 _FONT = FontProperties(family="DejaVu Sans", size=7.5)
 _MAIN = {"table-3", "beyond"}  # main tables: one row for each objective
-_RIGHT, _WRONG, _PLAIN = "#1a7f37", "#cf222e", "#57606a"
 
 
 def galleries(runs: Sequence[CellRun], data: Mapping[str, Examples]) -> list[Plot]:
@@ -77,13 +77,10 @@ def draw_gallery(examples: Examples, predicted: Mapping[str, UInt8[np.ndarray, "
     width, height = columns * wide + _GAP, -(-len(chosen) // columns) * high + _GAP
     figure = Figure(figsize=(width, height), dpi=110, facecolor="white")
     for i, (image, lines) in enumerate(zip(images, texts, strict=True)):
-        x, y = _GAP + i % columns * wide, _GAP + i // columns * high + _IMAGE
-        axes = figure.add_axes((x / width, 1 - y / height, _IMAGE / width, _IMAGE / height))
-        axes.set(xticks=[], yticks=[])
-        axes.imshow(pixels_of(image), cmap="gray", vmin=0, vmax=255)
+        x, y = _GAP + i % columns * wide, _GAP + i // columns * high
+        axes_at(figure, x, y, _IMAGE, _IMAGE).imshow(pixels_of(image), cmap="gray", vmin=0, vmax=255)
         for n, (line, colour) in enumerate(lines, start=1):
-            place = x / width, 1 - (y + n * _LINE) / height
-            figure.text(*place, line, fontproperties=_FONT, color=colour, parse_math=False)
+            write_line(figure, x, y + _IMAGE + n * _LINE, line, _FONT, colour)
     return figure
 
 
@@ -96,8 +93,8 @@ def _lines(
     lines = [(line, "black") for line in captions(examples.counts[i : i + 1], examples.classes)[0]]
     for method, counts in predicted.items():
         if right[method][i]:
-            lines.append((f"✓ {method}", _RIGHT))
+            lines.append((f"✓ {method}", RIGHT))
         else:
             wrong = captions(counts[i : i + 1].astype(np.int64), examples.classes)[0]
-            lines += [(f"✗ {method}:", _WRONG), *((f"    {line}", _PLAIN) for line in wrong)]
+            lines += [(f"✗ {method}:", WRONG), *((f"    {line}", PLAIN) for line in wrong)]
     return lines

@@ -1,4 +1,4 @@
-"""What is kept of a finished run, and how far a cell is.
+"""Records of finished runs, and the state of each cell.
 
 ::
 
@@ -29,7 +29,8 @@ from paper.records import ENTROPY, RECORD, WORTH, has_entropy
 from torchmultiset._files import write_whole
 from torchmultiset.data import Examples
 from torchmultiset.model.inputs import open_model
-from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.serialization import read_description
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.multiset import equal
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
@@ -70,7 +71,7 @@ class Folders:
 
 
 class CellState(NamedTuple):
-    """How far a cell is."""
+    """State of a cell."""
 
     recorded: bool
     """Whether it has a record."""
@@ -81,7 +82,7 @@ class CellState(NamedTuple):
 
 
 def state_of(cell: Cell, folders: Folders) -> CellState:
-    """Look up whether a cell is done, begun or stale."""
+    """Return whether a cell has a record or is stale, and how many epochs are done."""
     config, path = cell.config(folders.data), folders.result(cell) / RECORD
     record = read_json(path)
     if not record:

@@ -120,23 +120,23 @@ def read_runs(folder: str | Path, cells: Iterable[Cell] = ()) -> list[CellRun]:
     return [*known, *done.values()]
 
 
-def _run_of(told: Mapping[str, Any], path: Path | None = None) -> CellRun:
+def _run_of(record: Mapping[str, Any], path: Path | None = None) -> CellRun:
     """Return a run from its record; for a missing run, from the first part of one."""
-    tables = {name: Position(**{**at, "place": tuple(at["place"])}) for name, at in told["tables"].items()}
-    about = (told["cell"], told["data_set"], told["method"], told["seed"], tables, told["command"], path)
+    tables = {name: Position(**{**at, "place": tuple(at["place"])}) for name, at in record["tables"].items()}
+    about = (record["cell"], record["data_set"], record["method"], record["seed"], tables, record["command"], path)
     if path is None:
         return CellRun(*about, metrics={})
-    run = told["run"]
-    more = told["best_epoch"], run["minutes"], run.get("parameters")
-    return CellRun(*about, told["metrics"], run["data"]["name"], *more)
+    run = record["run"]
+    more = record["best_epoch"], run["minutes"], run.get("parameters")
+    return CellRun(*about, record["metrics"], run["data"]["name"], *more)
 
 
 def _read(path: Path) -> CellRun:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["format"] != _FORMAT:
-            raise ValueError(f"{path} has format {told['format']}, and this version reads {_FORMAT}")
-        return _run_of(told, path)
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] != _FORMAT:
+            raise ValueError(f"{path} has format {record['format']}, and this version reads {_FORMAT}")
+        return _run_of(record, path)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, and the cell is run again") from None
     except (KeyError, TypeError, IndexError) as error:

@@ -54,30 +54,23 @@ def summarise(runs: Sequence[CellRun]) -> list[Block]:
     return [
         block
         for (table, _), some in ordered
-        for block in (_block(table, some), *(_part(table, some, name) for name in PARTS.get(table, {})))
+        for block in (_block(table, some), *(_block(table, some, part) for part in PARTS.get(table, {})))
     ]
 
 
-def _block(table: str, runs: Sequence[CellRun]) -> Block:
-    rows = tuple(_row(table, group) for group in _by_method(table, runs))
-    at, done = runs[0].tables[table], [run for row in rows for run in row.runs]
-    comparisons, verdict = _who_is_first(rows, at.split)
-    baseline = _baseline(done[0], at.split) if done else None
-    examples = done[0].metrics[at.split]["overall"]["examples"] if done else 0
-    return Block(table, runs[0].data_set, at.column, at.split, rows, baseline, tuple(comparisons), verdict, examples)
-
-
-def _part(table: str, runs: Sequence[CellRun], name: str) -> Block:
-    """Score some of the examples, from the predictions."""
-    chosen, split = PARTS[table][name], runs[0].tables[table].split
+def _block(table: str, runs: Sequence[CellRun], part: str = "") -> Block:
+    """Return the scores on one data set, or on a part of it, which are computed from the predictions."""
+    at, chosen = runs[0].tables[table], PARTS[table][part] if part else None
     rows = tuple(_row(table, group, chosen) for group in _by_method(table, runs))
     done = [run for row in rows for run in row.runs]
-    comparisons, verdict = _who_is_first(rows, split, chosen)
-    true = _counts(done[0], split, chosen)[1] if done else None
-    baseline = None if true is None else _baseline_in(done[0], split, true)
-    column = f"{runs[0].tables[table].column}, {name}"
-    examples = 0 if true is None else len(true)
-    return Block(table, runs[0].data_set, column, split, rows, baseline, tuple(comparisons), verdict, examples)
+    comparisons, verdict = _who_is_first(rows, at.split, chosen)
+    baseline, examples = None, 0
+    if done:
+        baseline = _baseline(done[0], at.split, chosen)
+        overall = done[0].metrics[at.split]["overall"]
+        examples = overall["examples"] if chosen is None else len(_counts(done[0], at.split, chosen)[1])
+    column = f"{at.column}, {part}" if part else at.column
+    return Block(table, runs[0].data_set, column, at.split, rows, baseline, tuple(comparisons), verdict, examples)
 
 
 def _by_method(table: str, runs: Sequence[CellRun]) -> list[list[CellRun]]:
@@ -132,11 +125,11 @@ def _score(values: Sequence[float | None], metric: str, at: Position) -> Score:
 def _more(done: Sequence[CellRun]) -> dict[str, Score]:
     """Return the scores that only tables beyond the paper have."""
     found = [run.worth() for run in done]
-    worth = [told or {} for told in found]
+    worth = [each or {} for each in found]
     absent = "not measured" if None in found else "-"
     return {
-        "nll": _mean([told.get("negative_log_likelihood") for told in worth], absent=absent),
-        "ece": _mean([told.get("calibration", {}).get("error") for told in worth], absent=absent),
+        "nll": _mean([each.get("negative_log_likelihood") for each in worth], absent=absent),
+        "ece": _mean([each.get("calibration", {}).get("error") for each in worth], absent=absent),
         "speed": _mean([max(line["images_per_second"] for line in run.epochs()) for run in done], ",.0f"),
         "parameters": _mean([run.parameters for run in done[:1]], ",.0f"),
     }
@@ -155,39 +148,30 @@ def _papers(metric: str, at: Position) -> tuple[float | None, float | None]:
     return ((at.paper or {}).get(name), (at.paper or {}).get(f"{name}_std"))
 
 
-def _value(metric: str, told: Mapping[str, Any]) -> float | None:
+def _value(metric: str, report: Mapping[str, Any]) -> float | None:
     found: float | None = (
-        told["class_f1"] if metric == "class_f1" else told["overall"]["exact_match" if metric == "em" else metric]
+        report["class_f1"] if metric == "class_f1" else report["overall"]["exact_match" if metric == "em" else metric]
     )
     return found
 
 
-def _baseline(run: CellRun, split: str) -> MethodScores | None:
-    told = run.metrics[split]["constant"]
-    if told is None:
+def _baseline(run: CellRun, split: str, chosen: Chosen | None) -> MethodScores | None:
+    """Score the majority baseline on all examples or on the chosen ones; None if it is not recorded."""
+    constant = run.metrics[split]["constant"]
+    if constant is None:
         return None
-    values = {"em": told["scores"]["exact_match"], "f1": told["scores"]["f1"], "class_f1": told["class_f1"]}
-    low, high = told["scores"]["interval"]
-    return _baseline_row(run, told["multiset"], values, (low, high))
-
-
-def _baseline_in(run: CellRun, split: str, true: UInt8[np.ndarray, "n c"]) -> MethodScores | None:
-    """Score the majority baseline on some of the examples."""
-    told = run.metrics[split]["constant"]
-    if told is None:
-        return None
-    always = np.array([told["multiset"].get(name, 0) for name in run.metrics[split]["classes"]], true.dtype)
-    right = int((true == always).all(1).sum())
-    values = scores_of((np.broadcast_to(always, true.shape), true))
-    return _baseline_row(run, told["multiset"], values, wilson(right, len(true)))
-
-
-def _baseline_row(
-    run: CellRun, multiset: dict[str, int], values: Mapping[str, float | None], interval: tuple[float, float]
-) -> MethodScores:
+    values: dict[str, float | None] = {"class_f1": constant["class_f1"]}
+    if chosen is None:
+        values |= {"em": constant["scores"]["exact_match"], "f1": constant["scores"]["f1"]}
+        low, high = constant["scores"]["interval"]
+    else:
+        true = _counts(run, split, chosen)[1]
+        always = np.array([constant["multiset"].get(name, 0) for name in run.metrics[split]["classes"]], true.dtype)
+        values |= scores_of((np.broadcast_to(always, true.shape), true))
+        low, high = wilson(int((true == always).all(1).sum()), len(true))
     scores = {metric: Score(value) for metric, value in values.items()}
-    scores["em"] = replace(scores["em"], interval=interval)
-    return MethodScores(f"{BASELINE}: {in_words(multiset)}", scores | _NO_MORE, (run,))
+    scores["em"] = replace(scores["em"], interval=(low, high))
+    return MethodScores(f"{BASELINE}: {in_words(constant['multiset'])}", scores | _NO_MORE, (run,))
 
 
 def _who_is_first(

@@ -23,19 +23,16 @@ _UNUSED = ("bell", "bird", "bowl")
 _LARGE = (2, 1, 2, 3, 2, 4)
 
 
-def draw_coco(folder: Path, *, train: int = 80, test: int = 40, seed: int = 0) -> None:
+def draw_coco(folder: Path) -> None:
     """Write ``instances_train.json``, ``instances_val.json`` and ``images/``, laid out as the COCO subset.
 
     Args:
         folder: Folder to write to; existing files are replaced.
-        train: Number of training images.
-        test: Number of test images.
-        seed: Random seed.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    for name, first, count in (("val", 1 + train, test), ("train", 1, train)):
-        content = _annotate(folder / "images", range(first, first + count), rng)
+    for name, ids in (("val", range(81, 121)), ("train", range(1, 81))):
+        content = _annotate(folder / "images", ids, rng)
         write_whole(folder / f"instances_{name}.json", json.dumps(content))
 
 

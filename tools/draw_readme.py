@@ -91,8 +91,8 @@ def draw(
     for axis in axes[:, 0]:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_color(LINE)
-    for axis, told in zip(axes[:, 1], (answer, row), strict=True):
-        _bars(axis, told)
+    for axis, prediction in zip(axes[:, 1], (answer, row), strict=True):
+        _bars(axis, prediction)
     figure.suptitle("Predict how many of what, trained on labels alone", fontsize=13, color=INK, x=0.02, ha="left")
     figure.tight_layout(w_pad=3)
     figure.savefig(out)

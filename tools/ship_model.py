@@ -37,8 +37,7 @@ def card(name: str, predictor: Predictor) -> str:
         predictor: The model.
     """
     record = json.loads((RESULTS / name / "run.json").read_text())
-    objective = predictor.record["config"]["objective"]
-    return model_card(name, record, predictor, objective=objective, remarks=REMARKS)
+    return model_card(name, record, predictor, remarks=REMARKS)
 
 
 def ship(run: Path) -> None:

@@ -48,7 +48,7 @@ class MemorySpec:
 
 
 Memory: TypeAlias = Float[Tensor, "b ..."] | Tokens
-"""A vector (B, D), a map (B, D, h, w), `Tokens`, or whatever else a user-defined policy reads."""
+"""A vector (B, D), a map (B, D, h, w), `Tokens`, or any other object that a user-defined policy reads."""
 
 
 def places(memory: Memory, channels: int) -> Tokens:

@@ -31,11 +31,11 @@ from torchmultiset.data import Examples, Inputs
 from torchmultiset.data.in_memory import InMemory, read_in_memory
 from torchmultiset.data.manifest import Column
 from torchmultiset.data.tokens import TokenKind
-from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, resolve_stop
+from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, resolve_kinds, resolve_stop
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.multiset import to_labels
-from torchmultiset.pipeline.resolve import input_shape, resolve_objective, token_encoder
+from torchmultiset.pipeline.resolve import input_shape, resolve_objective
 from torchmultiset.training.checkpoint import BEST
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.training.loop import fit, local_fabric
@@ -307,7 +307,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         objective = ObjectiveConfig(objective=self.objective)
         if self.objective is None:
             objective, model, _ = resolve_objective(objective, model, self._shape, self.max_size_)
-        model = token_encoder(model, objective, train)
+        model, objective = resolve_kinds(model, objective, self._shape, tokens=train.tokens)
         predictor = build_predictor(
             model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
         )

@@ -82,8 +82,8 @@ class Search:
         beam: Maximum number of prefixes of one size to extend.
         stop_head: Module that scores stopping from the policy's features.
         end: Whether the policy's last class is END. With neither, all multisets have `max_size` labels.
-        min_size: Size of the smallest multiset. Before so many labels the policy continues with certainty, and END is
-            ruled out.
+        min_size: Size of the smallest multiset. Until then the policy continues with certainty, and END is ruled
+            out.
     """
 
     policy: Searchable[Any]

@@ -16,7 +16,7 @@ from pet_table import write_pets
 
 from torchmultiset._install import pip_install
 from torchmultiset.cli.sweep import expand
-from torchmultiset.model.predictor import read_description
+from torchmultiset.model.serialization import read_description
 
 pytestmark = pytest.mark.slow
 

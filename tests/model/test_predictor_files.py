@@ -25,7 +25,8 @@ from torchmultiset.heads import (
     RegressedCounts,
     Slots,
 )
-from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.serialization import read_description
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import Step
 

@@ -26,8 +26,8 @@ from torchmultiset.metrics import exact_match
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline import presets
-from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
-from torchmultiset.pipeline.prepare import check_config, prepare
+from torchmultiset.pipeline.config import DataConfig, RunConfig, check_config, to_dict
+from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.record import (
     differences,
     environment,

@@ -8,7 +8,7 @@ import pytest
 from pet_table import FAST, write_pets
 
 from torchmultiset.pipeline import sweep as module
-from torchmultiset.pipeline.config import to_dict
+from torchmultiset.pipeline.config import config_of, to_dict
 from torchmultiset.pipeline.record import data_record, write_config, write_record
 from torchmultiset.pipeline.sweep import (
     Workers,
@@ -19,7 +19,7 @@ from torchmultiset.pipeline.sweep import (
     stale,
     sweep,
 )
-from torchmultiset.pipeline.workers import WorkerError, config_of
+from torchmultiset.pipeline.workers import WorkerError
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import torch
 from pet_table import FAST, write_pets
 
 from torchmultiset.pipeline import workers
-from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.config import RunConfig, config_of, to_dict
 from torchmultiset.pipeline.record import read_record
-from torchmultiset.pipeline.workers import Job, WorkerError, config_of, subprocesses, work
+from torchmultiset.pipeline.workers import Job, WorkerError, subprocesses, work
 
 pytestmark = pytest.mark.slow
 

@@ -28,6 +28,7 @@ def test_a_model_of_a_table_is_described_by_its_columns():
     predictor = Predictor(MLPEncoder(3, (4,)), LSTMPolicy(2, 4, hidden=4), ("a", "b"), max_size=2)
     columns = [asdict(Column("colour", categories=("blue", "red"))), asdict(Column("metres"))]
     predictor.record = {"input": {"shape": [3], "dtype": "float32", "exif": True}, "columns": columns}
-    card = model_card("t", RECORD, predictor, objective="multi")
+    predictor.record["config"] = {"objective": "multi"}
+    card = model_card("t", RECORD, predictor)
     assert "Predicts multisets of labels from tables with the columns colour, metres: " in card
     assert "| all | 4 | 0.500 (0.200 to 0.800) | 0.600 | 0.700 |" in card

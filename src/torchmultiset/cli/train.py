@@ -23,10 +23,10 @@ from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline import auto
-from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
+from torchmultiset.pipeline.config import DataConfig, RunConfig, check_config, to_dict
 from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
 from torchmultiset.pipeline.journal import Watch
-from torchmultiset.pipeline.prepare import Task, check_config
+from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, build_missing, values_of
 from torchmultiset.pipeline.quick import compares_models, run_folder
 from torchmultiset.pipeline.record import read_config, translated

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import get_args
 
 import numpy as np
 
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.data import Examples
+from torchmultiset.data.tokens import TokenKind
 from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
 from torchmultiset.model.objectives import Objective
@@ -82,7 +83,7 @@ def build_predictor(
     kind = objective.kind
     if kind.closed_form:  # which trains no layers in front of its own
         readable = len(shape) < 3 or (backbone is not None and finetune == "none")
-        check(readable, "objective", "another one for images without a frozen backbone", objective.name)
+        check(readable, "objective", "another one for images without a frozen backbone", objective.objective)
         model = replace(model, units=())
     settings = {
         **vars(model),
@@ -159,7 +160,12 @@ def take_weights(predictor: Predictor, model: Predictor) -> tuple[str, ...]:
 
 
 def resolve_kinds(
-    model: ModelConfig, objective: ObjectiveConfig, shape: tuple[int, ...], *, backbone: bool = False
+    model: ModelConfig,
+    objective: ObjectiveConfig,
+    shape: tuple[int, ...],
+    *,
+    tokens: TokenKind | None = None,
+    backbone: bool = False,
 ) -> tuple[ModelConfig, ObjectiveConfig]:
     """Choose encoder, policy and count head for the shape of the inputs, where they are needed and not set.
 
@@ -167,18 +173,23 @@ def resolve_kinds(
         model: Settings of the network.
         objective: Training objective.
         shape: Shape of one input; with a backbone, of its features.
+        tokens: Kind of inputs of varying length: text, sets or sequences.
         backbone: Whether the inputs are features of a backbone, which need no other encoder.
     """
     known = "(features,), (0, 1 + features) for tokens, or (channels, height, width)"
     check(len(shape) in _BY_RANK, "shape", known, shape)
     encoder, recurrent, head = _BY_RANK[len(shape)]
+    kind = objective.kind
+    if tokens == "text":
+        encoder = "ngrams" if kind.closed_form else "text"
+    elif tokens == "sequence" and not kind.closed_form:
+        encoder = "sequence"
     if model.encoder is None and not backbone:
         model = replace(model, encoder=encoder)
     if model.channels is None:
         model = replace(model, channels=CHANNELS)
     if model.pool is None:  # a mean would hide how many tokens there are
         model = replace(model, pool="sum" if len(shape) == 2 else "mean")
-    kind = objective.kind
     if model.policy is None and not kind.one_shot:
         model = replace(model, policy="transformer" if kind.counts_only else recurrent)
     if objective.count_head is None:
@@ -218,22 +229,14 @@ def build_objective(
         height: Height of the images in pixels, for the spatial rank function; required if the inputs are features.
     """
     check_together(objective, predictor.stop)
-    made: Objective = objective.kind.from_settings(vars(objective), seed=seed, height=height)
-    made.check_size(predictor.max_size)
-    return made
+    settings = {**vars(objective), "seed": seed, "height": height}  # of all objectives
+    own = {field.name: settings[field.name] for field in fields(objective.kind) if field.name in settings}  # type: ignore[arg-type]
+    return objective.kind(**own)
 
 
 def check_together(objective: ObjectiveConfig, stop: str) -> None:
     """Raise a ValueError if an objective cannot be used with a stopping mechanism."""
     kind = objective.kind
-    if stop != "end":
-        return
-    if kind.one_shot:
-        raise ValueError(
-            f"stop 'end' cannot be used with objective {objective.objective!r}: it trains a one-shot head, which emits"
-            " no END. Use stop 'policy'"
-        )
-    if kind.no_end:
-        raise ValueError(
-            f"stop 'end' cannot be used with objective {objective.objective!r}: {kind.no_end}. Use stop 'policy'"
-        )
+    why = "it trains a one-shot head, which emits no END" if kind.one_shot else kind.no_end
+    if stop == "end" and why:
+        raise ValueError(f"stop 'end' cannot be used with objective {objective.objective!r}: {why}. Use stop 'policy'")

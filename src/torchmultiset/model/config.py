@@ -12,7 +12,6 @@ import textwrap
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 
-from torchmultiset._checks import check
 from torchmultiset._pooling import PoolKind
 from torchmultiset.model.objectives import CONTEXT, Objective
 from torchmultiset.model.predictor import Stop
@@ -60,8 +59,8 @@ class ModelConfig:
     policy: PolicyName | None = None
     """Policy that emits the labels. auto: a ConvLSTM for images, an LSTM for vectors."""
     hidden: int = 32
-    """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many,
-    in place of its four gates; other models that answer at once have none."""
+    """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many;
+    other one-shot heads have none."""
     layers: int = 1
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = "layer"
@@ -77,8 +76,8 @@ class ModelConfig:
     size_head: bool = False
     """Whether count heads on maps predict these weights from the pooled features of the image."""
     joint_states: int = 0
-    """For count heads on maps: classes compete for the cells, for multisets of up to so many sub-multisets. 0: counts
-    of different classes are independent."""
+    """For count heads on maps: classes compete for the cells in multisets with at most this number of sub-multisets.
+    0: counts of different classes are independent."""
     stop: Stop | None = None
     """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
@@ -87,8 +86,8 @@ class ModelConfig:
     max_size: int | None = None
     """Largest number of labels of a predicted multiset. auto: that of the training data."""
     start_from: str | None = None
-    """Model whose weights replace the random initial ones: its folder, its run folder, or the name of one that comes
-    with the package. If the classes differ, only the encoder's weights are used."""
+    """Model whose weights replace the random initial ones: its folder, its run folder, or the name of an
+    included model. If the classes differ, only the encoder's weights are used."""
 
 
 CHANNELS = (10, 10, 32)
@@ -124,20 +123,12 @@ if TYPE_CHECKING:
         def __init__(self, objective: str | None = None, **settings: Any) -> None: ...
 
         @property
-        def name(self) -> str:
-            """Name of the objective, which must be set."""
-
-        @property
         def kind(self) -> type[Objective]:
             """Class of the objective, which must be set."""
 
         def __getattr__(self, name: str) -> Any: ...
 
 else:
-
-    def _name(config: Any) -> str:
-        check(config.objective is not None, "objective", "set", None)
-        return config.objective
 
     def _objective_config() -> type:
         settings: dict[str, tuple[Any, Any]] = {}
@@ -160,11 +151,7 @@ else:
                 *((name, kind, field(default=default)) for name, (kind, default) in settings.items()),
             ],
             frozen=True,
-            namespace={
-                "__doc__": doc,
-                "name": property(_name),
-                "kind": property(lambda config: OBJECTIVES[_name(config)]),
-            },
+            namespace={"__doc__": doc, "kind": property(lambda config: OBJECTIVES[config.objective])},
         )
         made.__module__ = __name__
         return made

@@ -111,7 +111,7 @@ def input_kind(predictor: Predictor) -> InputKind:
 
 
 def reads(predictor: Predictor) -> str:
-    """Return in words what kind of input a model reads, for messages."""
+    """Describe the inputs that a model reads, for messages."""
     kind, columns = input_kind(predictor), trained_columns(predictor)
     if kind.of_images:
         return "images"
@@ -264,9 +264,8 @@ def _check_table(predictor: Predictor, records: Sequence[Record], path: Path) ->
         fix = "give image files, a folder of images, or a table with a column 'image'"
         raise ValueError(f"this model reads images, but {path} is a table: {fix}")
     if not of_images and (kind == "image" or (kind in VECTORS and not input_kind(predictor).of_tokens)):
-        if kind != "image":
-            raise ValueError(f"this model reads {reads(predictor)}, but {path} has sets or sequences of vectors")
-        raise ValueError(f"this model reads {reads(predictor)}, but {path} lists images")
+        found = "lists images" if kind == "image" else "has sets or sequences of vectors"
+        raise ValueError(f"this model reads {reads(predictor)}, but {path} {found}")
     labels = {label for record in records for label in record.labels}
     _refuse_unknown(sorted(labels - set(predictor.classes)), path)
 

@@ -1,4 +1,4 @@
-"""Predictions for whatever a program holds: paths, Pillow images, NumPy arrays, tables, and lists of them."""
+"""Predictions for Python objects: paths, Pillow images, NumPy arrays, tables, and lists of them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ def _sources(predictor: Predictor, inputs: Any) -> tuple[list[Source], bool]:
         return _from_array(predictor, kind, inputs)
     if isinstance(inputs, Sequence):
         return _from_sequence(predictor, kind, inputs), False
-    raise ValueError(f"this model reads {reads(predictor)}, but was given {_described(inputs)}")
+    plain = inputs is None or isinstance(inputs, int | float)
+    what = repr(inputs) if plain else f"an object of class {type(inputs).__name__}"
+    raise ValueError(f"this model reads {reads(predictor)}, but was given {what}")
 
 
 def _from_sequence(predictor: Predictor, kind: InputKind, inputs: Sequence[Any]) -> list[Source]:
@@ -151,7 +153,8 @@ def _from_images(predictor: Predictor, kind: InputKind, images: Sequence[Image.I
 def _from_rows(predictor: Predictor, kind: InputKind, rows: Sequence[Mapping[str, Any]]) -> Source:
     columns = trained_columns(predictor)
     if not columns:
-        raise ValueError(f"this model reads {reads(predictor)}, but was given a table with the columns {_listed(rows)}")
+        names = ", ".join(map(str, [*rows[0]][:8])) if rows else "(none)"
+        raise ValueError(f"this model reads {reads(predictor)}, but was given a table with the columns {names}")
     return Source([f"row {i}" for i in range(len(rows))], fitted(encode_rows(columns, rows), kind, "the table"), None)
 
 
@@ -159,27 +162,11 @@ def _from_array(predictor: Predictor, kind: InputKind, array: np.ndarray) -> tup
     """Read one input or a stack of them: as stored for training or, of images, with the channels last."""
     if kind.of_tokens and not trained_columns(predictor) and array.ndim in (2, 3):
         rows = TokenRows([*array] if array.ndim == 3 else [array])
-        return [Source(_unnamed(rows.lengths), fitted(rows, kind, "the array"), None)], array.ndim == 2
+        return [Source([""] * len(rows), fitted(rows, kind, "the array"), None)], array.ndim == 2
     if array.shape == kind.shape or array.shape[1:] == kind.shape:
         stacked = array.reshape(-1, *kind.shape)
-        return [Source(_unnamed(stacked), fitted(stacked, kind, "the array"), None)], array.shape == kind.shape
+        return [Source([""] * len(stacked), fitted(stacked, kind, "the array"), None)], array.shape == kind.shape
     if kind.of_images and array.ndim in (2, 3, 4):
         images = [array_to_image(one) for one in (array if array.ndim == 4 else [array])]
         return [_from_images(predictor, kind, images)], array.ndim != 4
     raise ValueError(f"this model reads {reads(predictor)}, but was given {given(array)}")
-
-
-def _unnamed(inputs: Sequence[Any] | np.ndarray) -> list[str]:
-    return [""] * len(inputs)
-
-
-def _listed(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(map(str, [*rows[0]][:8])) if rows else "(none)"
-
-
-def _described(thing: object) -> str:
-    """Return what kind of object it is, in words."""
-    if thing is None or isinstance(thing, int | float):
-        return repr(thing)
-    name = type(thing).__name__
-    return f"an object of class {name}"

@@ -26,19 +26,11 @@ from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
 from torchmultiset.model.outputs import Prediction, SequentialOutput
 from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
-from torchmultiset.model.serialization import (
-    DESCRIPTION,
-    SAVE_AGAIN,
-    describe,
-    make,
-    read_description,
-    read_saved,
-    write_saved,
-)
+from torchmultiset.model.serialization import DESCRIPTION, SAVE_AGAIN, describe, make, read_saved, write_saved
 from torchmultiset.model.shipped import locate
 from torchmultiset.rollout import Choose
 
-__all__ = ["BEAM", "Decoding", "Predictor", "Stop", "read_description"]
+__all__ = ["BEAM", "Decoding", "Predictor", "Stop"]
 
 Decoding: TypeAlias = Literal["greedy", "search"]
 """Decoding method: greedy (a head: by its own rule), or a search for the most probable multiset."""
@@ -132,8 +124,9 @@ class Predictor(nn.Module):
     @decoding.setter
     def decoding(self, value: Decoding) -> None:
         check_one_of("decoding", value, get_args(Decoding))
-        able = self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
-        check(value == "greedy" or able, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
+        if value == "search":
+            able = self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
+            check(able, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
         self._decoding: Decoding = value
 
     def _add(self, module: nn.Module, baseline: bool) -> None:
@@ -166,11 +159,7 @@ class Predictor(nn.Module):
         return self.min_size, self.max_size
 
     def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:  # noqa: ARG002
-        """Roll out the policy for training; see `SequentialPredictor.rollout`.
-
-        Raises:
-            ValueError: The model has a one-shot head.
-        """
+        """Roll out the policy for training; see `SequentialPredictor.rollout`. A one-shot head raises a ValueError."""
         raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
 
     def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:  # noqa: ARG002
@@ -273,8 +262,8 @@ class Predictor(nn.Module):
         """Predict multisets with the method set in `decoding`.
 
         Args:
-            x: A batch of inputs as a tensor, or whatever the model reads: a path, a folder, a Pillow image, a NumPy
-                image (H, W) or (H, W, 3), uint8 or floats from 0 to 1, a DataFrame, or a list of these.
+            x: A batch of inputs as a tensor, or any input that the model reads: a path, a folder, a Pillow image, a
+                NumPy image (H, W) or (H, W, 3), uint8 or floats from 0 to 1, a DataFrame, or a list of these.
 
         Returns:
             Counts (B, C) for a tensor, else class names with counts: an `Answer`, or `Answers` for several inputs.
@@ -368,10 +357,9 @@ class Predictor(nn.Module):
                 if encoder is None:
                     encoder = make(description["encoder"], ENCODERS.classes, "encoder", folder)
                 module = policy if head is None else head
-                if module is None and "head" in description:
-                    module = make(description["head"], HEADS.classes, "head", folder)
-                elif module is None:  # format 1 stored heads under "policy", too
-                    module = make(description["policy"], POLICIES.classes | HEADS.classes, "policy", folder)
+                if module is None:  # format 1 stored heads under "policy", too
+                    what = "head" if "head" in description else "policy"
+                    module = make(description[what], POLICIES.classes | HEADS.classes, what, folder)
                 predictor = Predictor(
                     encoder,
                     module,

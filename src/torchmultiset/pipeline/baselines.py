@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ __all__ = ["pooled_inputs", "predict_baselines", "token_features"]
 _GRID = 8
 """Side of the grid of mean colours that stands for an image."""
 _COLOURS = 4
-"""Maps with at most so many channels are images; those with more are features of a backbone."""
+"""Largest number of channels of an image; maps with more are features of a backbone."""
 _AT_A_TIME = 256
 _NEIGHBOURS = 20_000
-"""Training examples that baselines are fitted to at most."""
+"""Largest number of training examples that baselines are fitted to."""
 
 
 def pooled_inputs(examples: Examples) -> Float32[Tensor, "n d"]:
@@ -37,15 +37,18 @@ def pooled_inputs(examples: Examples) -> Float32[Tensor, "n d"]:
     if examples.tokens is not None:
         raise ValueError("inputs of varying length are pooled by `token_features`, which is fitted to training data")
     rows = []
-    for start in range(0, len(examples), _AT_A_TIME):
-        x = torch.from_numpy(
-            np.ascontiguousarray(examples.inputs[np.arange(start, min(start + _AT_A_TIME, len(examples)))])
-        ).float()
+    for batch in _batches(examples):
+        x = batch.float()
         if x.ndim == 4:
             side = min(_GRID, *x.shape[2:]) if x.shape[1] <= _COLOURS else 1
             x = adaptive_avg_pool2d(x, side)
         rows.append(x.flatten(1))
     return torch.cat(rows)
+
+
+def _batches(examples: Examples) -> Iterator[Tensor]:
+    for start in range(0, len(examples), _AT_A_TIME):
+        yield examples.batch(np.arange(start, min(start + _AT_A_TIME, len(examples)))).x
 
 
 def token_features(train: Examples, tested: Examples) -> tuple[Float32[Tensor, "n d"], Float32[Tensor, "m d"]]:
@@ -59,16 +62,10 @@ def token_features(train: Examples, tested: Examples) -> tuple[Float32[Tensor, "
     kind = NgramEncoder if train.tokens == "text" else SetEncoder
     encoder, memory = kind.for_inputs((0, train.inputs[np.array([0])].shape[2]), settings)
     pool = PooledFeatures(memory.features, "sum" if memory.tokens else "mean")
-    batches = [np.arange(start, min(start + _AT_A_TIME, len(train))) for start in range(0, len(train), _AT_A_TIME)]
-    encoder.fit_inputs(train.batch(batch).x for batch in batches)
-
-    def features(examples: Examples) -> Tensor:
-        starts = range(0, len(examples), _AT_A_TIME)
-        rows = [np.arange(start, min(start + _AT_A_TIME, len(examples))) for start in starts]
-        return torch.cat([pool(encoder(examples.batch(batch).x)) for batch in rows])
-
+    encoder.fit_inputs(_batches(train))
     with torch.no_grad():
-        return features(train), features(tested)
+        known, features = (torch.cat([pool(encoder(x)) for x in _batches(each)]) for each in (train, tested))
+    return known, features
 
 
 def predict_baselines(train: Examples, tested: Examples) -> Mapping[str, Int64[Tensor, "n c"]]:

@@ -6,15 +6,26 @@ A setting that is None is not set: `pipeline.resolve` chooses its value by the d
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from torchmultiset._checks import check
 from torchmultiset.encoders.finetuned import Trainable
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.predictor import Stop
 from torchmultiset.training.config import OptimConfig, ResolvedOptim
 
-__all__ = ["DataConfig", "ResolvedConfig", "ResolvedData", "ResolvedModel", "RunConfig", "to_dict"]
+__all__ = [
+    "DataConfig",
+    "ResolvedConfig",
+    "ResolvedData",
+    "ResolvedModel",
+    "RunConfig",
+    "check_config",
+    "config_of",
+    "to_dict",
+]
 
 
 @dataclass(frozen=True)
@@ -100,3 +111,57 @@ def to_dict(config: Any) -> dict[str, Any]:
         value = getattr(config, part.name)
         flat |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {part.name: value}
     return flat
+
+
+def config_of(values: Mapping[str, Any]) -> RunConfig:
+    """Build a config from flat values; the inverse of `to_dict`. Settings that are not given keep their defaults.
+
+    Raises:
+        ValueError: There is no such setting.
+
+    Example:
+        >>> config_of({"data": "pets.csv", "objective": "counts", "channels": [8, 16], "seed": 3}).model.channels
+        (8, 16)
+    """
+    left = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    parts: dict[str, Any] = {}
+    for part in fields(RunConfig):
+        default = getattr(RunConfig(), part.name)
+        if is_dataclass(default) and not isinstance(default, type):
+            own = {each.name: left.pop(each.name) for each in fields(default) if each.name in left}
+            parts[part.name] = replace(default, **own)
+        elif part.name in left:
+            parts[part.name] = left.pop(part.name)
+    if left:
+        raise ValueError(f"there is no setting {', '.join(left)}: see `multiset train --help-all`")
+    return RunConfig(**parts)
+
+
+# Lower bounds of numbers.
+_LEAST = {
+    **dict.fromkeys(("image_size", "hidden", "layers", "max_size", "epochs", "batch_size"), 1),
+    **dict.fromkeys(("marginal_bound", "marginal_orders"), 1),
+    **dict.fromkeys(("min_size", "dropout", "joint_states", "clip", "weight_decay", "ema", "patience"), 0),
+    **dict.fromkeys(("entropy_weight", "value_weight", "size_weight", "nothing_weight", "stop_weight"), 0),
+    **dict.fromkeys(("seed", "split_seed"), 0),
+}
+
+
+def check_config(config: Any) -> None:
+    """Raise a ValueError that names the first number of the settings, or of a part of them, that is out of range.
+
+    Example:
+        >>> check_config(RunConfig(seed=-1))
+        Traceback (most recent call last):
+            ...
+        ValueError: seed must be at least 0, but is -1
+    """
+    for name, value in to_dict(config).items():
+        if value is None:
+            continue
+        if name in _LEAST:
+            check(_LEAST[name] <= value < float("inf"), name, f"at least {_LEAST[name]}", value)
+        if name == "lr":
+            check(0 < value < float("inf"), name, "more than 0", value)
+        if name in ("channels", "units", "strides"):
+            check(len(value) >= 1 and min(value) >= 1, name, "at least one number, each at least 1", value)

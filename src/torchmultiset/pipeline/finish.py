@@ -53,7 +53,7 @@ class Result(NamedTuple):
 def finish(
     folder: Path, task: Task, fitted: Progress, journal: Journal, *, device: torch.device, baselines: bool
 ) -> Result:
-    """Test the best weights, and write the model with all that is known about it.
+    """Test the best weights, and write the model with its record, card and figures.
 
     Args:
         folder: Run folder.
@@ -61,7 +61,7 @@ def finish(
         fitted: Progress at the end of training.
         journal: Record of the run, which is completed.
         device: Device of the predictions.
-        baselines: Whether to fit and score the baselines, too.
+        baselines: Whether to fit and score the baselines.
     """
     journal.update()  # the minutes do not include the test
     best = Predictor.load(folder / BEST).to(device)
@@ -73,8 +73,8 @@ def finish(
     write_counts(folder, evaluations, best.classes)
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
     reports = {name: report(*one, best.classes, split=name, constant=constant) for name, one in evaluations.items()}
-    told: dict[str, Any] = {name: one.to_json() for name, one in reports.items()}
-    results = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"], **told}
+    results: dict[str, Any] = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"]}
+    results |= {name: one.to_json() for name, one in reports.items()}
     if baselines:
         reports[split], more = compare_with_baselines(task, evaluations[split], split)
         results |= more
@@ -96,8 +96,7 @@ def finish(
     best.cpu().save(folder / MODEL)
     _draw(folder, task, fitted, best, evaluations[split], split)
     journal.record |= {"finished": True, **results}
-    name = task.data["name"]
-    write_whole(folder / MODEL / CARD, model_card(name, journal.record, best, objective=task.config.objective.name))
+    write_whole(folder / MODEL / CARD, model_card(task.data["name"], journal.record, best))
     write_record(folder, journal.record)
     return Result(journal.record, reports[split])
 
@@ -136,11 +135,11 @@ def _advice(task: Task) -> str:
         helps.append(f"larger images (--image-size {2 * data.image_size})")
     if classes > _MANY_CLASSES:
         helps.append("fewer classes (merge the rare ones)")
-    return f"Most likely to help: {', '.join(helps[:3] or ['inputs that show what the labels say'])}."
+    return f"Most likely to help: {', '.join(helps[:3] or ['inputs with more information about the labels'])}."
 
 
 def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:
-    """Predict a split by the baselines: from the inputs of the network, or from features if they are photographs."""
+    """Predict a split with the baselines: from the inputs of the network, or from features if they are photographs."""
     splits, data = task.splits, task.config.data
     if data.finetune != "none":
         backbone = make_backbone(data.backbone)
@@ -152,7 +151,7 @@ def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:
 
 
 def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluation: Evaluation, split: str) -> None:
-    """Learning curve and predictions, where matplotlib is installed and there is something to be seen."""
+    """Draw the learning curve and some predictions, if matplotlib is installed."""
     if find_spec("matplotlib") is None:
         return
     from torchmultiset.viz.figures import choose, save_curve, save_predictions

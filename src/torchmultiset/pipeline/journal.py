@@ -39,9 +39,9 @@ class Journal:
             self.epochs = len(progress.history)
         self.watch(progress)
 
-    def update(self, **more: Any) -> None:
-        """Write the record with the minutes so far and further entries."""
-        self.record |= {"minutes": round(self.minutes + (time.monotonic() - self.start) / 60, 3), **more}
+    def update(self) -> None:
+        """Write the record with the minutes so far."""
+        self.record["minutes"] = round(self.minutes + (time.monotonic() - self.start) / 60, 3)
         write_record(self.folder, self.record)
 
 

@@ -106,7 +106,7 @@ def _entry(group: Sequence[FinishedRun], p: float | None) -> Entry:
         return Mean(fmean(values), stdev(values) if len(values) > 1 else None, intervals[name])
 
     return Entry(
-        _name(group),
+        group[0].name.removesuffix(f"/seed-{group[0].config.seed}"),
         tuple(map(_seed, group)),
         split,
         em,
@@ -144,12 +144,3 @@ def _split(run: FinishedRun) -> str:
 
 def _seed(run: FinishedRun) -> int:
     return run.config.seed
-
-
-def _name(group: Sequence[FinishedRun]) -> str:
-    """Return the name without the seed.
-
-    If names do not follow the convention, it is that of the first run.
-    """
-    name = group[0].name
-    return name.removesuffix(f"/seed-{group[0].config.seed}")

@@ -25,7 +25,7 @@ from torchmultiset.data.views import cache_views, concatenate
 from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
 from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig, to_dict
+from torchmultiset.pipeline.config import ResolvedConfig, ResolvedData, RunConfig, check_config
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import (
     Choice,
@@ -33,11 +33,10 @@ from torchmultiset.pipeline.resolve import (
     input_shape,
     resolve,
     resolve_images,
-    split_choice,
     token_choices,
 )
 
-__all__ = ["CALIBRATION", "Task", "as_trained", "check_config", "features_of", "held_out", "prepare"]
+__all__ = ["CALIBRATION", "Task", "as_trained", "features_of", "held_out", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -71,52 +70,6 @@ _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
 _FEWEST = 10
 """Number of examples that a file without splits needs: with fewer, hardly any are left for validation and test."""
-
-# Lower bounds of numbers.
-_LEAST = {
-    "image_size": 1,
-    "hidden": 1,
-    "layers": 1,
-    "min_size": 0,
-    "max_size": 1,
-    "dropout": 0,
-    "joint_states": 0,
-    "epochs": 1,
-    "batch_size": 1,
-    "clip": 0,
-    "weight_decay": 0,
-    "ema": 0,
-    "patience": 0,
-    "entropy_weight": 0,
-    "value_weight": 0,
-    "size_weight": 0,
-    "nothing_weight": 0,
-    "marginal_bound": 1,
-    "marginal_orders": 1,
-    "stop_weight": 0,
-    "seed": 0,
-    "split_seed": 0,
-}
-
-
-def check_config(config: Any) -> None:
-    """Raise a ValueError that names the first number of the settings, or of a part of them, that is out of range.
-
-    Example:
-        >>> check_config(RunConfig(seed=-1))
-        Traceback (most recent call last):
-            ...
-        ValueError: seed must be at least 0, but is -1
-    """
-    for name, value in to_dict(config).items():
-        if value is None:
-            continue
-        if name in _LEAST:
-            check(_LEAST[name] <= value < float("inf"), name, f"at least {_LEAST[name]}", value)
-        if name == "lr":
-            check(0 < value < float("inf"), name, "more than 0", value)
-        if name in ("channels", "units", "strides"):
-            check(len(value) >= 1 and min(value) >= 1, name, "at least one number, each at least 1", value)
 
 
 def prepare(config: RunConfig, *, progress: bool = False) -> Task:
@@ -211,7 +164,7 @@ def _views(
 
 
 def held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples]:
-    """Divide training and validation examples anew.
+    """Split training and validation examples again.
 
     Args:
         splits: Examples by the name of the split.
@@ -310,7 +263,8 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     size = ResolvedData.image_size if data.image_size is None else data.image_size
     resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
     if is_store(path):
-        return resolved, load_data(path, **_reading(data)), []
+        splits = load_data(path, classes=data.classes, fractions=data.fractions, skip_unreadable=data.skip_unreadable)
+        return resolved, splits, []
     manifest = Manifest.read(
         path,
         classes=data.classes,
@@ -327,18 +281,17 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     pictures = manifest.examples(
         fractions=data.fractions or FRACTIONS, seed=data.split_seed, image_size=resolved.image_size
     )
-    split = [] if manifest.has_splits else [split_choice(pictures)]
+    if not manifest.has_splits:
+        numbers = ", ".join(f"{len(examples):,} {name}" for name, examples in pictures.items())
+        choices.insert(0, Choice("splits", numbers, "the file has none"))
     if not manifest.images:
-        return resolved, pictures, [*split, *column_choices(pictures["train"].columns), *token_choices(pictures)]
+        choices += [*column_choices(pictures["train"].columns), *token_choices(pictures["train"])]
+        return resolved, pictures, choices
     if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
     if resolved.backbone == "none" or resolved.finetune != "none":
         pictures = _in_memory(pictures, resolved)
-    return resolved, pictures, [*split, *choices]
-
-
-def _reading(data: DataConfig) -> dict[str, Any]:
-    return {"classes": data.classes, "fractions": data.fractions, "skip_unreadable": data.skip_unreadable}
+    return resolved, pictures, choices
 
 
 def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:

@@ -12,10 +12,9 @@ from torchmultiset._checks import check
 from torchmultiset.data.load import is_store
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline import auto
-from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.config import RunConfig, config_of
 from torchmultiset.pipeline.run import train as train_one
 from torchmultiset.pipeline.standings import standings_table
-from torchmultiset.pipeline.workers import config_of
 from torchmultiset.viz.scores import tables
 
 __all__ = ["compares_models", "run_folder", "train"]

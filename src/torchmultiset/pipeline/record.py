@@ -34,6 +34,7 @@ __all__ = [
     "portable",
     "portable_command",
     "read_config",
+    "read_json",
     "read_record",
     "translated",
     "write_config",
@@ -123,16 +124,28 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """Read ``run.json``; return an empty dictionary if it does not exist."""
-    path = folder / RECORD
-    if not path.exists():
-        return {}
+    return read_json(folder / RECORD, fix="choose another folder")
+
+
+def read_json(path: Path, *, fix: str = "delete it, and the run is made again") -> dict[str, Any]:
+    """Read a JSON object from a file; return an empty dictionary if the file does not exist.
+
+    Args:
+        path: The file.
+        fix: What the user should do if the file is damaged, as the end of an error message.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
             raise ValueError("not a JSON object")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): choose another folder") from None
-    return record
+        raise ValueError(f"{path} is damaged ({error}): {fix}") from None
+    return content
 
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Chooses every setting that is not set by the data, with a reason: from a `RunConfig` to a `ResolvedConfig`."""
+"""Choice of the settings that are not set, by the data and with a reason: from `RunConfig` to `ResolvedConfig`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from torchmultiset.model.build import resolve_kinds, resolve_stop
 from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ObjectiveName
 from torchmultiset.multiset import how_many
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
-from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, OptimConfig, Precision, ResolvedOptim
+from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, OptimConfig, ResolvedOptim
 
 __all__ = [
     "Choice",
@@ -32,9 +32,7 @@ __all__ = [
     "resolve",
     "resolve_images",
     "resolve_objective",
-    "split_choice",
     "token_choices",
-    "token_encoder",
 ]
 
 _FEW = 4
@@ -99,7 +97,7 @@ def resolve(
         raise ValueError(
             f"max_size must be at least {most}, the size of the largest training example, but is {max_size}"
         )
-    min_size = min(least, max_size) if model.min_size is None else model.min_size
+    min_size = least if model.min_size is None else model.min_size
     if min_size > least:
         raise ValueError(
             f"min_size must be at most {least}, the size of the smallest training example, but is {min_size}"
@@ -110,7 +108,7 @@ def resolve(
             objective, model, shape, max_size, backbone=backbone, counts=train.counts
         )
         choices += why
-    kinds, objective = resolve_kinds(token_encoder(model, objective, train), objective, shape, backbone=backbone)
+    kinds, objective = resolve_kinds(model, objective, shape, tokens=train.tokens, backbone=backbone)
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
     if train.tokens is not None or train.columns:
         by_shape = _BY_KIND[train.tokens] if train.tokens is not None else "inputs are rows of a table"
@@ -125,31 +123,28 @@ def resolve(
     if model.max_size is None:
         choices.append(Choice("max_size", str(most), "the size of the largest training multiset"))
     stop = resolve_stop(model.stop, least, max_size)
-    if model.stop is None and _stops(objective, stop):
-        sized = f"training multisets have {most if least == most else f'{least} to {most}'} labels"
-        one = f"all {sized}" if stop == "fixed" else f"{sized}, and max_size is {max_size}"
-        choices.append(Choice("stop", stop, sized if least < most else one))
-    values = asdict(kinds) | {
-        "channels": kinds.channels or CHANNELS,
-        "stop": stop,
-        "min_size": min_size,
-        "max_size": max_size,
-    }
-    optim, more = _resolve_optim(config.optim, len(train), shape)
-    return ResolvedConfig(data, ResolvedModel(**values), objective, optim, config.seed), (*choices, *more)
-
-
-def _stops(objective: ObjectiveConfig, stop: str) -> bool:
-    """Return whether the model depends on how multisets end: a one-shot head only if their size is fixed."""
+    # A one-shot head depends on `stop` only if the size is fixed, and not if it rounds counts.
     rounds = objective.objective == "one-step" or objective.count_head == "regression"
-    return not objective.kind.one_shot or (stop == "fixed" and not rounds)
+    if model.stop is None and (not objective.kind.one_shot or (stop == "fixed" and not rounds)):
+        reason = f"training multisets have {least} to {most} labels"
+        if least == most:
+            reason = f"training multisets have {most} label{'s' * (most > 1)}"
+            reason = f"all {reason}" if stop == "fixed" else f"{reason}, and max_size is {max_size}"
+        choices.append(Choice("stop", stop, reason))
+    network = ResolvedModel(**asdict(kinds) | {"stop": stop, "min_size": min_size, "max_size": max_size})
+    optim, more = _resolve_optim(config.optim, len(train), shape)
+    return ResolvedConfig(data, network, objective, optim, config.seed), (*choices, *more)
 
 
 def _resolve_optim(
     optim: OptimConfig, examples: int, shape: tuple[int, ...]
 ) -> tuple[ResolvedOptim, tuple[Choice, ...]]:
     choices = []
-    resolved = optim.resolved(examples, precision=_fitting_precision(shape))
+    # For maps, bfloat16 is faster on processors with instructions for it, and slower on others. PyTorch has no public
+    # name for this question.
+    supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+    faster = len(shape) == 3 and supported and not torch.cuda.is_available()
+    resolved = optim.resolved(examples, precision="bf16-mixed" if faster else "32-true")
     if optim.precision is None and resolved.precision != "32-true":
         choices.append(Choice("precision", resolved.precision, "it is faster on this processor"))
     if optim.batch_size is None:
@@ -157,13 +152,6 @@ def _resolve_optim(
     if optim.epochs is None:
         choices.append(Choice("epochs", str(resolved.epochs), _why_so_many(resolved.epochs, examples)))
     return resolved, tuple(choices)
-
-
-def _fitting_precision(shape: tuple[int, ...]) -> Precision:
-    """Return bfloat16 for maps on processors with instructions for it; on others it is slower than float32."""
-    # PyTorch has no public name for it.
-    supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
-    return "bf16-mixed" if not torch.cuda.is_available() and len(shape) == 3 and supported else "32-true"
 
 
 def _why_so_many(epochs: int, examples: int) -> str:
@@ -187,7 +175,7 @@ def resolve_objective(
 
     Args:
         objective: Settings in which the objective is not set.
-        model: Settings of the network; policy and channels may be chosen, too.
+        model: Settings of the network, of which policy and channels may be chosen as well.
         shape: Shape of one input; with a backbone, of its features.
         max_size: Size of the largest multiset.
         backbone: Whether the inputs are features of a backbone.
@@ -240,39 +228,35 @@ def _possible(counts: Int64[np.ndarray, "n c"], min_size: int | None, max_size: 
 
 
 def _shared(counts: Int64[np.ndarray, "n c"]) -> float:
-    """Return the fraction of examples whose multiset another example has, too."""
+    """Return the fraction of examples that share their multiset with another example."""
     _, times = np.unique(counts, axis=0, return_counts=True)
     return float(times[times > 1].sum() / max(len(counts), 1))
 
 
-def split_choice(splits: Mapping[str, Examples]) -> Choice:
-    """Return how the examples of a file without splits were divided."""
-    numbers = ", ".join(f"{len(examples):,} {name}" for name, examples in splits.items())
-    return Choice("splits", numbers, "the file has none")
-
-
 def column_choices(columns: Sequence[Column]) -> list[Choice]:
     """Return how text and empty cells are read: the first few columns one by one, the others in one line."""
-    free = [column for column in columns if column.text]
-    texts = [column for column in columns if column.categories]
-    gaps = [column for column in columns if column.empty and not column.categories and not column.text]
-    choices = []
-    for column in free[:_LISTED]:
-        many = f"{column.different:,} different strings"
-        choices.append(Choice("text", _short(repr(column.name), 20), many if column.different else "by its name"))
-    if len(free) > _LISTED:
-        choices.append(Choice("text", f"{len(free) - _LISTED:,} more columns", "too many different strings"))
-    for column in texts[:_LISTED]:
-        some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
-        choices.append(Choice("categories", some, f"{_short(repr(column.name), 20)} holds text"))
-    if len(texts) > _LISTED:
-        choices.append(Choice("categories", f"of {len(texts) - _LISTED:,} more columns", "they hold text"))
-    for column in gaps[:_LISTED]:
-        mean = f"{column.mean:.4g} of {_short(repr(column.name), 20)}"
-        choices.append(Choice("mean", mean, f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"))
-    if len(gaps) > _LISTED:
-        choices.append(Choice("mean", f"of {len(gaps) - _LISTED:,} more columns", "for their empty cells"))
-    return choices
+    texts, categories, means = list[Choice](), list[Choice](), list[Choice]()
+    for column in columns:
+        name = _short(repr(column.name), 20)
+        if column.text:
+            many = f"{column.different:,} different strings" if column.different else "by its name"
+            texts.append(Choice("text", name, many))
+        elif column.categories:
+            some = f"{len(column.categories)} ({_short(', '.join(column.categories), 22)})"
+            categories.append(Choice("categories", some, f"{name} holds text"))
+        elif column.empty:
+            cells = f"for its {column.empty:,} empty cell{'s' * (column.empty > 1)}"
+            means.append(Choice("mean", f"{column.mean:.4g} of {name}", cells))
+    listed = []
+    for choices, others, reason in (
+        (texts, "{:,} more columns", "too many different strings"),
+        (categories, "of {:,} more columns", "they hold text"),
+        (means, "of {:,} more columns", "for their empty cells"),
+    ):
+        listed += choices[:_LISTED]
+        if len(choices) > _LISTED:
+            listed.append(Choice(choices[0].what, others.format(len(choices) - _LISTED), reason))
+    return listed
 
 
 def input_shape(examples: Examples) -> tuple[int, ...]:
@@ -281,9 +265,8 @@ def input_shape(examples: Examples) -> tuple[int, ...]:
     return shape if examples.tokens is None else (0, *shape[1:])
 
 
-def token_choices(splits: Mapping[str, Examples]) -> list[Choice]:
+def token_choices(train: Examples) -> list[Choice]:
     """Return how inputs of varying length are read."""
-    train = splits["train"]
     choices = []
     if train.tokens == "either":
         choices.append(Choice("inputs", "sets or sequences", "arrays differ in length, and may have an order"))
@@ -292,16 +275,6 @@ def token_choices(splits: Mapping[str, Examples]) -> list[Choice]:
         longer = f"{train.cut:,} input{'s are' if train.cut > 1 else ' is'} longer"
         choices.append(Choice("limit", f"the first {LONGEST:,} {what}", longer))
     return choices
-
-
-def token_encoder(model: ModelConfig, objective: ObjectiveConfig, train: Examples) -> ModelConfig:
-    """Choose the encoder of text, sets or sequences, if it is not set."""
-    if train.tokens is None or model.encoder is not None:
-        return model
-    if train.tokens == "text":
-        return replace(model, encoder="ngrams" if objective.kind.closed_form else "text")
-    ordered = train.tokens == "sequence" and not objective.kind.closed_form
-    return replace(model, encoder="sequence" if ordered else "set")
 
 
 def _short(text: str, most: int) -> str:

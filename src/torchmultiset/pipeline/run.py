@@ -29,8 +29,8 @@ from torchmultiset._checks import check
 from torchmultiset._files import alone
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
-from torchmultiset.model.objectives import Objective
-from torchmultiset.model.predictor import Predictor, read_description
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.serialization import read_description
 from torchmultiset.model.shipped import locate
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.finish import Result, finish
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "fitting_devices", "share_cores", "train"]
 
 EXAMPLES_EACH = 32
-"""Minimum number of examples per process and batch: with fewer, a process does not pay, and normalisation suffers."""
+"""Minimum number of examples per process and batch: with fewer, processes gain no speed, and normalisation suffers."""
 
 
 def train(
@@ -82,13 +82,13 @@ def train(
         config: Settings of the run.
         folder: Run folder.
         resume: Resume the run in the folder, if there is one.
-        devices: Number of processes per machine; None: as many as suit it. With more than one, the program starts
+        devices: Number of processes per machine; None: see `fitting_devices`. With more than one, the program starts
             itself again for each of the others, so this is for commands only.
         nodes: Number of machines.
         command: Command line for the record.
         progress: Show progress bars while data is read.
-        baselines: Whether to fit and score the baselines, too.
-        say: Called with sentences on what was chosen and what happens, in one process only.
+        baselines: Whether to fit and score the baselines.
+        say: Called with messages about chosen settings and progress, in one process only.
         watch: Called with the task; returns a function that is called at the start and after each step. In one process
             only.
 
@@ -111,7 +111,7 @@ def train(
     torch.manual_seed(task.config.seed)
     predictor = build(task)
     if task.config.data.conformal and not predictor.probabilistic:
-        raise ValueError(f"conformal needs probabilities, which {predictor.kind} has not: choose another objective")
+        raise ValueError(f"conformal needs probabilities, which {predictor.kind} does not have: use another objective")
     start = _start(task, predictor, before)
     objective = build_objective(
         task.config.objective,
@@ -121,47 +121,32 @@ def train(
     )
     record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
     with alone(folder) if fabric.is_global_zero else nullcontext():
-        return _fit(task, folder, fabric, predictor, objective, record, resume, baselines, say, watch)
-
-
-def _fit(
-    task: Task,
-    folder: Path,
-    fabric: Fabric,
-    predictor: Predictor,
-    objective: Objective,
-    record: dict[str, Any],
-    resume: bool,
-    baselines: bool,
-    say: Callable[[str], None],
-    watch: Callable[[Task], Watch],
-) -> Result:
-    """Train in a folder in which no other process does."""
-    if fabric.is_global_zero:
-        _announce(task, record, say)
-        write_config(folder, task.config)
-        write_record(folder, record)
-    journal = Journal(folder, record, watch(task)) if fabric.is_global_zero else None
-    if objective.closed_form:
-        fitted = solve(predictor, task.splits["train"], task.splits["validation"], folder)
-    else:
-        fitted = fit(
-            predictor,
-            objective,
-            task.fresh or task.splits["train"],
-            task.splits["validation"],
-            task.config.optim,
-            folder,
-            seed=task.config.seed,
-            resume=resume,
-            fabric=fabric,
-            watch=journal or (lambda _: None),
-        )
-    result = Result(record, None)
-    if journal is not None:
-        result = finish(folder, task, fitted, journal, device=fabric.device, baselines=baselines)
-    fabric.barrier()
-    return result
+        journal = None
+        if fabric.is_global_zero:
+            _announce(task, record, say)
+            write_config(folder, task.config)
+            write_record(folder, record)
+            journal = Journal(folder, record, watch(task))
+        if objective.closed_form:
+            fitted = solve(predictor, task.splits["train"], task.splits["validation"], folder)
+        else:
+            fitted = fit(
+                predictor,
+                objective,
+                task.fresh or task.splits["train"],
+                task.splits["validation"],
+                task.config.optim,
+                folder,
+                seed=task.config.seed,
+                resume=resume,
+                fabric=fabric,
+                watch=journal or (lambda _: None),
+            )
+        result = Result(record, None)
+        if journal is not None:
+            result = finish(folder, task, fitted, journal, device=fabric.device, baselines=baselines)
+        fabric.barrier()
+        return result
 
 
 def fitting_devices(batch_size: int, folder: str | Path) -> int:
@@ -293,8 +278,8 @@ def _launch(devices: int, nodes: int, precision: str) -> Fabric:
     fabric = make_fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
     if several:
         fabric.launch()
-    if fabric.device.type == "cpu":
-        share_cores(fabric.local_rank, devices)
+        if fabric.device.type == "cpu":
+            share_cores(fabric.local_rank, devices)
     if fabric.world_size != devices * nodes:
         raise RuntimeError(f"{devices * nodes} processes were requested, but {fabric.world_size} are running")
     return fabric

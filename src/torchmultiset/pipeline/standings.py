@@ -66,7 +66,7 @@ def standings_table(standings: Sequence[Standing]) -> Table:
     table = empty_table("Leaderboard: scores on held-out examples")
     for heading, justify in (("", "left"), ("EM", "right"), ("F1", "right"), ("score", "right"), ("min", "right")):
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("what it is", overflow="fold")
+    table.add_column("description", overflow="fold")
     for one in sorted(standings, key=lambda standing: -standing.score):
         spread = f"{one.score:.3f} ±{one.error:.3f}"
         minutes = f"{one.minutes:.1f}" if one.minutes else ""

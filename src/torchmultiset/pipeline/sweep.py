@@ -13,7 +13,6 @@ deleted (``again=True``).
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -28,7 +27,16 @@ from torchmultiset._checks import check
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import prepare
-from torchmultiset.pipeline.record import CONFIG, FORMER, data_record, differences, read_config, read_record, translated
+from torchmultiset.pipeline.record import (
+    CONFIG,
+    FORMER,
+    data_record,
+    differences,
+    read_config,
+    read_json,
+    read_record,
+    translated,
+)
 from torchmultiset.pipeline.workers import LOG, PROGRESS, Crew, Job, lock_of, on_ray, subprocesses
 from torchmultiset.training.checkpoint import CHECKPOINT, EPOCHS
 from torchmultiset.viz.intervals import Counts
@@ -77,7 +85,7 @@ class Workers:
         return self.threads or max((os.cpu_count() or 1) // self.number, 1)
 
     def crew(self) -> AbstractContextManager[Crew]:
-        """Start them."""
+        """Start the processes, or connect to Ray."""
         if self.ray is None:
             return subprocesses(self.number, retries=self.retries)
         return on_ray(self.ray, workers=self.number, threads=self.threads_each, gpus=self.gpus, retries=self.retries)
@@ -112,7 +120,7 @@ class Snapshot(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A run that failed for good."""
+    """A run that failed and is not tried again."""
 
     name: str
     reason: str
@@ -136,7 +144,7 @@ class FinishedRun:
 
 
 class SweepResult(NamedTuple):
-    """What a sweep gives."""
+    """Result of a sweep."""
 
     finished: dict[str, FinishedRun]
     """By name, in the order of the runs that were given."""
@@ -169,8 +177,8 @@ def sweep(
         again: Delete these runs first.
         command: Command line for the records.
         after: ``("module:function", arguments)``: called as ``function(name, folder, task, **arguments)`` in the
-            worker once a run is finished, where `task` is its prepared data. Runs that are finished already are given
-            to it, too.
+            worker once a run is finished, where `task` is its prepared data; also called for runs that were finished
+            before.
         seconds: Name -> expected seconds of a run, for the first estimates of the remaining time.
         watch: Called with a snapshot every half second.
         stop: Called with the same snapshot; returns the names of runs to stop. They save a checkpoint and end.
@@ -181,7 +189,7 @@ def sweep(
         ValueError: A run is stale, or a config or its data is wrong.
 
     Example:
-        >>> from torchmultiset.pipeline.workers import config_of
+        >>> from torchmultiset.pipeline.config import config_of
         >>> runs = {f"{name}/seed-0": config_of({"data": "pets.csv", "objective": name}) for name in ("multi", "rl")}
         >>> result = sweep(runs, "runs/pets", workers=Workers(2))  # doctest: +SKIP
     """
@@ -212,7 +220,7 @@ def sweep(
 
 
 def stale(folder: Path, config: RunConfig) -> list[str]:
-    """Return in words what has changed since the run in a folder was made or begun; empty if nothing has.
+    """Describe what has changed since the run in a folder was started; empty if nothing has.
 
     Args:
         folder: Run folder, which need not exist.
@@ -225,7 +233,7 @@ def stale(folder: Path, config: RunConfig) -> list[str]:
 
 
 def changed_settings(before: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Return in words which settings of a resolved config differ from a config; what the data decides may be anything.
+    """Describe how a resolved config differs from a config, except for settings that were chosen by the data.
 
     Args:
         before: Flat values of a run or record; a setting that is newer than it had its default.
@@ -237,7 +245,7 @@ def changed_settings(before: Mapping[str, Any], config: RunConfig) -> list[str]:
 
 
 def changed_data(before: Mapping[str, Any], data: str | Path) -> list[str]:
-    """Return in words how the checksum of a data set has changed; empty if it is the same or the data is not there.
+    """Describe how the checksum of a data set has changed; empty if it is the same, or if there is no data.
 
     Args:
         before: ``{"name": ..., "sha256": ...}`` of a run or record.
@@ -278,25 +286,8 @@ def epochs_done(folder: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file; empty if there is none.
-
-    Raises:
-        ValueError: It is damaged.
-    """
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, and the run is made again") from None
-    return content
-
-
 def describe_failures(failures: Sequence[Failure]) -> str:
-    """Return in words what failed, with the end of each log."""
+    """Describe the runs that failed, with the end of each log."""
     parts = [f"{name}: {reason}. Its log ends:\n{tail}" for name, reason, tail in failures]
     number = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
     return "\n\n".join([f"{number} failed; start the same command again to try again", *parts])
@@ -344,17 +335,17 @@ def _run(
 
 
 def _progress(name: str, folder: Path) -> Running | None:
-    told = read_json(folder / PROGRESS)
-    if not told:
+    state = read_json(folder / PROGRESS)
+    if not state:
         return None
-    numbers = told.get("epoch", 0), told.get("epochs", 0), told.get("em"), told.get("f1"), told.get("share", 0.0)
+    numbers = state.get("epoch", 0), state.get("epochs", 0), state.get("em"), state.get("f1"), state.get("share", 0.0)
     return Running(name, *numbers)
 
 
 def _failure(name: str, folder: Path, error: BaseException | None) -> Failure:
     # Ray wraps an exception in several others; the cause is what a reader needs.
-    told = str(getattr(error, "cause", None) or error or "ended without a result").strip()
-    first = told.partition("\n")[0].rstrip(".") or type(error).__name__
+    message = str(getattr(error, "cause", None) or error or "ended without a result").strip()
+    first = message.partition("\n")[0].rstrip(".") or type(error).__name__
     log = folder / LOG
     lines = log.read_text(errors="replace").splitlines()[-_TAIL:] if log.exists() else []
     return Failure(name, first, "\n".join(f"  {line}" for line in lines) or "  (there is none)")

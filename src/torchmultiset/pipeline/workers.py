@@ -1,7 +1,7 @@
 """Training runs in processes of their own: subprocesses on this machine, or tasks on Ray.
 
 ``python -m torchmultiset.pipeline.workers JOB`` is what a subprocess executes. Both engines give a `Crew`: `submit`
-starts a job and returns a future that ends when the run is finished or has failed for good; `stop` lets a run save its
+starts a job and returns a future that ends when the run is finished or is not tried again; `stop` lets a run save its
 checkpoint and end.
 """
 
@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -30,7 +30,7 @@ import torch
 from filelock import FileLock
 
 from torchmultiset._files import write_whole
-from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.config import config_of
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.run import train
@@ -50,7 +50,7 @@ class WorkerError(RuntimeError):
 
 
 class Job(NamedTuple):
-    """All that another process, maybe on another machine with the same file system, needs for one run."""
+    """Description of a run for another process, which may be on another machine with the same file system."""
 
     name: str
     root: str
@@ -76,30 +76,6 @@ class Crew(Protocol):
 
     def stop(self, name: str) -> None:
         """Let the run of this name save its checkpoint and end; it is not tried again."""
-
-
-def config_of(values: Mapping[str, Any]) -> RunConfig:
-    """Build a config from flat values; the inverse of `to_dict`. Settings that are not given keep their defaults.
-
-    Raises:
-        ValueError: There is no such setting.
-
-    Example:
-        >>> config_of({"data": "pets.csv", "objective": "counts", "channels": [8, 16], "seed": 3}).model.channels
-        (8, 16)
-    """
-    left = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    parts: dict[str, Any] = {}
-    for part in fields(RunConfig):
-        default = getattr(RunConfig(), part.name)
-        if is_dataclass(default) and not isinstance(default, type):
-            own = {each.name: left.pop(each.name) for each in fields(default) if each.name in left}
-            parts[part.name] = replace(default, **own)
-        elif part.name in left:
-            parts[part.name] = left.pop(part.name)
-    if left:
-        raise ValueError(f"there is no setting {', '.join(left)}: see `multiset train --help-all`")
-    return RunConfig(**parts)
 
 
 def lock_of(folder: Path) -> FileLock:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 __all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "Precision", "ResolvedOptim", "Selection"]
 
 STEPS = 1_200
-"""Optimisation steps that a first model takes, as a rule; the number of epochs follows from it, if it is not set."""
+"""Usual number of optimisation steps of a first model; it determines the number of epochs, if that is not set."""
 FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 """Limits of the number of epochs, if it is not set."""
 
@@ -34,8 +34,8 @@ class OptimConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay (AdamW) of weight matrices and kernels; biases and normalisation have none."""
     ema: float = 0.0
-    """Decay of the exponential moving average of the weights, which is then what is validated and saved; 0: the
-    weights themselves."""
+    """Decay of the exponential moving average of the weights, which is validated and saved in their place; 0: no
+    average."""
     select: Selection = "em"
     """Which epoch is kept: the best exact match on the validation data (em, the paper's), the best mean of exact match
     and F1 (score, for few validation examples), or the last one."""

@@ -118,7 +118,9 @@ def fit(
     examples = _examples(train, 0, predictor)
     optim = optim.resolved(len(examples))
     _check_arguments(predictor, validation, optim, seed, save_every)
-    augment = _augmentation(optim, predictor.max_size)
+    augment = AUGMENTATIONS.get(optim.augment) or PhotoAugmentation(
+        PHOTO_FAMILIES[optim.augment], mosaic=optim.mosaic, max_size=predictor.max_size
+    )
     fabric = fabric or local_fabric()
     fused = not _has_scaler(fabric)
     adam = torch.optim.AdamW(_groups(predictor, optim.lr, optim.weight_decay), lr=optim.lr, fused=fused)
@@ -240,12 +242,6 @@ def _order(train: Examples, size: int, rng: np.random.Generator) -> Int64[np.nda
     near = np.concatenate([part[lengths[part].argsort(kind="stable")] for part in parts])
     whole = len(near) - len(near) % size  # the last batch may be smaller, and stays the last
     return np.concatenate([rng.permutation(near[:whole].reshape(-1, size)).ravel(), near[whole:]])
-
-
-def _augmentation(optim: OptimConfig, max_size: int) -> Callable[[Batch, torch.Generator], Batch]:
-    if optim.augment in AUGMENTATIONS:
-        return AUGMENTATIONS[optim.augment]
-    return PhotoAugmentation(PHOTO_FAMILIES[optim.augment], mosaic=optim.mosaic, max_size=max_size)
 
 
 def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[str, Any]]:

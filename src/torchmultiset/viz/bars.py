@@ -13,7 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from torchmultiset._checks import check
-from torchmultiset.viz.panels import Panel
+from torchmultiset.data.tokens import START
+from torchmultiset.viz.panels import BLUE, PALE, RIGHT, WRONG, Panel
 from torchmultiset.viz.preview import save_figure
 
 __all__ = ["draw_bars", "input_names", "panel_bars", "save_bars"]
@@ -21,8 +22,6 @@ __all__ = ["draw_bars", "input_names", "panel_bars", "save_bars"]
 _COLUMNS = 4
 _CLASSES = 12  # maximum number of bars of a panel
 _NAME = 30  # characters of a caption
-_RIGHT, _WRONG, _PLAIN, _PALE = "#1a7f37", "#cf222e", "#0969da", "#afb8c1"
-_START = 257  # value of channel 0 at the first position of a text, as in data.tokens
 
 
 def input_names(inputs: Shaped[np.ndarray, "b ..."], ids: Sequence[str]) -> list[str]:
@@ -32,7 +31,7 @@ def input_names(inputs: Shaped[np.ndarray, "b ..."], ids: Sequence[str]) -> list
         inputs: A batch of inputs; those of text have the form of `data.tokens`.
         ids: Their identifiers.
     """
-    if inputs.ndim != 3 or not (inputs[:, 0, 0] == _START).all():
+    if inputs.ndim != 3 or not (inputs[:, 0, 0] == START).all():
         return [*ids]
     return [_text(codes) for codes in inputs[:, 1:, 0].astype(np.int64)]
 
@@ -82,11 +81,11 @@ def draw_bars(
         shown = [c for c in either.argsort(descending=True, stable=True).tolist() if either[c] > 0][:_CLASSES]
         shown = sorted(shown) or [0]
         right = true is None or bool((counts[i] == true).all())
-        colour = _PLAIN if true is None else _RIGHT if right else _WRONG
+        colour = BLUE if true is None else RIGHT if right else WRONG
         place, width = np.arange(len(shown)), 0.8 if true is None else 0.4
         axes.bar(place, counts[i][shown].numpy(), width, color=colour)
         if true is not None:
-            axes.bar(place + width, true[shown].numpy(), width, color=_PALE)
+            axes.bar(place + width, true[shown].numpy(), width, color=PALE)
         axes.set_xticks(place + (0 if true is None else width / 2), [_short(classes[c], 8) for c in shown], fontsize=6)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.tick_params(axis="y", labelsize=6)

@@ -152,18 +152,20 @@ def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bin
     )
 
 
-def calibration_tables(told: Calibration) -> list[Table]:
+def calibration_tables(calibration: Calibration) -> list[Table]:
     """Return tables of the bins and of the abstention thresholds; they fit a terminal of 80 columns."""
-    title = f"Calibration (expected calibration error {told.error:.3f})"
+    title = f"Calibration (expected calibration error {calibration.error:.3f})"
     bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% CI")
-    for part in told.bins:
+    for part in calibration.bins:
         low, high = part.interval
         shares = (f"{part.confidence:.3f}", f"{part.exact_match:.3f}", f"{low:.3f}-{high:.3f}")
         bins.add_row(f"{part.low:.2f}-{part.high:.2f}", f"{part.examples:,}", *shares)
-    bins.add_row("all", f"{told.examples:,}", f"{told.confidence:.3f}", f"{told.exact_match:.3f}", "")
+    bins.add_row(
+        "all", f"{calibration.examples:,}", f"{calibration.confidence:.3f}", f"{calibration.exact_match:.3f}", ""
+    )
     headings = ("--min-confidence", "answered", "coverage", "exact match of answered")
     abstaining = numbers_table("Abstention", *headings)
-    for kept in told.answered:
+    for kept in calibration.answered:
         share = "-" if kept.exact_match is None else f"{kept.exact_match:.3f}"
         abstaining.add_row(f"{kept.min_confidence:.2f}", f"{kept.examples:,}", f"{kept.coverage:.3f}", share)
     return [bins, abstaining]

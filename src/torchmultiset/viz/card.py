@@ -14,24 +14,17 @@ CARD = "README.md"
 _MANY = 20
 
 
-def model_card(
-    name: str,
-    record: Mapping[str, Any],
-    predictor: Predictor,
-    *,
-    objective: str,
-    remarks: str = "",
-) -> str:
+def model_card(name: str, record: Mapping[str, Any], predictor: Predictor, *, remarks: str = "") -> str:
     """Write a model card as Markdown.
 
     Args:
         name: Name of the model.
         record: Content of ``run.json``.
         predictor: The model, with its own record.
-        objective: Name of the training objective.
         remarks: Additional Markdown, for example the origin and licence of the data.
     """
     data, classes, kind = record["data"], predictor.classes, input_kind(predictor)
+    objective = predictor.record["config"]["objective"]
     split = "test" if "test" in record else "validation"
     scores = record[split]
     size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
@@ -48,8 +41,8 @@ def model_card(
         "",
         f"- Data: {data['name']} ({examples} examples), SHA-256 {data['sha256'][:12]}",
         f"- Command: `{record['command']}`",
-        f"- Objective {objective}, seed {record['seed']}, best epoch {record['best_epoch']} by exact match on"
-        f" validation data ({record['validation_em']:.3f})",
+        f"- Objective {objective}, seed {record['seed']}; epoch {record['best_epoch']} is kept, with exact match"
+        f" {record['validation_em']:.3f} on the validation data",
         *_start(record.get("start")),
         f"- {record['parameters']:,} parameters; {record['minutes']:.0f} minutes on {record['processes']} x"
         f" {record['device']}; commit {(record.get('git') or 'unknown')[:12]}",

@@ -18,14 +18,14 @@ __all__ = ["draw_oracle", "draw_path", "draw_policy", "save_entropy"]
 _BLUE, _GREY, _PALE = "#0072b2", "#57606a", "#afb8c1"
 
 
-def save_entropy(told: Mapping[str, Any], path: str | Path) -> None:
+def save_entropy(curves: Mapping[str, Any], path: str | Path) -> None:
     """Save the curves of `entropy_curves` as a PNG file: lines are means, bands cover 90% of the examples."""
     figure = Figure(figsize=(5, 3.8), dpi=150, layout="constrained", facecolor="white")
     axes = figure.subplots()
-    draw_oracle(axes, told, spread=True)
-    draw_path(axes, told)
-    draw_policy(axes, told, spread=True, label="policy", color=_BLUE)
-    axes.set(xlabel="step", ylabel=f"entropy ({told['unit']})")
+    draw_oracle(axes, curves, spread=True)
+    draw_path(axes, curves)
+    draw_policy(axes, curves, spread=True, label="policy", color=_BLUE)
+    axes.set(xlabel="step", ylabel=f"entropy ({curves['unit']})")
     axes.set_ylim(bottom=-0.05)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
@@ -34,22 +34,22 @@ def save_entropy(told: Mapping[str, Any], path: str | Path) -> None:
     save_figure(figure, path)
 
 
-def draw_policy(axes: Axes, told: Mapping[str, Any], *, spread: bool, **style: Any) -> None:
+def draw_policy(axes: Axes, curves: Mapping[str, Any], *, spread: bool, **style: Any) -> None:
     """Draw the policy's curve, over classes."""
-    _draw(axes, told["policy"], told["levels"] if spread else None, **style)
+    _draw(axes, curves["policy"], curves["levels"] if spread else None, **style)
 
 
-def draw_path(axes: Axes, told: Mapping[str, Any]) -> None:
+def draw_path(axes: Axes, curves: Mapping[str, Any]) -> None:
     """Draw the oracle's curve over classes along the policy's labels, the target of the multiset loss."""
-    curve = told["oracle_on_policy_path"]["classes"]
+    curve = curves["oracle_on_policy_path"]["classes"]
     _draw(axes, curve, None, label="oracle, classes, after the policy's labels", color=_GREY, linestyle=":")
 
 
-def draw_oracle(axes: Axes, told: Mapping[str, Any], *, spread: bool) -> None:
+def draw_oracle(axes: Axes, curves: Mapping[str, Any], *, spread: bool) -> None:
     """Draw the oracle's curves over instances and over classes."""
-    levels = told["levels"] if spread else None
-    _draw(axes, told["oracle"]["instances"], levels, label="oracle, instances", color="black", linestyle="-")
-    _draw(axes, told["oracle"]["classes"], levels, label="oracle, classes", color=_GREY, linestyle="--")
+    levels = curves["levels"] if spread else None
+    _draw(axes, curves["oracle"]["instances"], levels, label="oracle, instances", color="black", linestyle="-")
+    _draw(axes, curves["oracle"]["classes"], levels, label="oracle, classes", color=_GREY, linestyle="--")
 
 
 def _draw(axes: Axes, curve: Mapping[str, Any], levels: Sequence[float] | None, **style: Any) -> None:

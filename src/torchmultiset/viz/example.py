@@ -1,4 +1,4 @@
-"""Figure of one prediction with annotations, which explains itself."""
+"""Annotated figure of one prediction."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
@@ -17,7 +16,7 @@ from torch import Tensor
 from torchmultiset._checks import check
 from torchmultiset.viz.example import draw_example
 from torchmultiset.viz.panels import BLUE, PALE, PLAIN, RIGHT, WRONG, Panel, shown_classes
-from torchmultiset.viz.preview import captions, pixels_of, save_figure
+from torchmultiset.viz.preview import axes_at, captions, pixels_of, save_figure, write_line
 
 __all__ = ["choose", "draw_curve", "draw_predictions", "save_curve", "save_predictions"]
 
@@ -86,17 +85,18 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     _explain(figure, panels[0].at_once, columns)
     for i, panel in enumerate(panels):
         x, y = _GAP + i % columns * wide, _GAP + _TITLE + sum(rows[: i // columns])
-        axes = _axes(figure, x, y, _IMAGE, _IMAGE)
+        axes = axes_at(figure, x, y, _IMAGE, _IMAGE)
         axes.imshow(pixels_of(panel.image), cmap="gray", vmin=0, vmax=255)
         colour = {True: RIGHT, False: WRONG, None: PLAIN}[panel.right]
         for side in axes.spines.values():
             side.set(color=colour, linewidth=2)
         _bars(figure, panel, names, x + _IMAGE + 0.12, y)
         mark = {True: "✓ ", False: "✗ ", None: ""}[panel.right]
-        _write(figure, x, y + _IMAGE, [mark + predicted[i][0], *predicted[i][1:]], colour, _BOLD)
+        lines = [(line, colour, _BOLD) for line in (mark + predicted[i][0], *predicted[i][1:])]
         if true[i]:
-            lines = ["true: " + true[i][0], *true[i][1:]]
-            _write(figure, x, y + _IMAGE + len(predicted[i]) * _LINE, lines, PLAIN, _FONT)
+            lines += [(line, PLAIN, _FONT) for line in ("true: " + true[i][0], *true[i][1:])]
+        for n, (line, text_colour, font) in enumerate(lines, start=1):
+            write_line(figure, x, y + _IMAGE + n * _LINE, line, font, text_colour)
     return figure
 
 
@@ -145,7 +145,7 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
     high = _high(panel)
     for t, probabilities in enumerate(steps):
         room = _AT_LEAST if panel.at_once else 0
-        axes = _axes(figure, x + room, y + t * high, _BARS - room, high * 0.82)
+        axes = axes_at(figure, x + room, y + t * high, _BARS - room, high * 0.82)
         colours = [BLUE if label in panel.chosen(t) else PALE for label in shown]
         axes.bar(range(len(shown)), probabilities[shown], color=colours, width=0.8)
         axes.set(ylim=(0, 1), xlim=(-0.6, len(shown) - 0.4))
@@ -190,19 +190,3 @@ def _room(names: Sequence[str]) -> float:
 
 def _short(name: str) -> str:
     return name if len(name) <= 12 else name[:11] + "…"
-
-
-def _axes(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
-    """Add axes at a position in inches from the upper left corner."""
-    full_width, full_height = figure.get_size_inches()
-    axes = figure.add_axes((x / full_width, 1 - (y + height) / full_height, width / full_width, height / full_height))
-    axes.set(xticks=[], yticks=[])
-    return axes
-
-
-def _write(figure: Figure, x: float, y: float, lines: Sequence[str], colour: str, font: FontProperties) -> None:
-    width, height = figure.get_size_inches()
-    for n, line in enumerate(lines, start=1):
-        # A class may be called $x$: never interpret names as mathematics.
-        place = x / width, 1 - (y + n * _LINE) / height
-        figure.text(*place, line, fontproperties=font, color=colour, parse_math=False)

@@ -20,7 +20,7 @@ from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.data.examples import Examples
 
-__all__ = ["PANEL_PX", "captions", "draw", "pixels_of", "save_figure", "save_preview"]
+__all__ = ["PANEL_PX", "axes_at", "captions", "draw", "pixels_of", "save_figure", "save_preview", "write_line"]
 
 PANEL_PX = 240
 """Width and height of an example in the figure, in pixels."""
@@ -89,16 +89,30 @@ def draw(examples: Examples, *, boxes: bool = False) -> Figure:
     width, height = columns * wide + _GAP, ceil(len(images) / columns) * high + _GAP
     figure = Figure(figsize=(width, height), dpi=_DPI)
     for i, (image, lines) in enumerate(zip(images, texts, strict=True)):
-        x, y = _GAP + i % columns * wide, _GAP + i // columns * high + _PANEL
-        axes = figure.add_axes((x / width, 1 - y / height, _PANEL / width, _PANEL / height))
+        x, y = _GAP + i % columns * wide, _GAP + i // columns * high
+        axes = axes_at(figure, x, y, _PANEL, _PANEL)
         axes.set_axis_off()
         axes.imshow(image, cmap="gray", vmin=0, vmax=255)
         if boxes and examples.boxes is not None:
             _draw_boxes(axes, examples.labels[i], examples.boxes[i], examples.classes)
         for n, line in enumerate(lines, start=1):
-            # A class may be called $x$: never interpret names as mathematics.
-            figure.text(x / width, 1 - (y + n * _LINE) / height, line, fontproperties=_FONT, parse_math=False)
+            write_line(figure, x, y + _PANEL + n * _LINE, line, _FONT)
     return figure
+
+
+def axes_at(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
+    """Add axes without ticks at a position in inches from the upper left corner."""
+    full_width, full_height = figure.get_size_inches()
+    axes = figure.add_axes((x / full_width, 1 - (y + height) / full_height, width / full_width, height / full_height))
+    axes.set(xticks=[], yticks=[])
+    return axes
+
+
+def write_line(figure: Figure, x: float, y: float, text: str, font: FontProperties, colour: str = "black") -> None:
+    """Write one line of text at a position in inches from the upper left corner."""
+    width, height = figure.get_size_inches()
+    # A class may be called $x$: never interpret names as mathematics.
+    figure.text(x / width, 1 - y / height, text, fontproperties=font, color=colour, parse_math=False)
 
 
 def captions(counts: Int64[np.ndarray, "n c"], classes: Sequence[str], *, width: float = _PANEL) -> list[list[str]]:

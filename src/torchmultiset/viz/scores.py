@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -30,6 +30,8 @@ __all__ = [
     "tables",
     "wilson",
 ]
+
+K = TypeVar("K")
 
 # Row limit for a terminal; the JSON output is complete.
 _ROWS = 40
@@ -264,25 +266,27 @@ def _errors_table(report: Report) -> Table:
 
 
 def _sizes_table(report: Report) -> Table:
-    sizes = [*report.sizes.items()]
-    title = "By size of the true multiset"
-    if len(sizes) > _ROWS:
-        sizes = sorted(sizes, key=lambda item: -item[1].examples)[:_ROWS]
-        title += f", the {_ROWS} most frequent of {len(report.sizes)}"
-    table = numbers_table(title, "size", "examples", *_HEADINGS)
-    for size, scores in sorted(sizes):
+    shown, which = _most_frequent({size: scores.examples for size, scores in report.sizes.items()})
+    table = numbers_table(f"By size of the true multiset{which}", "size", "examples", *_HEADINGS)
+    for size in sorted(shown):
+        scores = report.sizes[size]
         table.add_row(str(size), f"{scores.examples:,}", *_cells(scores))
     return table
 
 
+def _most_frequent(times: Mapping[K, int]) -> tuple[list[K], str]:
+    """Return the keys that get a row, and the end of a title that mentions it if others do not."""
+    if len(times) <= _ROWS:
+        return [*times], ""
+    return sorted(times, key=lambda key: -times[key])[:_ROWS], f", the {_ROWS} most frequent of {len(times)}"
+
+
 def _classes_table(report: Report) -> Table:
-    classes = [*report.classes.items()]
-    title = "By class, pooled over all examples"
-    if len(classes) > _ROWS:
-        classes = sorted(classes, key=lambda item: -item[1].labels)[:_ROWS]
-        title += f", the {_ROWS} most frequent of {len(report.classes)}"
+    shown, which = _most_frequent({name: scores.labels for name, scores in report.classes.items()})
+    title = f"By class, pooled over all examples{which}"
     table = numbers_table(title, "class", "labels", "predicted", "precision", "recall", "F1")
-    for name, scores in classes:
+    for name in shown:
+        scores = report.classes[name]
         shares = map(_show, (scores.precision, scores.recall, scores.f1))
         table.add_row(Text(name), f"{scores.labels:,}", f"{scores.predicted:,}", *shares)
     return table

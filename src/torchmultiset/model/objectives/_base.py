@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -42,24 +41,9 @@ class Objective(ABC):
     """Why it cannot be used with an END class; empty if it can."""
 
     @classmethod
-    def from_settings(cls, values: Mapping[str, Any], *, seed: int = 0, height: int | float | None = None) -> Objective:
-        """Create an objective from settings; those of other objectives are ignored.
-
-        Args:
-            values: Settings by name.
-            seed: Seed of the run.
-            height: Height of the images in pixels; None if the inputs are these images.
-        """
-        known = {**values, "seed": seed, "height": height}
-        return cls(**{field.name: known[field.name] for field in fields(cls) if field.name in known})  # type: ignore[arg-type]
-
-    @classmethod
     def head_name(cls, values: Mapping[str, Any]) -> str:  # noqa: ARG003  (one has a choice)
         """Return the name of the one-shot head that the objective trains, given its settings."""
         return cls.head
-
-    def check_size(self, max_size: int) -> None:  # noqa: B027  (most have no limit)
-        """Raise a ValueError if multisets of up to `max_size` labels are too large for the objective."""
 
     @abstractmethod
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:

@@ -47,11 +47,11 @@ def _mixture_loss(head: CountMixture, scores: Tensor, target: Tensor) -> Tensor:
 
 
 _LOSSES: Mapping[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
-    CellCounts: lambda head, scores, target: _cell_loss(head, scores, target),
+    CellCounts: _cell_loss,
     CountTable: lambda head, scores, target: count_table_loss(
         scores, target, min_size=head.sizes and head.sizes[0], size_scores=head.size_scores
     ),
-    CountMixture: lambda head, scores, target: _mixture_loss(head, scores, target),
+    CountMixture: _mixture_loss,
     PoissonCounts: lambda _, scores, target: poisson_count_loss(scores.squeeze(-1), target),
     RegressedCounts: lambda _, scores, target: count_regression_loss(scores.squeeze(-1), target),
 }

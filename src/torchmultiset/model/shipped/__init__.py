@@ -37,22 +37,18 @@ def locate(model: str | Path) -> Path:
     """
     if str(model).startswith(PREFIX):
         return pull(str(model))
-    if Path(model).exists():
-        return _inside_run(Path(model))
+    folder = Path(model)
+    if folder.exists():
+        for place in (folder, folder / MODEL):
+            if (place / DESCRIPTION).exists():
+                return place
+        if (folder / "run.json").exists():
+            raise FileNotFoundError(
+                f"the run in {folder} has no model yet, because it is not finished: resume it (--resume)"
+            )
+        return folder  # the error message of `Predictor.load` names the missing file
     if str(model) in NAMES:
         return _HERE / str(model)
     near = get_close_matches(str(model), NAMES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"included models are {', '.join(NAMES)}"
     raise FileNotFoundError(f"there is no model {model}: neither a folder nor an included model; {hint}")
-
-
-def _inside_run(folder: Path) -> Path:
-    """Return the folder of the model in a run folder; any other folder as it is."""
-    if (folder / DESCRIPTION).exists():
-        return folder
-    inside = folder / MODEL
-    if not (inside / DESCRIPTION).exists() and (folder / "run.json").exists():
-        raise FileNotFoundError(
-            f"the run in {folder} has no model yet, because it is not finished: resume it (--resume)"
-        )
-    return inside if (inside / DESCRIPTION).exists() else folder
