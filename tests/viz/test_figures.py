@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -203,3 +205,20 @@ def test_many_predictions_have_a_legend_and_curves_have_units():
     text = written(draw_curve(HISTORY))
     assert "Scores on validation data" in text
     assert "score (0 to 1)" in text
+
+
+def test_places_that_counted_are_drawn_over_the_image():
+    probabilities, places = np.array([[0.1, 0.9]], dtype=np.float32), np.zeros((4, 4), dtype=np.float32)
+    places[1, 2] = 0.4
+    image = np.zeros((1, 8, 8), np.uint8)
+    plain = Panel(image, np.array([0, 1]), [], probabilities, at_once=True)
+    figure = draw_predictions([replace(plain, places=places), plain], ["a", "b"])
+    pictures = [axes.images for axes in figure.axes if axes.images]
+    assert [len(images) for images in pictures] == [2, 1]
+    layer = pictures[0][1]
+    assert layer.get_extent() == pictures[0][0].get_extent()
+    seen = np.asarray(layer.get_array())[..., 3]
+    assert np.argwhere(seen > 0).tolist() == [[1, 2]]
+    assert seen.max() > 0.5  # the strongest place is visible, however weak
+    assert "places counted" in written(figure)
+    assert "places counted" not in written(draw_predictions([plain, plain], ["a", "b"]))

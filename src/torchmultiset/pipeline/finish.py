@@ -162,8 +162,8 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     chosen = choose((counts == target).all(1))
     pictures = task.pictures[split].inputs[np.array(chosen)]
     if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
-        explained = best.explain(task.splits[split].batch(chosen).x)
-        shown = panels([*pictures], explained, target[chosen])
+        x = task.splits[split].batch(chosen).x
+        shown = panels([*pictures], best.explain(x), target[chosen], best.places(x))
         save_predictions(shown, best.classes, folder / PREDICTIONS)
     else:
         from torchmultiset.viz.bars import input_names, save_bars

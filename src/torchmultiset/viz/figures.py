@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from torchmultiset._checks import check
 from torchmultiset.viz.example import draw_example
-from torchmultiset.viz.panels import BLUE, PALE, PLAIN, RIGHT, WRONG, Panel, shown_classes
+from torchmultiset.viz.panels import BLUE, ORANGE, PALE, PLAIN, RIGHT, WRONG, Panel, shown_classes
 from torchmultiset.viz.preview import axes_at, captions, pixels_of, save_figure, write_line
 
 __all__ = ["choose", "draw_curve", "draw_predictions", "save_curve", "save_predictions"]
@@ -61,7 +63,7 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
 
     Correct predictions are green with a tick, wrong ones red with a cross and the truth below. The bar of the emitted
     label is blue. For a one-shot head, the rows are the probabilities of at least 1, 2, ... of each class, and the bars
-    up to the predicted count are blue.
+    up to the predicted count are blue. If the head counts places of a map, they are drawn over the image in orange.
 
     Args:
         panels: Panels to draw, at least one.
@@ -82,11 +84,14 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     wide = _IMAGE + 0.12 + _BARS + _GAP
     width, height = columns * wide + _GAP, sum(rows) + _GAP + _TITLE
     figure = Figure(figsize=(width, height), dpi=_DPI, facecolor="white")
-    _explain(figure, panels[0].at_once, columns)
+    _explain(figure, panels[0], columns)
     for i, panel in enumerate(panels):
         x, y = _GAP + i % columns * wide, _GAP + _TITLE + sum(rows[: i // columns])
         axes = axes_at(figure, x, y, _IMAGE, _IMAGE)
-        axes.imshow(pixels_of(panel.image), cmap="gray", vmin=0, vmax=255)
+        pixels = pixels_of(panel.image)
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+        if panel.places is not None:
+            _counted(axes, panel.places, pixels.shape)
         colour = {True: RIGHT, False: WRONG, None: PLAIN}[panel.right]
         for side in axes.spines.values():
             side.set(color=colour, linewidth=2)
@@ -161,14 +166,31 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
                 label.set_parse_math(False)
 
 
-def _explain(figure: Figure, at_once: bool, columns: int) -> None:
+def _counted(axes: Axes, places: Float[np.ndarray, "h w"], shape: tuple[int, ...]) -> None:
+    """Draw the places that were counted over an image; the one that contributed most is nearly opaque."""
+    layer = np.broadcast_to(to_rgba(ORANGE), (*places.shape, 4)).copy()
+    layer[..., 3] = 0.85 * places / max(float(places.max()), 1e-6)
+    height, width = shape[:2]
+    axes.imshow(layer, extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="nearest")
+
+
+def _explain(figure: Figure, panel: Panel, columns: int) -> None:
     """Draw a legend above the panels."""
+    at_once = panel.at_once
     rows = "probability of at least 1, 2, ... of each label" if at_once else "probability of each label, step by step"
     chosen = "predicted" if at_once else "emitted"
     meanings = {BLUE: chosen, PALE: f"not {chosen}", RIGHT: "correct", WRONG: "wrong"}
+    if panel.places is not None:
+        meanings[ORANGE] = "places counted"
     handles = [Patch(color=colour, label=meaning) for colour, meaning in meanings.items()]
     legend = figure.legend(
-        handles=handles, title=f"Bars: {rows}", loc="upper left", ncols=4, frameon=False, fontsize=7, alignment="left"
+        handles=handles,
+        title=f"Bars: {rows}",
+        loc="upper left",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=7,
+        alignment="left",
     )
     legend.get_title().set_fontsize(7 if columns == 1 else 8)
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from torchmultiset._checks import check
 from torchmultiset.model.outputs import Prediction
 
-__all__ = ["ANYTHING", "BLUE", "PALE", "PLAIN", "RIGHT", "WRONG", "Panel", "panels", "shown_classes"]
+__all__ = ["ANYTHING", "BLUE", "ORANGE", "PALE", "PLAIN", "RIGHT", "WRONG", "Panel", "panels", "shown_classes"]
 
 RIGHT, WRONG, PLAIN, BLUE, PALE = "#1a7f37", "#cf222e", "#57606a", "#0969da", "#afb8c1"
+ORANGE = "#fb8500"
 ANYTHING = 0.005
 """Smallest visible probability."""
 _CLASSES = 12  # maximum number of bars of a step
@@ -33,6 +34,8 @@ class Panel:
     truth: Int64[np.ndarray, " c"] | None = None
     at_once: bool = False
     """Whether a one-shot head predicted it; row t is then the probability of more than t of each class."""
+    places: Float[np.ndarray, "h w"] | None = None
+    """Probability that each place of a map was counted, if the head counts places."""
 
     def chosen(self, t: int) -> set[int]:
         """Return the labels that row t of the probabilities led to: the emitted one, or all that are counted."""
@@ -51,6 +54,7 @@ def panels(
     images: Sequence[Shaped[np.ndarray, "*input"]],
     prediction: Prediction,
     truth: Int64[Tensor, "b c"] | None = None,
+    places: Float[Tensor, "b c h w"] | None = None,
 ) -> list[Panel]:
     """Create one panel per image of a batch.
 
@@ -58,6 +62,7 @@ def panels(
         images: The B inputs, (H, W), (1, H, W) or (3, H, W) each.
         prediction: Result of `Predictor.explain`.
         truth: Their true counts (B, C), if known.
+        places: Result of `Predictor.places`, if the model has it.
     """
     check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
     made = []
@@ -81,6 +86,7 @@ def panels(
                 distributions[:steps],
                 None if truth is None else truth[i].numpy(),
                 at_once,
+                None if places is None else places[i].sum(0).float().numpy(),
             )
         )
     return made
