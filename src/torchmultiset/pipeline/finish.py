@@ -119,6 +119,10 @@ def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tu
     made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
     lost = verdict(*evaluation, others)
     sentences = [explain_exact_match(*evaluation), lost, _advice(task) if lost else ""]
+    if (train.counts == train.counts[0]).all():
+        sentences = [
+            "All training examples have the same labels, so there is nothing to learn: add examples with others."
+        ]
     return made, {split: made.to_json(), "verdict": " ".join(sentence for sentence in sentences if sentence)}
 
 
@@ -128,7 +132,7 @@ def _advice(task: Task) -> str:
     classes = len(train.classes)
     helps = []
     if len(train) < _EXAMPLES_EACH * classes:
-        helps.append(f"more examples ({len(train):,} for {classes} classes)")
+        helps.append(f"more examples ({len(train):,} for {classes} {'class' if classes == 1 else 'classes'})")
     if data.backbone != "none" and data.finetune == "none":
         helps.append("fine-tuning (--finetune most --minutes 45)")
     if len(task.picture) == 3 and data.image_size < _LARGE:
