@@ -52,6 +52,7 @@ def main() -> None:
         flags = FINETUNE if options.finetune else []
         if not any(run["split_seed"] == seed and run["flags"] == flags for run in record["runs"]):
             record["runs"].append(learn(source, seed, flags))
+            record["means"] = means([run for run in record["runs"] if not run["flags"]])
             RECORD.write_text(json.dumps(record, indent=1) + "\n")
     PAGE.write_text(document(record, PAGE.read_text()))
 
@@ -79,6 +80,22 @@ def learn(source: Path, seed: int, flags: Sequence[str]) -> dict[str, Any]:
         "epochs": run["best_epoch"],
         "leaderboard": leaderboard,
         "test": {_ALL: _scores(answers, target), _SEVERAL: _scores(answers, target, several)},
+    }
+
+
+def means(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean scores of each method over the splits, for all images and for those with several objects."""
+    return {
+        part: {
+            method: {
+                score: float(np.mean([run["test"][part][method][score] for run in runs]))
+                for score in ("exact_match", "f1")
+            }
+            for method in runs[0]["test"][part]
+            if method != "examples"
+        }
+        for part in (_ALL, _SEVERAL)
+        if runs
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import own_data
+from benchmarks import own_data, photographs
 from benchmarks.document import PAGE, TABLES, document
 from tools.quote_results import PAGES as QUOTING
 from tools.quote_results import quoted
@@ -82,6 +82,12 @@ def test_the_tables_of_the_speeds_are_those_of_the_record():
     assert document(record, PAGE.read_text()) == PAGE.read_text()
     with pytest.raises(ValueError, match="no <!-- training --> and <!-- /training -->"):
         document(record, "a page without tables")
+
+
+def test_the_table_of_photographs_is_that_of_the_record():
+    record, page = json.loads(photographs.RECORD.read_text()), photographs.PAGE.read_text()
+    assert photographs.document(record, page) == page
+    assert record["means"] == photographs.means([run for run in record["runs"] if not run["flags"]])
 
 
 def test_the_table_of_own_data_is_that_of_the_record():
