@@ -133,7 +133,7 @@ def vanishing(root: Path, name: str, moments: int) -> list[str]:
         elif written:
             rng.choice(written).unlink(missing_ok=True)
         code, text = _end(process, log)
-        problem = _judge(code, text, ("there is no", "No such file", "missing", "damaged", "vanished"))
+        problem = _judge(code, text, ("there is no", "but has no", "No such file", "missing", "damaged", "vanished"))
         failures += [problem] * bool(problem)
     return failures
 

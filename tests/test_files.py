@@ -40,7 +40,7 @@ def test_one_process_works_in_a_folder_at_a_time(tmp_path):
     with (
         alone(tmp_path / "run"),
         pytest.raises(
-            OSError, match=r"another process is training in .*run: wait until it has ended, or choose another"
+            OSError, match=r"another process is writing to .*run: wait until it has ended, or choose another"
         ),
         alone(tmp_path / "run"),
     ):

@@ -55,7 +55,7 @@ def alone(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "training.lock"
+    path = folder / "folder.lock"
     try:
         with FileLock(path, timeout=0):
             try:
@@ -65,5 +65,5 @@ def alone(folder: Path) -> Iterator[None]:
                     path.unlink(missing_ok=True)
     except Timeout:
         raise OSError(
-            f"another process is training in {folder}: wait until it has ended, or choose another folder (--out)"
+            f"another process is writing to {folder}: wait until it has ended, or choose another folder"
         ) from None

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from torchmultiset._files import alone
 from torchmultiset.data.store import Chunk, Plan, Row, load, read_header, verify, write
 
 PLAN = Plan(
@@ -93,6 +94,13 @@ def test_an_existing_data_set_is_not_built_again(tmp_path: Path) -> None:
     again = Counting()
     write(tmp_path, PLAN, again, chunk=3)
     assert again.made == []
+
+
+def test_two_builds_in_one_folder_at_once_are_refused(tmp_path: Path) -> None:
+    with alone(tmp_path / "data"), pytest.raises(OSError, match=r"another process is writing to .*data: wait"):
+        write(tmp_path / "data", PLAN, make, chunk=4)
+    (tmp_path / "data" / "folder.lock").touch()  # left by a process that was killed
+    assert len(write(tmp_path / "data", PLAN, make, chunk=4)["train"]) == PLAN.splits["train"]
 
 
 def test_a_failed_build_is_not_a_data_set_and_can_be_resumed(tmp_path: Path) -> None:

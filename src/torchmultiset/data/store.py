@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._files import file_sha256, write_whole
+from torchmultiset._files import alone, file_sha256, write_whole
 from torchmultiset.data._npy import allocate, open_rows, write_rows
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
@@ -114,7 +114,7 @@ def write(
 
     Raises:
         ValueError: The folder contains something else, or `make` does not follow the plan.
-        OSError: There is not enough free disk space.
+        OSError: There is not enough free disk space, or another process is writing to the folder.
 
     Example:
         >>> import tempfile
@@ -135,10 +135,11 @@ def write(
     folder = Path(folder)
     _refuse_other(folder, plan)
     if not (folder / MANIFEST).exists():
-        _begin(folder, plan)
-        _fill(folder, plan, make, chunk, workers, progress)
-        content = _to_json(plan) | {"sha256": _checksums(folder, plan, workers)}
-        _write_json(folder / MANIFEST, content | {_OWN: _digest(content)})
+        with alone(folder):
+            _begin(folder, plan)
+            _fill(folder, plan, make, chunk, workers, progress)
+            content = _to_json(plan) | {"sha256": _checksums(folder, plan, workers)}
+            _write_json(folder / MANIFEST, content | {_OWN: _digest(content)})
     for name in (FINISHED, BUILDING):
         (folder / name).unlink(missing_ok=True)
     return load(folder)
@@ -240,8 +241,8 @@ def _refuse_other(folder: Path, plan: Plan) -> None:
                     "delete this one first"
                 )
             return
-    # A build that is killed as it starts leaves only a .partial file.
-    if folder.is_dir() and any(path.suffix != ".partial" for path in folder.iterdir()):
+    # A build that is killed as it starts leaves only a .partial file and its lock, which the system has freed.
+    if folder.is_dir() and any(path.suffix not in (".partial", ".lock") for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty and contains no data set: choose a new or empty folder")
 
 
