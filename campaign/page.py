@@ -19,6 +19,8 @@ FOUND = (
     ("On a full disk, `No space left on device` was reported without the file", "7996e5c", "tests/campaign/test_campaign.py"),
     ("A feature cache whose file vanished while it was filled ended with an IndexError", "a862912", "tests/data/test_features.py"),
     ("Tables: messages about a duplicate column, or one without a name, did not tell what to do", "ddabbe7", "tests/campaign/test_found.py"),
+    ("A file name of more than 255 characters in a list, COCO or YOLO file ended with the system's message alone", "984ad7c", "tests/campaign/test_found.py"),
+    ("Two builds of a data set in one folder at once: one ended with an unclear error", "51c7fdc", "tests/data/test_store.py"),
 )  # fmt: skip
 LIMITS = (
     ("pixels of an image that is read from a file", "89,478,485 (`PIL.Image.MAX_IMAGE_PIXELS`), refused before it is decoded"),

@@ -37,9 +37,7 @@ import sys
 from torchmultiset.page import server
 from torchmultiset.page.watching import PageModel
 rate = server.Rate(number=int(sys.argv[2])) if len(sys.argv) > 2 else None
-create = server.create_app
-server.create_app = lambda models, **options: create(models, rate=rate, **options)
-server.serve([PageModel.open(sys.argv[1])], "127.0.0.1", 0, ready=lambda url: print(url, flush=True))
+server.serve([PageModel.open(sys.argv[1])], "127.0.0.1", 0, rate=rate, ready=lambda url: print(url, flush=True))
 """
 _ATTACK = """async () => {
     const violated = [];

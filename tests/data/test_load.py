@@ -68,7 +68,9 @@ def test_a_damaged_image_is_found_when_it_is_read_or_when_all_are_looked_at(tmp_
 
 
 def test_a_folder_of_something_else_is_refused_with_what_it_could_be(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"manifest\.json.*labels\.csv or labels\.jsonl"):
+    with pytest.raises(
+        FileNotFoundError, match=r"it has no labels\.csv\. Write one .*labels\.jsonl and built data sets"
+    ):
         load_data(tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         load_data(tmp_path / "nothing")

@@ -32,7 +32,7 @@ from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.candidates import Candidate, candidates, finetuned
-from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.config import RunConfig, config_of, to_dict
 from torchmultiset.pipeline.finish import Result, compare_with_baselines
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
@@ -42,7 +42,7 @@ from torchmultiset.pipeline.run import train
 from torchmultiset.pipeline.speed import seconds_per_example
 from torchmultiset.pipeline.standings import Standing, read_standings, score, write_standings
 from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers, read_json, sweep
-from torchmultiset.pipeline.workers import LOG, PROGRESS, config_of
+from torchmultiset.pipeline.workers import LOG, PROGRESS
 from torchmultiset.training.evaluation import Evaluation
 
 __all__ = ["CANDIDATES", "MINUTES", "PORTFOLIO", "train_portfolio"]

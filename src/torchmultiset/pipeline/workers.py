@@ -36,7 +36,7 @@ from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.run import train
 from torchmultiset.training.checkpoint import Progress
 
-__all__ = ["LOG", "PROGRESS", "Crew", "Job", "WorkerError", "config_of", "lock_of", "on_ray", "subprocesses", "work"]
+__all__ = ["LOG", "PROGRESS", "Crew", "Job", "WorkerError", "lock_of", "on_ray", "subprocesses", "work"]
 
 LOG, PROGRESS = "log.txt", "progress.json"
 _PATIENCE = 30  # seconds that tasks on Ray have to save a checkpoint

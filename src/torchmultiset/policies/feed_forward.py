@@ -16,7 +16,7 @@ from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, pla
 from torchmultiset._pooling import Pool, PoolKind
 from torchmultiset.rollout import Step
 
-__all__ = ["CountPolicy", "CountState", "FeedForwardPolicy"]
+__all__ = ["CountState", "FeedForwardPolicy"]
 
 
 class CountState(NamedTuple):
