@@ -35,8 +35,8 @@ from torchmultiset.model.shipped import MODEL
 from torchmultiset.multiset import equal
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import Task
-from torchmultiset.pipeline.record import differences, read_record
-from torchmultiset.pipeline.sweep import changed_data, changed_settings, epochs_done, forget, read_json, stale
+from torchmultiset.pipeline.record import differences, read_json, read_record
+from torchmultiset.pipeline.sweep import changed_data, changed_settings, epochs_done, forget, stale
 from torchmultiset.training.checkpoint import EPOCHS
 from torchmultiset.training.loop import local_fabric
 from torchmultiset.viz.calibration import calibrate, log_probabilities

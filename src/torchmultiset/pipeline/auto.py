@@ -37,11 +37,11 @@ from torchmultiset.pipeline.finish import Result, compare_with_baselines
 from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import Task, held_out, prepare
-from torchmultiset.pipeline.record import data_record, portable_command, read_record, write_record
+from torchmultiset.pipeline.record import data_record, portable_command, read_json, read_record, write_record
 from torchmultiset.pipeline.run import train
 from torchmultiset.pipeline.speed import seconds_per_example
 from torchmultiset.pipeline.standings import Standing, read_standings, score, write_standings
-from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers, read_json, sweep
+from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers, sweep
 from torchmultiset.pipeline.workers import LOG, PROGRESS
 from torchmultiset.training.evaluation import Evaluation
 

@@ -54,7 +54,6 @@ __all__ = [
     "epochs_done",
     "forget",
     "is_finished",
-    "read_json",
     "refuse_stale",
     "stale",
     "sweep",
