@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["alone", "file_sha256", "write_whole"]
+__all__ = ["alone", "file_sha256", "is_file", "write_whole"]
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
@@ -35,6 +35,11 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a full disk is reported without one
         raise
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file; unlike `Path.is_file`, no error if the name is too long for the system."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import unicodedata
 import warnings
 from collections import Counter
@@ -17,6 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from torchmultiset._checks import check
+from torchmultiset._files import is_file
 from torchmultiset.data._arrays import ArrayFiles, read_array
 from torchmultiset.data._boxes import boxes_and_areas
 from torchmultiset.data._columns import Column, check_columns, encode, learn_columns
@@ -296,7 +296,7 @@ def _readable(
     folder = problems.path.parent
     there: list[Record] = []
     for record in records:
-        if not record.path or os.path.isfile(folder / record.path):  # noqa: PTH113 (Path.is_file raises if it is too long)
+        if not record.path or is_file(folder / record.path):
             there.append(record)
         else:
             hint = "use / as the path separator" if "\\" in record.path else "correct the path, or remove the line"

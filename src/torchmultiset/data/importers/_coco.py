@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torchmultiset._files import is_file
 from torchmultiset.data._coco_file import without_outline
 from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
@@ -76,8 +76,7 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
     places: dict[int, tuple[Path, str, tuple[int, int] | None]] = {}
     folders = [images] if images else _image_folders(file)
     for key, where, entry in _entries(file, content, "images", "file_name", str, problems):
-        # os.path.isfile, unlike Path.is_file, is False for a name that is too long.
-        image = next(filter(os.path.isfile, (folder / entry["file_name"] for folder in folders)), None)
+        image = next(filter(is_file, (folder / entry["file_name"] for folder in folders)), None)
         if image is None:
             fix = f"looked in {', '.join(map(str, folders))}; give the folder of the images (--images)"
             problems.add(file, where, f"there is no image {show(entry['file_name'])}: {fix}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
+from torchmultiset._files import is_file
 from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
     SUFFIXES,
@@ -212,7 +212,7 @@ def _image(file: Path, root: Element, images: Path | None) -> Path | None:
     beside = file.parent.parent
     folders = [images] if images else [file.parent, beside / "JPEGImages", beside / "images", beside]
     places = (folder / name for name in names for folder in folders)
-    return next(filter(os.path.isfile, places), None)  # unlike Path.is_file, False for a name that is too long
+    return next(filter(is_file, places), None)
 
 
 def _size(root: Element) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from torchmultiset._files import is_file
 from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
     AnnotatedImage,
@@ -117,7 +118,7 @@ def _listed(file: Path, problems: Problems) -> list[Path]:
     for number, line in enumerate(read_lines(file, problems), start=1):
         if line.strip():
             image = file.parent / line.strip()
-            if not os.path.isfile(image):  # noqa: PTH113 (Path.is_file raises if the name is too long)
+            if not is_file(image):
                 problems.add(file, number, f"there is no image {show(line.strip())}: correct or remove the line")
             images.append(image)
     return images
