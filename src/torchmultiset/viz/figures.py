@@ -167,9 +167,9 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
 
 
 def _counted(axes: Axes, places: Float[np.ndarray, "h w"], shape: tuple[int, ...]) -> None:
-    """Draw the places that were counted over an image; the one that contributed most is nearly opaque."""
+    """Draw the places that were counted over an image; what lies below stays visible."""
     layer = np.broadcast_to(to_rgba(ORANGE), (*places.shape, 4)).copy()
-    layer[..., 3] = 0.85 * places / max(float(places.max()), 1e-6)
+    layer[..., 3] = 0.55 * places / max(float(places.max()), 1e-6)
     height, width = shape[:2]
     axes.imshow(layer, extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="nearest")
 
