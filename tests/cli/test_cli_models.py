@@ -331,7 +331,7 @@ OTHERS = {
     "strides": (8, 16), "finetune": "last", "views": 2, "holdout": "1/3", "pool": "max", "dropout": 0.4,
     "size_potential": True, "size_head": True, "joint_states": 6, "min_size": 1,
     "marginal_orders": 3, "weight_decay": 0.1, "ema": 0.9,
-    "select": "last", "patience": 5, "mosaic": 0.2, "attention": 2,
+    "select": "last", "patience": 5, "mosaic": 0.2, "attention": 2, "label_smoothing": 0.1, "decoding": "search",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmultiset.data import Batch
-from torchmultiset.data.augment import AUGMENTATIONS, affine, shift
+from torchmultiset.data.augment import AUGMENTATIONS, affine, shift, smooth_labels
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.training.config import OptimConfig
 
@@ -188,3 +188,44 @@ def test_none_changes_nothing_and_draws_nothing() -> None:
 
 def test_the_config_has_all_augmentations() -> None:
     assert get_args(get_type_hints(OptimConfig)["augment"]) == (*AUGMENTATIONS, *PHOTO_FAMILIES)
+
+
+# --- labels
+
+
+def labelled(count: int) -> Batch:
+    """Example i has i + 1 labels of class i, in a box of that size."""
+    numbers = torch.arange(count)
+    labels = torch.where(numbers <= numbers[:, None], numbers[:, None], -1)
+    sizes = (numbers + 1.0)[:, None].expand(count, count)
+    return Batch(noise(count, 1, 4, 4), torch.diag(numbers + 1), labels, sizes[..., None].expand(-1, -1, 4), sizes)
+
+
+def test_smoothing_moves_all_that_describes_the_labels_and_leaves_the_images():
+    batch = labelled(40)
+    smoothed = smooth_labels(batch, seeded(), probability=0.5)
+    assert smoothed.x is batch.x
+    source = smoothed.target.argmax(1)  # of example i, only class i has labels
+    for name in ("target", "labels", "boxes", "areas"):
+        assert torch.equal(getattr(smoothed, name), getattr(batch, name)[source])
+    assert 10 < (source != torch.arange(40)).sum() < 30
+    assert torch.equal(smooth_labels(batch, seeded(), probability=0.5).target, smoothed.target)
+
+
+def test_the_fraction_of_replaced_labels_is_the_probability():
+    batch = labelled(100)
+    generator = seeded(3)
+    changed = [
+        float((smooth_labels(batch, generator, probability=0.1).target != batch.target).any(1).float().mean())
+        for _ in range(200)
+    ]
+    # One in a hundred is replaced by its own labels. Four standard errors.
+    assert abs(np.mean(changed) - 0.099) < 4 * math.sqrt(0.1 * 0.9 / 20_000)
+    assert torch.equal(smooth_labels(batch, generator, probability=0.0).target, batch.target)
+
+
+def test_smoothing_without_boxes():
+    batch = labelled(5)._replace(boxes=None, areas=None)
+    smoothed = smooth_labels(batch, seeded(), probability=0.9)
+    assert smoothed.boxes is None
+    assert smoothed.areas is None

@@ -89,6 +89,15 @@ def test_vectors_of_different_number(tmp_path, multiset, key):
     assert "event.npy" in "".join(told.split())
 
 
+def test_multisets_too_large_for_the_joint_distribution_are_counted_in_a_sentence(tmp_path, multiset):
+    data = write_events(tmp_path / "events.jsonl", "set")
+    cells = ["--objective", "counts", "--count-head", "cells", "--epochs", 1]
+    told = multiset("train", data, "--out", tmp_path / "few", *cells, "--joint-states", 6)  # 2 and 2 labels have 9
+    assert re.search(r"independent for [1-9]\d* of 8\d multisets: they have up to 9 sub-multisets", told), told
+    told = multiset("train", data, "--out", tmp_path / "enough", *cells, "--joint-states", 9)
+    assert "independent for" not in told
+
+
 def test_strings_are_texts_for_a_model_of_one_text(tmp_path, multiset):
     lines = ["text,labels", *(f"{'a' * (i % 3)}b{i},{';'.join('a' * (i % 3)) or 'b'}" for i in range(60))]
     (tmp_path / "data.csv").write_text("\n".join(lines))

@@ -439,6 +439,7 @@ def test_evaluation_is_on_the_device_of_the_predictor():
         ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
         ({"ema": 1.0}, "ema must be at least 0 and below 1"),
         ({"patience": -1}, "patience must be at least 0"),
+        ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1"),
         ({"select": "first"}, "select must be one of 'em', 'score', 'last'"),
         ({"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'constant'"),
     ],

@@ -1,6 +1,7 @@
-"""Random image augmentation for training.
+"""Random changes of a batch for training.
 
-Labels are unchanged, even for objects that are moved out of the image, so transformations are small.
+Image augmentation leaves the labels unchanged, even those of objects that are moved out of the image, so
+transformations are small. Label smoothing changes the labels alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from torch.nn.functional import grid_sample, interpolate, pad
 
 from torchmultiset.data.examples import Batch
 
-__all__ = ["AUGMENTATIONS", "affine", "shift"]
+__all__ = ["AUGMENTATIONS", "affine", "shift", "smooth_labels"]
+
+_LABELS = ("target", "labels", "boxes", "areas")
+"""Fields of a batch that describe its labels."""
 
 
 def shift(batch: Batch, generator: torch.Generator, *, by: int | float = 1 / 12) -> Batch:
@@ -98,6 +102,34 @@ def affine(
     if areas is not None:
         areas = areas * factor[..., 0] ** 2
     return batch._replace(x=changed, boxes=boxes, areas=areas)
+
+
+def smooth_labels(batch: Batch, generator: torch.Generator, *, probability: float) -> Batch:
+    r"""Replace the labels of some examples by those of a random example of the batch.
+
+    In expectation this is label smoothing for any objective: the target is a mixture,
+    :math:`1 - \epsilon` of it the true multiset and :math:`\epsilon` the distribution of multisets in the batch.
+
+    Args:
+        batch: Batch of examples; inputs are left as they are.
+        generator: Random generator on the device of the batch.
+        probability: Probability :math:`\epsilon` with which labels are replaced.
+
+    Example:
+        >>> batch = Batch(torch.zeros(3, 1), target=torch.eye(3).long(), labels=torch.tensor([[0], [1], [2]]))
+        >>> smooth_labels(batch, torch.Generator().manual_seed(0), probability=0.5).labels.T
+        tensor([[2, 0, 2]])
+
+    Reference:
+        Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016; sampled as here:
+        Xie et al., "DisturbLabel: Regularizing CNN on the Loss Layer", CVPR 2016.
+    """
+    own = torch.arange(len(batch.target), device=batch.target.device)
+    other = torch.randint(len(own), own.shape, generator=generator, device=own.device)
+    chance = torch.rand(own.shape, generator=generator, device=own.device)
+    source = torch.where(chance < probability, other, own)
+    changed = {name: each[source] for name in _LABELS if (each := getattr(batch, name)) is not None}
+    return batch._replace(**changed)
 
 
 def _images(batch: Batch) -> Shaped[Tensor, "b c h w"]:

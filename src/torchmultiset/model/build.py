@@ -109,7 +109,16 @@ def build_predictor(
         seen = f"{able} with objective {objective.objective!r}, which needs a policy that sees only counts"
         check(not kind.counts_only or policy.counts_only, "policy", seen, model.policy)
         module = policy.for_memory(memory, settings, num_classes=num_classes)
-    return Predictor(encoder, module, classes, max_size=max_size, min_size=min_size, stop=stop, baseline=kind.baseline)
+    return Predictor(
+        encoder,
+        module,
+        classes,
+        max_size=max_size,
+        min_size=min_size,
+        stop=stop,
+        baseline=kind.baseline,
+        decoding="search" if model.decoding == "search" else "greedy",
+    )
 
 
 def fit_encoder(predictor: Predictor, train: Examples) -> None:

@@ -78,6 +78,9 @@ class ModelConfig:
     joint_states: int = 0
     """For count heads on maps: classes compete for the cells in multisets with at most this number of sub-multisets.
     0: counts of different classes are independent."""
+    decoding: Literal["greedy", "search", "best"] = "greedy"
+    """How a multiset is predicted: by the most probable label at each step, or by the head's own rule (greedy); by a
+    search for the most probable multiset (search); or by whichever scores higher on the validation data (best)."""
     stop: Stop | None = None
     """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""

@@ -125,9 +125,13 @@ class Predictor(nn.Module):
     def decoding(self, value: Decoding) -> None:
         check_one_of("decoding", value, get_args(Decoding))
         if value == "search":
-            able = self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
-            check(able, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
+            check(self.searchable, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
         self._decoding: Decoding = value
+
+    @property
+    def searchable(self) -> bool:
+        """Whether the model can search for the most probable multisets."""
+        return self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
 
     def _add(self, module: nn.Module, baseline: bool) -> None:
         """Register the policy or head, and create its stop and value heads."""

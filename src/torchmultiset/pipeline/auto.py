@@ -251,6 +251,9 @@ def _keep(here: _Portfolio, winner: str, config: RunConfig, folds: int, watch: C
     if folds and config.data.finetune == "none":
         here.say(f"Winner: {winner}. Training it again on training and validation data together.")
         values = {"holdout": "none", "select": "last"}
+        if config.model.decoding == "best":  # there is no validation data left to choose on
+            first = read_record(here.folder / CANDIDATES / _run_name(winner, 1, folds))
+            values["decoding"] = first["decoding"]
         final = _with(config, values)
         return train(
             final, here.folder, resume=True, command=here.command, progress=here.progress, watch=watch, say=here.say

@@ -20,6 +20,7 @@ _MANY = 8
 _SHARED = 0.5
 """Fraction of training examples that share their multiset with another, from which on `power` is a candidate."""
 _REGULARISED = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
+_MULTI = {"objective": "multi", "decoding": "best"}
 _POOLED = {"pool": "mean-max", "units": (256,), "lr": 2e-3, **_REGULARISED}
 
 
@@ -94,8 +95,10 @@ def _for_vectors() -> list[Candidate]:
             {"objective": "counts", "units": (256, 256), "dropout": 0.2, **plain},
             "the same with more units and dropout",
         ),
-        Candidate("poisson", {"objective": "counts", "count_head": "poisson", **plain}, "Poisson counts"),
-        Candidate("policy", {"objective": "multi", **plain}, "a policy that emits one label at a time"),
+        Candidate(
+            "poisson", {"objective": "counts", "count_head": "poisson", "decoding": "best", **plain}, "Poisson counts"
+        ),
+        Candidate("policy", {**_MULTI, **plain}, "a policy that emits one label at a time"),
     ]
 
 
@@ -133,7 +136,7 @@ def _for_rows(kind: str) -> list[Candidate]:
                 ),
             ]
     encoder = "sequence" if kind == "sequence" else "set"
-    policy = {"objective": "multi", "encoder": encoder, "attention": 1, "policy": "transformer", "hidden": 64, **plain}
+    policy = {**_MULTI, "encoder": encoder, "attention": 1, "policy": "transformer", "hidden": 64, **plain}
     return [*found, Candidate("policy", policy, "a policy that emits one label at a time")]
 
 
@@ -142,7 +145,7 @@ def _for_images() -> list[Candidate]:
     return [
         Candidate("cells", cells, "each cell of a map counts"),
         Candidate("cells-affine", {**cells, "augment": "affine"}, "the same with rotated, scaled and shifted images"),
-        Candidate("policy", {"objective": "multi", "select": "score"}, "a policy that emits one label at a time"),
+        Candidate("policy", {**_MULTI, "select": "score"}, "a policy that emits one label at a time"),
     ]
 
 
@@ -160,12 +163,12 @@ def _for_features(task: Task) -> list[Candidate]:
         ),
         Candidate(
             "policy",
-            {"objective": "multi", "policy": "transformer", "hidden": 64, "lr": 1e-3, **_REGULARISED},
+            {**_MULTI, "policy": "transformer", "hidden": 64, "lr": 1e-3, **_REGULARISED},
             "a policy that emits one label at a time, on frozen features",
         ),
     ]
     if many:
-        poisson = {"objective": "counts", "count_head": "poisson", **fine, **_POOLED}
+        poisson = {"objective": "counts", "count_head": "poisson", "decoding": "best", **fine, **_POOLED}
         found.insert(1, Candidate("poisson", poisson, "Poisson counts from pooled frozen features"))
     return found
 

@@ -143,7 +143,7 @@ _LEAST = {
     **dict.fromkeys(("marginal_bound", "marginal_orders"), 1),
     **dict.fromkeys(("min_size", "dropout", "joint_states", "clip", "weight_decay", "ema", "patience"), 0),
     **dict.fromkeys(("entropy_weight", "value_weight", "size_weight", "nothing_weight", "stop_weight"), 0),
-    **dict.fromkeys(("seed", "split_seed"), 0),
+    **dict.fromkeys(("seed", "split_seed", "label_smoothing"), 0),
 }
 
 

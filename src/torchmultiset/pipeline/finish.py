@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchmultiset._files import write_whole
+from torchmultiset.data import Examples
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import make_backbone
+from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.inputs import InputKind
-from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.predictor import Decoding, Predictor
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import to_dict
@@ -65,6 +67,8 @@ def finish(
     """
     journal.update()  # the minutes do not include the test
     best = Predictor.load(folder / BEST).to(device)
+    if task.config.model.decoding == "best":
+        best.decoding = _better_decoding(best, task.splits["validation"])
     # Data of the user's own may have no test examples: then the validation data is reported, under its own name.
     split = "test" if len(task.splits.get("test", ())) else "validation"
     # "seen": images of training digits, as the paper's test images are.
@@ -74,6 +78,7 @@ def finish(
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
     reports = {name: report(*one, best.classes, split=name, constant=constant) for name, one in evaluations.items()}
     results: dict[str, Any] = {"best_epoch": best.record["epoch"], "validation_em": best.record["validation_em"]}
+    results["decoding"] = best.decoding
     results |= {name: one.to_json() for name, one in reports.items()}
     if baselines:
         reports[split], more = compare_with_baselines(task, evaluations[split], split)
@@ -99,6 +104,16 @@ def finish(
     write_whole(folder / MODEL / CARD, model_card(task.data["name"], journal.record, best))
     write_record(folder, journal.record)
     return Result(journal.record, reports[split])
+
+
+def _better_decoding(predictor: Predictor, validation: Examples) -> Decoding:
+    """Return the decoding with the higher mean of exact match and F1 on the validation data; greedy if equal."""
+    scores: dict[Decoding, float] = {}
+    for decoding in get_args(Decoding) if predictor.searchable else ("greedy",):
+        predictor.decoding = decoding
+        counts, target = evaluate(predictor, validation)
+        scores[decoding] = float((exact_match(counts, target) + f1(counts, target)).mean())
+    return max(scores, key=lambda decoding: scores[decoding])
 
 
 def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tuple[Report, dict[str, Any]]:

@@ -29,6 +29,7 @@ from torchmultiset._checks import check
 from torchmultiset._files import alone
 from torchmultiset.encoders import PretrainedEncoder
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
+from torchmultiset.model.objectives import joint_fallback
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.serialization import read_description
 from torchmultiset.model.shipped import locate
@@ -124,6 +125,8 @@ def train(
         journal = None
         if fabric.is_global_zero:
             _announce(task, record, say)
+            if fallback := joint_fallback(predictor.module, torch.from_numpy(task.splits["train"].counts)):
+                say(fallback)
             write_config(folder, task.config)
             write_record(folder, record)
             journal = Journal(folder, record, watch(task))

@@ -47,6 +47,8 @@ class OptimConfig:
     also mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
     mosaic: float = 0.0
     """Probability that a training image becomes a mosaic: two or four images joined, their labels added."""
+    label_smoothing: float = 0.0
+    """Probability with which the labels of a training example are replaced by those of another one of its batch."""
     precision: Precision | None = None
     """Numerical precision of training, as Lightning Fabric names it. auto: bf16-mixed for images and their features on
     a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""

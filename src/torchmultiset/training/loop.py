@@ -30,7 +30,7 @@ from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 from torchmultiset._checks import check, check_one_of
 from torchmultiset._files import write_whole
 from torchmultiset.data import Batch, Examples
-from torchmultiset.data.augment import AUGMENTATIONS
+from torchmultiset.data.augment import AUGMENTATIONS, smooth_labels
 from torchmultiset.data.photos import PHOTO_FAMILIES, PhotoAugmentation
 from torchmultiset.encoders import FinetunedBackbone
 from torchmultiset.metrics import exact_match, f1
@@ -142,6 +142,8 @@ def fit(
             for batch, share in _batches(examples, optim.batch_size, seed, progress, fabric):
                 generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
                 batch = augment(batch, generator)
+                if optim.label_smoothing:
+                    batch = smooth_labels(batch, generator, probability=optim.label_smoothing)
                 loss = model(batch, generator) * share
                 optimiser.zero_grad()
                 fabric.backward(loss)
@@ -214,6 +216,7 @@ def _check_arguments(
     check_one_of("schedule", optim.schedule, ("one-cycle", "constant"))
     check_one_of("augment", optim.augment, get_args(Augmentation))
     check(0 <= optim.mosaic <= 1, "mosaic", "a probability", optim.mosaic)
+    check(0 <= optim.label_smoothing < 1, "label_smoothing", "at least 0 and below 1", optim.label_smoothing)
     photo = optim.augment in PHOTO_FAMILIES
     check(photo or not optim.mosaic, "mosaic", "0 unless augment is one of those for photographs", optim.mosaic)
     check(seed >= 0, "seed", "at least 0", seed)
