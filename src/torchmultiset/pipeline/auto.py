@@ -153,8 +153,8 @@ def train_portfolio(
     held_out = len(task.splits["train"]) + len(task.splits["validation"])
     folds = _FOLDS if held_out < _SMALL else 0
     how = f"by {folds}-fold cross-validation" if folds else f"on {len(task.splits['validation']):,} validation examples"
-    candidates, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in all"
-    say(f"Comparing {candidates} candidates and 3 baselines {how}, {budget}.")
+    number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in all"
+    say(f"Comparing {number} candidate{'s' * (number != 1)} and 3 baselines {how}, {budget}.")
     here.standings = _baselines(task, folds)
     runs: dict[str, RunConfig] = {}
     if plan:
