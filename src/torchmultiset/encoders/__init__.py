@@ -11,6 +11,7 @@ from torchmultiset.encoders.onnx import onnx_backbone
 from torchmultiset.encoders.pretrained import PretrainedEncoder, backbone_channels, make_backbone
 from torchmultiset.encoders.text import NgramEncoder, TextEncoder
 from torchmultiset.encoders.tokens import SequenceEncoder, SetEncoder
+from torchmultiset.encoders.words import WordEncoder, words_installed
 
 __all__ = [
     "Backbone",
@@ -22,7 +23,9 @@ __all__ = [
     "SequenceEncoder",
     "SetEncoder",
     "TextEncoder",
+    "WordEncoder",
     "backbone_channels",
     "make_backbone",
     "onnx_backbone",
+    "words_installed",
 ]

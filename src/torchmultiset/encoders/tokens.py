@@ -89,6 +89,8 @@ class OrderedEncoder(nn.Module):
     """Least number of features D of a position."""
     untrained: ClassVar[str]
     """Name of the encoder to use in its place if no layers are trained."""
+    arguments: dict[str, Any]
+    """Constructor arguments, set by `recorded`."""
 
     def _add_layers(self, width: int, layers: int, kernel: int, attention: int, dropout: float = 0.0) -> None:
         check(width % HEADS == 0, "width", f"a multiple of {HEADS}", width)

@@ -46,7 +46,7 @@ class ModelConfig:
 
     encoder: EncoderName | None = None
     """Encoder of the inputs. auto: the paper's convolutional tower for images, linear layers for vectors,
-    a convolution over bytes for text, linear layers at each position for sets."""
+    a convolution over bytes for text (words: over pretrained embeddings), linear layers at each position for sets."""
     channels: tuple[int, ...] | None = None
     """Output channels of each convolution of the tower. auto: 10 10 32, the paper's, or a finer map for many labels."""
     norm: Norm = "batch"

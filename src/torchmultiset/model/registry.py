@@ -18,6 +18,7 @@ ENCODERS = Registry(
         "mlp": "torchmultiset.encoders:MLPEncoder",
         "text": "torchmultiset.encoders:TextEncoder",
         "ngrams": "torchmultiset.encoders:NgramEncoder",
+        "words": "torchmultiset.encoders:WordEncoder",
         "set": "torchmultiset.encoders:SetEncoder",
         "sequence": "torchmultiset.encoders:SequenceEncoder",
         "pretrained": "torchmultiset.encoders:PretrainedEncoder",

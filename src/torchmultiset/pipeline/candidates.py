@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torchmultiset.encoders import words_installed
 from torchmultiset.encoders.pretrained import BACKBONES
 from torchmultiset.heads.power import MOST_MULTISETS
 from torchmultiset.multiset import how_many
@@ -108,6 +109,7 @@ def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     longer = {"epochs": epochs, "batch_size": size} if train >= _TEXT_STEPS else {}
     plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "lr": 3e-3, **longer}
     added = {"objective": "counts", "count_head": "gaussian", **plain}
+    words = {**added, "encoder": "words", "units": (128,), "attention": 1, "dropout": 0.3}
     return [
         Candidate("text", {**added, "units": (96, 96)}, "bytes and n-grams of text; each position adds to the counts"),
         *(each._replace(about="linear regression of counts on counts of n-grams") for each in ridge),
@@ -116,6 +118,7 @@ def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
             {**added, "units": (64,), "attention": 1},
             "the same with self-attention between positions",
         ),
+        *([Candidate("words", words, "pretrained embeddings of words")] if words_installed() else []),
         *_power(task, {"select": "score", "weight_decay": 0.01}),
     ]
 
