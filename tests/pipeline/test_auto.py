@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from torchmultiset.data import Examples
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.auto import CANDIDATES, PORTFOLIO, _as_candidate, train_portfolio
 from torchmultiset.pipeline.candidates import Candidate, candidates, finetuned
-from torchmultiset.pipeline.config import DataConfig, RunConfig
-from torchmultiset.pipeline.prepare import held_out, prepare
+from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
+from torchmultiset.pipeline.prepare import Task, held_out, prepare
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.standings import read_standings
 from torchmultiset.training.config import OptimConfig
@@ -138,3 +139,26 @@ def test_candidates_suit_the_data(tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
     images = prepare(RunConfig(DataConfig(str(tmp_path / "labels.csv"))))
     assert [one.name for one in candidates(images)] == ["cells", "cells-affine", "policy"]
+
+
+def features(images: int, max_size: int) -> Task:
+    """Photographs as features of a backbone, of which the candidates read sizes only."""
+    labels = np.zeros((images, max_size), dtype=np.int64)
+    split = Examples(np.zeros((images, 4, 8, 8), dtype=np.float16), labels, classes=("a", "b"))
+    config = ResolvedConfig(ResolvedData(backbone="efficientnet-lite0"), ResolvedModel(max_size=max_size))
+    none = split.subset(np.arange(0))
+    splits = {"train": split, "validation": none, "test": none}
+    return Task(config, splits, splits, (4, 8, 8), (3, 256, 256), (), {}, None)
+
+
+def test_features_of_a_finer_map_are_computed_for_small_data_only():
+    small, large = ({one.name: one.values for one in candidates(features(n, 20))} for n in (500, 2_500))
+    assert small["cells"]["strides"] == small["poisson"]["strides"] == (16, 32)
+    assert small.keys() == large.keys()
+    assert not any("strides" in values or "image_size" in values for values in large.values())
+
+
+def test_no_candidate_counts_more_objects_than_its_map_has_cells():
+    assert "cells" in {one.name for one in candidates(features(2_500, 64))}
+    assert "cells" not in {one.name for one in candidates(features(2_500, 65))}
+    assert "cells" in {one.name for one in candidates(features(500, 65))}

@@ -18,6 +18,8 @@ __all__ = ["Candidate", "candidates", "finetuned"]
 
 _MANY = 8
 """Size of the largest multiset from which on small objects are expected, which need a finer map."""
+_MANY_IMAGES = 2_000
+"""Images up to which features of a finer map are computed as well, which takes minutes for thousands of them."""
 _SHARED = 0.5
 """Fraction of training examples that share their multiset with another, from which on `power` is a candidate."""
 _REGULARISED = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
@@ -153,27 +155,18 @@ def _for_images() -> list[Candidate]:
 
 
 def _for_features(task: Task) -> list[Candidate]:
-    many = task.config.model.max_size > _MANY
-    fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320}
-    found = [
-        Candidate(
-            "table", {"objective": "counts", "count_head": "table", **_POOLED}, "counts from pooled frozen features"
-        ),
-        Candidate(
-            "cells",
-            {"objective": "counts", "count_head": "cells", **fine, "lr": 2e-3, **_REGULARISED},
-            "each cell of a fine map of frozen features counts",
-        ),
-        Candidate(
-            "policy",
-            {**_MULTI, "policy": "transformer", "hidden": 64, "lr": 1e-3, **_REGULARISED},
-            "a policy that emits one label at a time, on frozen features",
-        ),
-    ]
-    if many:
-        poisson = {"objective": "counts", "count_head": "poisson", "decoding": "best", **fine, **_POOLED}
-        found.insert(1, Candidate("poisson", poisson, "Poisson counts from pooled frozen features"))
-    return found
+    max_size, images = task.config.model.max_size, sum(map(len, task.splits.values()))
+    fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320} if images <= _MANY_IMAGES else {}
+    counts = {"objective": "counts", **_POOLED}
+    found = [Candidate("table", {**counts, "count_head": "table"}, "counts from pooled frozen features")]
+    if max_size > _MANY:
+        poisson = {**counts, "count_head": "poisson", "decoding": "best", **fine}
+        found.append(Candidate("poisson", poisson, "Poisson counts from pooled frozen features"))
+    if fine or max_size <= task.shape[1] * task.shape[2]:
+        cells = {"objective": "counts", "count_head": "cells", "lr": 2e-3, **fine, **_REGULARISED}
+        found.append(Candidate("cells", cells, "each cell of a map of frozen features counts"))
+    policy = {**_MULTI, "policy": "transformer", "hidden": 64, "lr": 1e-3, **_REGULARISED}
+    return [*found, Candidate("policy", policy, "a policy that emits one label at a time, on frozen features")]
 
 
 def _power(task: Task, settings: Mapping[str, Any]) -> list[Candidate]:
