@@ -217,7 +217,7 @@ def _predict(
         if sets is not None:
             print(f"\n{_guarantee(tally, sets, coverage)}")
         if figure is not None:
-            print(f"\n{figure} shows {shown} of them.")
+            print(f"\n{figure} shows {'it' if shown == 1 else f'{shown} of them'}.")
 
 
 def _check_csv(others: Mapping[str, object]) -> None:
