@@ -66,6 +66,7 @@ paper: $(INSTALLED) ## run the paper's tables and write docs/results/: SCALE=sma
 
 docs: $(INSTALLED) ## build the documentation; writes site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "To read it: $(PYTHON) -m http.server --directory site, then open http://localhost:8000"
 
 oldest: ## check the lower bounds of pyproject.toml, some gigabytes; writes results/oldest.json
 	$(PYTHON) tools/oldest.py

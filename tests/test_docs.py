@@ -53,7 +53,8 @@ def numbers(told):
 
 
 @pytest.mark.parametrize(
-    ("page", "numbers_there"), [("docs/results.md", 50), ("docs/which-loss.md", 12), ("README.md", 5)]
+    ("page", "numbers_there"),
+    [("docs/results.md", 50), ("docs/which-loss.md", 12), ("docs/tour.md", 4), ("README.md", 5)],
 )
 def test_a_number_that_links_to_its_record_is_in_it(page, numbers_there):
     page = ROOT / page

@@ -95,3 +95,10 @@ def test_nothing_is_fetched_from_elsewhere(site):
     for path in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(https?://[^"]+)"', path.read_text())
         assert not fetched, path
+
+
+def test_options_do_not_break_at_their_hyphens(site):
+    page = (site / "troubleshooting" / "index.html").read_text()
+    assert '<code><span class="word">--minutes</span> <span class="word">2</span></code>' in page
+    assert not re.search(r'<pre>.*?class="word".*?</pre>', page)
+    assert ".word { white-space: nowrap" in (site / "site.css").read_text()

@@ -11,6 +11,7 @@ from email.parser import Parser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NAME = "torchmultiset"
 LARGEST = 5_000_000
 """Bytes that a wheel may have."""
 
@@ -42,7 +43,9 @@ def problems(folder: Path, version: str) -> list[str]:
         "the command multiset": "multiset = torchmultiset.cli:main" in scripts,
         "type information (py.typed)": "torchmultiset/py.typed" in names,
         f"at most {LARGEST:,} bytes": wheels[0].stat().st_size <= LARGEST,
+        "torchmultiset and nothing else in the wheel": {name.partition("-")[0] for name in _tops({*names})} == {NAME},
         "tests, documentation and changelog in the sdist": {"tests", "docs", "CHANGELOG.md"} <= _tops(sources),
+        "an sdist without results": "results" not in _tops(sources),
     }
     return [f"the distribution does not have {what}" for what, there in expected.items() if not there]
 

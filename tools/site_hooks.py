@@ -1,4 +1,4 @@
-"""Hooks of `mkdocs build`: point links out of docs/ to copies of the files, and convert TeX to MathML.
+"""Hooks of `mkdocs build`: point links out of docs/ to copies of the files, convert TeX to MathML, keep flags whole.
 
 The site is therefore self-contained: its sources, records and formulas need no other host.
 """
@@ -17,6 +17,10 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 COPIES = "files"
 _LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#]+)", re.MULTILINE)
+_INLINE_CODE = re.compile(r"(?<!<pre>)<code>([^<]*-[^<]*)</code>")
+_WORD = re.compile(r"[^\s]+")
+_PHONE = 24
+"""Characters of inline code that fit on a narrow screen, even in a table."""
 _AS_THEY_ARE = {".png", ".svg", ".html", ".ipynb"}
 
 
@@ -74,9 +78,15 @@ def on_post_build(config: Any, **_: Any) -> None:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Convert formulas to MathML, which browsers render without scripts."""
+    """Keep the words of inline code whole, and convert formulas to MathML, which browsers render without scripts."""
+    html = _INLINE_CODE.sub(lambda found: f"<code>{_WORD.sub(_whole, found[1])}</code>", html)
     html = re.sub(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', _inline, html, flags=re.DOTALL)
     return re.sub(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', _display, html, flags=re.DOTALL)
+
+
+def _whole(word: re.Match[str]) -> str:
+    """Return a word that does not break at its hyphens, such as --minutes, unless it is too long for a phone."""
+    return f'<span class="word">{word[0]}</span>' if len(word[0]) <= _PHONE else word[0]
 
 
 def _inline(found: re.Match[str]) -> str:

@@ -97,7 +97,7 @@ def test_the_help_explains_every_field_of_the_configuration(run, config):
         ("data preview digits out.png --split trian", 'Did you mean "train"'),
         ("data preview digits out.png --number 0", "Must be >= 1"),
         ("data preview digits out.png --seed -1", "Must be >= 0"),
-        ("data preview digits out.png more", "There is no place for the argument 'more'"),
+        ("data preview digits out.png more", "Unexpected argument: 'more'"),
     ],
 )
 def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, command, message):
@@ -118,6 +118,8 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         (f"data build coco-easy out.jsonl {COCO}", "there is no annotation file a.json"),
         ("data describe nowhere", "there is no file or folder nowhere"),
         ("data describe taken", "there is no data set in taken: it has no labels.csv. Write one"),
+        ("data describe named", "there is no labels.csv in named, but pets.csv: train on the file named/pets.csv"),
+        ("predict wrong.csv taken", "wrong.csv is a file, but a model is a folder such as runs/pets"),
         ("data describe wrong.csv", "2 problems in wrong.csv"),
         ("data describe taken/file.txt", "a .jsonl or .csv file"),
         ("data preview nowhere out.png", "there is no file or folder nowhere"),
@@ -130,6 +132,8 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
 def test_errors_in_the_data_have_no_traceback_and_exit_with_1(run, tmp_path, command, message):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file.txt").write_text("mine")
+    (tmp_path / "named").mkdir()
+    (tmp_path / "named" / "pets.csv").write_text("image,labels")
     (tmp_path / "sets.jsonl").write_text('{"set": [[1, 2], [3, 4]], "labels": ["a"], "split": "train"}\n')
     (tmp_path / "wrong.csv").write_text("image,labels\nno.jpg,cat\nnone.jpg,dog:x\n")
     before = sorted(tmp_path.rglob("*"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import warnings
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -374,6 +375,19 @@ def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path):
     code, lines, _ = run("train", "--data", "digits", "--out", out, *SMALL, "--resume")
     assert code == 0
     assert lines[0] == f"The run in {out} is already finished."
+
+
+def test_evaluation_warns_if_the_model_was_trained_on_the_examples(run, there):
+    assert run("train", "--data", "digits", "--out", "both", *SMALL, "--holdout", "none")[0] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, err = run("evaluate", "both", "digits", "--split", "validation", "--no-calibration")
+        assert (code, err.count("\n")) == (0, 1)
+        assert err.startswith("multiset: the model was trained on the validation examples of digits, too: use --split")
+        for model, split in (("both", "test"), ("run", "validation")):
+            assert run("evaluate", model, "digits", "--split", split, "--no-calibration")[2] == ""
+    assert "which is part of the training data" in (there / "both" / "model" / "README.md").read_text()
+    assert "which is part of the training data" not in (there / "run" / "model" / "README.md").read_text()
 
 
 def test_the_saved_config_makes_the_same_model_again(run, there, tmp_path):

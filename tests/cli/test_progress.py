@@ -18,10 +18,11 @@ pytestmark = pytest.mark.usefixtures("without_shape_hook")  # the task is none
 LINE = {"loss": 1.0, "validation_em": 0.5, "validation_f1": 0.75}
 
 
-def shown(*moments: Progress) -> list[str]:
+def shown(*moments: Progress, holdout: str = "validation") -> list[str]:
     console = Console(file=io.StringIO(), width=120)
     optim = SimpleNamespace(epochs=3, batch_size=8)
-    task = SimpleNamespace(config=SimpleNamespace(optim=optim), splits={"train": range(90)})
+    data = SimpleNamespace(holdout=holdout)
+    task = SimpleNamespace(config=SimpleNamespace(optim=optim, data=data), splits={"train": range(90)})
     watch = TrainingProgress(console).start(task)
     for progress in moments:
         watch(progress)
@@ -33,6 +34,12 @@ def test_a_line_for_each_epoch_that_ends():
     assert [line.split("  ")[:4] for line in lines] == [
         [f"epoch {epoch}/3", "loss 1.000", "validation EM 0.500", "F1 0.750"] for epoch in (1, 2)
     ]
+
+
+def test_scores_of_examples_that_were_trained_on_are_labelled_as_such():
+    (line,) = shown(Progress(), Progress(1, 0, history=[LINE]), holdout="none")
+    assert "training EM 0.500" in line
+    assert "validation" not in line
 
 
 def test_a_run_resumed_after_the_last_step_of_an_epoch_reports_its_end():

@@ -326,5 +326,5 @@ def test_all_problems_are_listed_and_the_message_is_cut(tmp_path):
     assert len(caught.value.problems) == 30
     text = str(caught.value)
     assert text.startswith("30 problems in the annotations; nothing was written:")
-    assert text.endswith("... and 10 more")
+    assert text.endswith("... and 20 more")
     assert not (tmp_path / "out.csv").exists()

@@ -91,7 +91,7 @@ def test_a_malformed_line_of_jsonl_is_reported_by_number(tmp_path, line, message
     [
         ("1,2", "has 2 cells, but the header has 3: put quotes around cells that contain ','"),
         ("1,2,cat,cat,dog", "has 5 cells, but the header has 3"),
-        ('1,2,"cat, cat"', "'cat, cat' looks like several labels: put ';' between labels, or write 'cat, cat:1'"),
+        ('1,2,"cat, cat"', "'cat, cat' looks like several labels: put ';' between labels, or add ':1' if it is"),
         ("1,2,cat|dog", "looks like several labels"),
         ("1,2,cat;;dog", "a label is empty: remove the extra ';'"),
         ("1,2,:2", "a label must be a non-empty string, but is ''"),
@@ -125,7 +125,11 @@ def test_a_quote_that_is_never_closed_is_reported_where_it_opens(tmp_path):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ("image", "the header must have a column 'labels' or columns of counts such as 'count:cat', but has neither"),
+        (
+            "image,items",
+            "the header must have a column 'labels' or columns of counts such as 'count:cat', but has only",
+        ),
+        ("image,items", "but has only image, items: rename the column with the labels, or add one"),
         ("image,labels,count:cat", "not both"),
         ("image,labels,notes", "unknown column 'notes': rename or remove it, or start its name with '#'"),
         ("image,labels,splt", "unknown column 'splt' (did you mean 'split'?)"),
@@ -177,15 +181,15 @@ def test_all_problems_come_at_once(tmp_path):
     assert [number for number, _ in problems] == sorted(number for number, _ in problems)
 
 
-def test_the_message_shows_twenty_problems_and_counts_the_rest(tmp_path):
+def test_the_message_shows_ten_problems_and_counts_the_rest(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels", *["1,cat:two"] * 51)
     with pytest.raises(ManifestError) as caught:
         read_manifest(path)
     lines = str(caught.value).splitlines()
     assert lines[0] == f"51 problems in {path}:"
     assert lines[1].startswith("  line 2: the count of 'cat' must be a whole number")
-    assert len(lines) == 22
-    assert lines[-1] == "  ... and 31 more"
+    assert len(lines) == 12
+    assert lines[-1] == "  ... and 41 more"
     assert len(caught.value.problems) == 51
     # It comes back from a worker process as it is.
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -85,3 +85,18 @@ def test_vectors():
 def test_vectors_of_another_length_are_refused(without_shape_hook):
     with pytest.raises(ValueError, match=r"x must be .*\(any, 7\), but is a float32 tensor of shape \(4, 6\)"):
         MLPEncoder(7)(torch.randn(4, 6))
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [((4, 4, 4), 5), ((4, 4), 3), ((4,), 5)])
+@pytest.mark.parametrize("side", [100, 96, 61])
+def test_with_the_missing_cells_each_cell_lies_where_the_pixels_are_that_it_reads(side, channels, kernel):
+    encoder = ConvEncoder(1, channels, kernel=kernel)
+    cells = encoder.memory_shape(side, 2 * side)[1]
+    _, _, before, after = encoder.missing_cells(side, 2 * side)
+    cell = 2 ** len(channels)
+    for i in range(cells):
+        low, high = i, i + 1  # of the map, then of the images below it
+        for _ in channels:
+            low, high = 2 * low, 2 * high + kernel - 1
+        drawn = (before + i + 0.5) * side / (before + cells + after)
+        assert drawn == pytest.approx((low + high) / 2, abs=0.6 * cell)

@@ -348,6 +348,12 @@ def test_a_folder_without_a_predictor(tmp_path):
         Predictor.load(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"there is no model .*nowhere"):
         Predictor.load(tmp_path / "nowhere")
+    (tmp_path / "pets").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"there is no model .*pet: .*did you mean .*pets\?"):
+        Predictor.load(tmp_path / "pet")
+    (tmp_path / "pets.csv").write_text("image,labels")
+    with pytest.raises(NotADirectoryError, match=r"pets\.csv is a file, but a model is a folder such as runs/pets"):
+        Predictor.load(tmp_path / "pets.csv")
 
 
 @pytest.mark.parametrize(("before", "after"), [("cat", "cbt"), ('"format": 2', '"format": 1'), ("stop", "st0p")])

@@ -18,6 +18,7 @@ import torch
 from packaging.version import Version
 from PIL import Image
 
+import torchmultiset
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.load import load_data
 from torchmultiset.data.mnist_multi import MnistMulti, build
@@ -219,6 +220,12 @@ def test_the_record_has_the_release_of_pytorch_for_any_build(monkeypatch, build)
     recorded = environment()["versions"]["torch"]
     assert recorded == importlib.metadata.version("torch")
     assert release(recorded) == release(torch.__version__)
+
+
+def test_the_record_has_the_version_of_the_code_that_runs(monkeypatch):
+    """pip knows another one if an editable install is older than the code."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.0")
+    assert environment()["versions"]["torchmultiset"] == torchmultiset.__version__
 
 
 def test_no_file_contains_a_path(finished, digits):

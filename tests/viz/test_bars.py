@@ -22,6 +22,11 @@ def test_bars_show_predicted_and_true_counts(tmp_path):
     assert [bar.get_height() for bar in second.patches] == [0, 3]
     assert first.get_title().startswith("✓ ethanol")
     assert second.get_title().startswith("✗ ")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["predicted, correct", "predicted, wrong", "true"]
+    assert first.get_ylabel() == "count"
+    (legend,) = draw_bars(["a", "b"], COUNTS, ["C", "N", "O"]).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["predicted"]
     save_bars(["a", "b"], COUNTS, ["C", "N", "O"], tmp_path / "bars.png")
     assert (tmp_path / "bars.png").stat().st_size > 1000
 

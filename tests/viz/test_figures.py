@@ -163,7 +163,8 @@ def test_the_learning_curve(tmp_path):
     left, right = draw_curve(HISTORY).axes
     assert left.lines[0].get_ydata().tolist() == [3.0, 1.0, 0.9]
     assert right.lines[0].get_ydata().tolist() == [0.2, 0.8, 0.7]
-    assert "0.800" in [text.get_text() for text in right.texts]
+    assert right.get_title() == "Scores on validation data (best exact match 0.800)"
+    assert draw_curve(HISTORY, split="training").axes[1].get_title().startswith("Scores on training data")
     save_curve(HISTORY[:1], tmp_path / "curve.png")
     assert pixels(tmp_path / "curve.png").shape == (480, 1200, 3)
     with pytest.raises(ValueError, match="at least one epoch"):
@@ -220,5 +221,7 @@ def test_places_that_counted_are_drawn_over_the_image():
     seen = np.asarray(layer.get_array())[..., 3]
     assert np.argwhere(seen > 0).tolist() == [[1, 2]]
     assert seen.max() > 0.5  # the strongest place is visible, however weak
+    nothing = replace(plain, places=places, counts=np.array([0, 0]))  # no place counted, so none is drawn
+    assert [len(axes.images) for axes in draw_predictions([nothing, plain], ["a", "b"]).axes if axes.images] == [1, 1]
     assert "places counted" in written(figure)
     assert "places counted" not in written(draw_predictions([plain, plain], ["a", "b"]))

@@ -160,7 +160,7 @@ def _in_words(message: str) -> str:
     """Replace the Python types and the jargon of a message of the parser."""
     for kind, words in (("int", "a whole number"), ("float", "a number")):
         message = re.sub(rf'unable to convert ("[^"]*") into {kind}\b[^.]*', rf"\1 is not {words}", message)
-    return re.sub(r"^Unused Tokens: \[(.*)\]\.$", r"There is no place for the argument \1.", message)
+    return re.sub(r"^Unused Tokens: \[(.*)\]\.$", r"Unexpected argument: \1.", message)
 
 
 def _fail(name: str, message: str, code: int) -> int:

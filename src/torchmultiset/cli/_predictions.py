@@ -115,7 +115,7 @@ def _csv_cell(value: Any) -> str:
 
 def predictions_table(*, in_order: bool) -> Table:
     table = empty_table()
-    table.add_column("input", overflow="fold", max_width=30)
+    table.add_column("input", overflow="fold", max_width=40)
     table.add_column("prediction")
     if in_order:
         table.add_column("order")

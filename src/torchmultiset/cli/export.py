@@ -51,7 +51,7 @@ def export(
     *,
     format_: Annotated[Literal["onnx"], Parameter("--format")] = "onnx",  # noqa: ARG001  (the only choice)
     out: Annotated[Path | None, Parameter(validator=PathOf(ext="onnx", dir_okay=False))] = None,
-    data: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
+    data: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)] = (),
     split: Literal["all", "train", "validation", "test"] = "test",
     number: Annotated[int, Parameter(validator=Number(gte=1))] = 250,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from torchmultiset.model.inputs import Explained, explain, open_examples, open_i
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.multiset import equal
 from torchmultiset.pipeline.prepare import as_trained
+from torchmultiset.pipeline.record import data_record
 from torchmultiset.training.evaluation import evaluate as evaluate_all
 from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities
 from torchmultiset.viz.conformal import conformal_report, conformal_table
@@ -106,6 +108,7 @@ def _evaluate(
         _check_probabilities(predictor, "--coverage")
     splits = open_splits(predictor, data, split, skip_unreadable=skip_unreadable)
     examples = as_trained(predictor, splits[split], split, data)
+    _warn_of_training_data(predictor, data, split)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
         counts, target = evaluate_all(predictor, examples, watch=advance)
     scores = report(counts, target, predictor.classes, split=split, constant=_constant(predictor, splits))
@@ -214,7 +217,7 @@ def _predict(
         if sets is not None:
             print(f"\n{_guarantee(tally, sets, coverage)}")
         if figure is not None:
-            print(f"\n{figure} shows {shown} of them.")
+            print(f"\n{figure} shows {'it' if shown == 1 else f'{shown} of them'}.")
 
 
 def _check_csv(others: Mapping[str, object]) -> None:
@@ -255,6 +258,16 @@ def open_splits(predictor: Predictor, data: Path, split: str, *, skip_unreadable
         filled = [name for name, examples in splits.items() if len(examples)]
         raise ValueError(f"{data} has no {split} examples: choose {' or '.join(filled)} (--split)")
     return splits
+
+
+def _warn_of_training_data(predictor: Predictor, data: Path, split: str) -> None:
+    """Warn if the validation examples of a data set were used for training, as `multiset train` does at its end."""
+    record: Mapping[str, Any] = predictor.record
+    if split != "validation" or record.get("config", {}).get("holdout") != "none":
+        return
+    if record["data"]["sha256"] == data_record(data)["sha256"]:
+        fix = "use --split test for scores that hold for new data"
+        warnings.warn(f"the model was trained on the validation examples of {data}, too: {fix}", stacklevel=2)
 
 
 def _check_drawable(predictor: Predictor, calibration: bool) -> None:

@@ -42,6 +42,7 @@ class TrainingProgress:
         self.epochs = task.config.optim.epochs
         self.batch = task.config.optim.batch_size
         self.examples = len(task.splits["train"])
+        self.scored = "training" if task.config.data.holdout == "none" else "validation"  # what the scores are of
         self.bar: TaskID | None = None
         self.printed = -1  # the last epoch with a line
         self.seen, self.since, self.rate = 0, time.monotonic(), 0.0
@@ -65,7 +66,7 @@ class TrainingProgress:
         best = f"{progress.best_em:.3f}" if progress.history else "-"
         loss = "-" if math.isnan(progress.loss) else f"{progress.loss:.3f}"
         epoch = min(progress.epoch + 1, self.epochs)
-        state = f"epoch {epoch}/{self.epochs}  loss {loss}  {self.rate:,.0f} images/s  best EM {best}"
+        state = f"epoch {epoch}/{self.epochs}  loss {loss}  {self.rate:,.0f} examples/s  best EM {best}"
         self.bars.update(self.bar, completed=seen, description=state)
         if progress.epoch > self.printed:
             self._print(progress)
@@ -77,7 +78,8 @@ class TrainingProgress:
             return
         line = progress.history[-1]
         self.console.print(
-            f"epoch {progress.epoch}/{self.epochs}  loss {line['loss']:.3f}  validation EM {line['validation_em']:.3f}"
+            f"epoch {progress.epoch}/{self.epochs}  loss {line['loss']:.3f}"
+            f"  {self.scored} EM {line['validation_em']:.3f}"
             f"  F1 {line['validation_f1']:.3f}  {time.strftime('%H:%M:%S')}",
             highlight=False,
         )

@@ -364,5 +364,5 @@ def _print_result(out: Path, data: str, result: Result) -> None:
         figure = ""
     print(
         f"\nTry next:\n\n  {predict}{figure}\n"
-        f"  multiset evaluate {where} {what} --split validation\n  multiset train --help"
+        f"  multiset evaluate {where} {what}{' --split validation' * (tested == 'validation')}\n  multiset train --help"
     )

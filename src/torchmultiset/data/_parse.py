@@ -24,7 +24,7 @@ _FILES = ("image", "array", "set", "sequence")
 _COUNT = "count:"
 # A larger count is most likely a typing error, and each label takes memory.
 _MOST = 10_000
-_SHOWN = 20
+_SHOWN = 10
 _LONGEST_CELL = 2**31 - 1
 """Characters of a CSV cell; the default limit of the csv module is 131,072."""
 
@@ -39,7 +39,7 @@ class ManifestError(ValueError):
     Attributes:
         path: The manifest.
         problems: All pairs of a line number (0 for the file as a whole) and a description; the message shows the
-            first 20.
+            first 10.
     """
 
     def __init__(self, path: Path, problems: Sequence[tuple[int, str]]) -> None:
@@ -228,7 +228,8 @@ def _check_header(number: int, columns: list[str], problems: Problems, labelled:
             problems.add(number, f"duplicate column {name!r}: rename one" if name else "a column has no name: add one")
     counted = any(name.startswith(_COUNT) for name in columns)
     if counted == ("labels" in columns) and (counted or labelled):
-        which = "not both" if counted else "but has neither"
+        listed = ", ".join(columns[:_SHOWN]) + (", ..." if len(columns) > _SHOWN else "")
+        which = "not both" if counted else f"but has only {listed}: rename the column with the labels, or add one"
         expected = "a column 'labels' or columns of counts such as 'count:cat'"
         problems.add(number, f"the header must have {expected}, {which}")
     others = [name for name in columns if _is_feature(name)]
@@ -270,8 +271,8 @@ def _split_labels(cell: str) -> list[str]:
             except ValueError as error:
                 raise ValueError(f"{error}; if ':' is part of the name, write '{part}:1'") from None
         elif "," in part or "|" in part:
-            fix = f"put ';' between labels, or write '{part}:1' if it is one name"
-            raise ValueError(f"{part!r} looks like several labels: {fix}")
+            fix = "put ';' between labels, or add ':1' if it is one name"
+            raise ValueError(f"{show(part)} looks like several labels: {fix}")
         else:
             labels.append(part)
     return labels

@@ -232,6 +232,10 @@ def _labels_file(path: Path) -> Path:
     if path.is_dir():
         found = [file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file()]
         if not found:
+            others = sorted(file for file in path.iterdir() if file.suffix.lower() in (".csv", ".jsonl"))
+            if others:
+                fix = f"train on the file {others[0]} itself, or rename it to labels{others[0].suffix}"
+                raise FileNotFoundError(f"there is no labels.csv in {path}, but {others[0].name}: {fix}")
             raise FileNotFoundError(
                 f"there is no data set in {path}: it has no labels.csv. Write one with the columns image and labels, "
                 "one line per image, such as yard.jpg,cat;cat;dog (labels.jsonl and built data sets are read, too)"

@@ -101,3 +101,20 @@ class ConvEncoder(nn.Module):
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
         return last.out_channels, shape[0], shape[1]
+
+    def missing_cells(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Return how many cells the map lacks at the left, right, top and bottom of images of this size.
+
+        The convolutions have no padding, so the map covers only the middle of an image. With these cells around it, the
+        map covers the image.
+
+        Example:
+            >>> ConvEncoder().missing_cells(100, 100)  # 9 cells of 8 pixels in the middle of 100
+            (2, 2, 2, 2)
+        """
+        cell = 2 ** len(self.convs)
+        before = ((self.kernel - 1) * (cell - 1)) / 2  # half of the pixels by which the receptive field exceeds a cell
+        _, h, w = self.memory_shape(height, width)
+        left = round(before / cell)
+        right, bottom = (max(round((side - before) / cell) - n, 0) for side, n in ((width, w), (height, h)))
+        return left, right, left, bottom

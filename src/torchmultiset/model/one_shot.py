@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from torchmultiset._checks import check
 from torchmultiset.distributions import Belief, Ranked
+from torchmultiset.encoders import ConvEncoder
 from torchmultiset.heads import OneShotHead
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
@@ -94,13 +96,19 @@ class OneShotPredictor(Predictor):
 
     @torch.no_grad()
     def places(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c h w"] | None:
-        """Return the probability that each position of the encoder's map counts as each class, if the head has it."""
+        """Return the probability that each place of the input counts as each class, if the head has it.
+
+        The places are the positions of the encoder's map; if it covers only the middle of an image, zeros surround it.
+        """
         with self.evaluating():
             memory = self.encoder(x)
             counted = self.head.counted_places(self.head(memory))
         if counted is None or not isinstance(memory, Tensor) or memory.ndim != 4:
             return None
-        return counted.transpose(1, 2).reshape(len(memory), -1, *memory.shape[2:])
+        places = counted.transpose(1, 2).reshape(len(memory), -1, *memory.shape[2:])
+        if isinstance(self.encoder, ConvEncoder):
+            places = pad(places, self.encoder.missing_cells(x.shape[2], x.shape[3]))
+        return places
 
     def log_probability(
         self,

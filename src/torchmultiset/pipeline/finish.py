@@ -176,7 +176,7 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     from torchmultiset.viz.figures import choose, save_curve, save_predictions
     from torchmultiset.viz.panels import panels
 
-    save_curve(fitted.history, folder / CURVE)
+    save_curve(fitted.history, folder / CURVE, split="training" if task.config.data.holdout == "none" else "validation")
     counts, target = evaluation
     chosen = choose((counts == target).all(1))
     pictures = task.pictures[split].inputs[np.array(chosen)]

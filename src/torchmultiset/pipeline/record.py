@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from torchmultiset import __version__
 from torchmultiset._files import write_whole
 from torchmultiset.data import store
 from torchmultiset.data.load import is_store
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 CONFIG, RECORD = "config.toml", "run.json"
-_PACKAGES = ("torchmultiset", "torch", "numpy", "lightning-fabric", "safetensors", "pillow")
+_PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors", "pillow")
 # Paths do not identify a run: the data has a checksum.
 _PLACES = ("data", "start_from")
 FORMER = {"policy_norm": "none", "precision": "32-true"}
@@ -173,7 +174,8 @@ def environment() -> dict[str, Any]:
     """Return software versions, the git commit if the code runs from a checkout, threads and machine."""
     return {
         "git": _git(),
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "versions": {"python": platform.python_version(), "torchmultiset": __version__}
+        | {name: version(name) for name in _PACKAGES},
         "threads": torch.get_num_threads(),
         "machine": {"cores": os.cpu_count(), "processor": _processor(), "system": platform.system()},
     }

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64, Shaped
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
@@ -22,6 +23,8 @@ __all__ = ["draw_bars", "input_names", "panel_bars", "save_bars"]
 _COLUMNS = 4
 _CLASSES = 12  # maximum number of bars of a panel
 _NAME = 30  # characters of a caption
+_NAMES = 36  # characters of all class names of a panel
+_SLOTS = 3  # minimum width of a panel, in classes
 
 
 def input_names(inputs: Shaped[np.ndarray, "b ..."], ids: Sequence[str]) -> list[str]:
@@ -62,7 +65,7 @@ def draw_bars(
     """Draw the predicted count of each class as a bar, beside the true one if it is known.
 
     Correct predictions are green with a tick, wrong ones red with a cross; true counts are grey. A panel shows the
-    classes that occur in it, the most frequent ones if there are more than 12.
+    classes that occur in it, the most frequent ones if there are more than 12. A legend is above the panels.
 
     Args:
         names: Captions of the inputs, at least one.
@@ -73,7 +76,12 @@ def draw_bars(
     check(len(names) == len(counts) >= 1, "names", f"{len(counts)} of them, at least one", len(names))
     columns = min(_COLUMNS, len(names))
     rows = -(-len(names) // columns)
-    figure = Figure(figsize=(2.6 * columns, 1.9 * rows), layout="constrained")
+    figure = Figure(figsize=(2.6 * columns, 1.9 * rows + 0.3), dpi=150, layout="constrained")
+    meanings = {BLUE: "predicted"}
+    if truth is not None:
+        meanings = {RIGHT: "predicted, correct", WRONG: "predicted, wrong", PALE: "true"}
+    handles = [Patch(color=colour, label=meaning) for colour, meaning in meanings.items()]
+    figure.legend(handles=handles, loc="outside upper left", ncols=1 if columns == 1 else 3, frameon=False, fontsize=7)
     for i, name in enumerate(names):
         axes = figure.add_subplot(rows, columns, i + 1)
         true = None if truth is None else truth[i]
@@ -86,7 +94,13 @@ def draw_bars(
         axes.bar(place, counts[i][shown].numpy(), width, color=colour)
         if true is not None:
             axes.bar(place + width, true[shown].numpy(), width, color=PALE)
-        axes.set_xticks(place + (0 if true is None else width / 2), [_short(classes[c], 8) for c in shown], fontsize=6)
+        most = max(_NAMES // max(len(shown), _SLOTS), 8)
+        middle = 0 if true is None else width / 2
+        axes.set_xticks(place + middle, [_short(classes[c], most) for c in shown], fontsize=6)
+        axes.set_xlim(middle - 0.6, middle + max(len(shown), _SLOTS) - 0.4)
+        axes.spines[["top", "right"]].set_visible(False)
+        if i % columns == 0:
+            axes.set_ylabel("count", fontsize=6)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.tick_params(axis="y", labelsize=6)
         mark = "" if true is None else "✓ " if right else "✗ "

@@ -25,6 +25,7 @@ def model_card(name: str, record: Mapping[str, Any], predictor: Predictor, *, re
     """
     data, classes, kind = record["data"], predictor.classes, input_kind(predictor)
     objective = predictor.record["config"]["objective"]
+    trained = predictor.record["config"].get("holdout") == "none"
     split = "test" if "test" in record else "validation"
     scores = record[split]
     size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
@@ -42,7 +43,7 @@ def model_card(name: str, record: Mapping[str, Any], predictor: Predictor, *, re
         f"- Data: {data['name']} ({examples} examples), SHA-256 {data['sha256'][:12]}",
         f"- Command: `{record['command']}`",
         f"- Objective {objective}, seed {record['seed']}; epoch {record['best_epoch']} is kept, with exact match"
-        f" {record['validation_em']:.3f} on the validation data",
+        f" {record['validation_em']:.3f} on the validation data" + (", which is part of the training data" * trained),
         *_start(record.get("start")),
         f"- {record['parameters']:,} parameters; {record['minutes']:.0f} minutes on {record['processes']} x"
         f" {record['device']}; commit {(record.get('git') or 'unknown')[:12]}",

@@ -63,7 +63,8 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
 
     Correct predictions are green with a tick, wrong ones red with a cross and the truth below. The bar of the emitted
     label is blue. For a one-shot head, the rows are the probabilities of at least 1, 2, ... of each class, and the bars
-    up to the predicted count are blue. If the head counts places of a map, they are drawn over the image in orange.
+    up to the predicted count are blue. If the head counts places of a map, and has counted any, they are drawn over the
+    image in orange.
 
     Args:
         panels: Panels to draw, at least one.
@@ -90,7 +91,7 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
         axes = axes_at(figure, x, y, _IMAGE, _IMAGE)
         pixels = pixels_of(panel.image)
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
-        if panel.places is not None:
+        if panel.places is not None and panel.counts.any():
             _counted(axes, panel.places, pixels.shape)
         colour = {True: RIGHT, False: WRONG, None: PLAIN}[panel.right]
         for side in axes.spines.values():
@@ -105,16 +106,17 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     return figure
 
 
-def save_curve(history: Sequence[Mapping[str, int | float]], path: str | Path) -> None:
+def save_curve(history: Sequence[Mapping[str, int | float]], path: str | Path, *, split: str = "validation") -> None:
     """Save the figure of `draw_curve` as a PNG file."""
-    save_figure(draw_curve(history), path)
+    save_figure(draw_curve(history, split=split), path)
 
 
-def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
+def draw_curve(history: Sequence[Mapping[str, int | float]], *, split: str = "validation") -> Figure:
     """Draw the training loss, and exact match and F1 on the validation data, after each epoch.
 
     Args:
         history: The lines of ``epochs.jsonl``.
+        split: Name of the scored data in the title: "training" if the model was trained on the validation data, too.
     """
     check(len(history) >= 1, "history", "at least one epoch", len(history))
     epochs = [line["epoch"] for line in history]
@@ -125,16 +127,13 @@ def draw_curve(history: Sequence[Mapping[str, int | float]]) -> Figure:
     for name, colour, label in (("validation_em", RIGHT, "exact match"), ("validation_f1", PLAIN, "F1")):
         values = [line[name] for line in history]
         right.plot(epochs, values, color=colour, marker="o", markersize=3, label=label)
-    best = max(history, key=lambda line: line["validation_em"])
-    right.annotate(
-        f"{best['validation_em']:.3f}",
-        (best["epoch"], best["validation_em"]),
-        (0, -12),
-        textcoords="offset points",
-        ha="center",
-        color=RIGHT,
+    best = max(line["validation_em"] for line in history)
+    right.set(
+        title=f"Scores on {split} data (best exact match {best:.3f})",
+        xlabel="epoch",
+        ylabel="score (0 to 1)",
+        ylim=(0, 1.02),
     )
-    right.set(title="Scores on validation data", xlabel="epoch", ylabel="score (0 to 1)", ylim=(0, 1.02))
     right.legend(loc="best", frameon=False)
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

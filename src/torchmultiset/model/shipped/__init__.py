@@ -30,6 +30,7 @@ def locate(model: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: There is no such model, or its run is not finished.
+        NotADirectoryError: The path is that of a file.
 
     Example:
         >>> locate("mnist-multi-4").name
@@ -46,9 +47,13 @@ def locate(model: str | Path) -> Path:
             raise FileNotFoundError(
                 f"the run in {folder} has no model yet, because it is not finished: resume it (--resume)"
             )
+        if folder.is_file():
+            hint = "in a command, the model comes before the inputs"
+            raise NotADirectoryError(f"{model} is a file, but a model is a folder such as runs/pets: {hint}")
         return folder  # the error message of `Predictor.load` names the missing file
     if str(model) in NAMES:
         return _HERE / str(model)
-    near = get_close_matches(str(model), NAMES, n=1)
+    beside = [str(path) for path in folder.parent.glob("*/") if path.is_dir()] if folder.parent != Path() else []
+    near = get_close_matches(str(model), [*beside, *NAMES], n=1)
     hint = f"did you mean {near[0]}?" if near else f"included models are {', '.join(NAMES)}"
     raise FileNotFoundError(f"there is no model {model}: neither a folder nor an included model; {hint}")
