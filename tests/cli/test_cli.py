@@ -97,7 +97,7 @@ def test_the_help_explains_every_field_of_the_configuration(run, config):
         ("data preview digits out.png --split trian", 'Did you mean "train"'),
         ("data preview digits out.png --number 0", "Must be >= 1"),
         ("data preview digits out.png --seed -1", "Must be >= 0"),
-        ("data preview digits out.png more", "There is no place for the argument 'more'"),
+        ("data preview digits out.png more", "Unexpected argument: 'more'"),
     ],
 )
 def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, command, message):
