@@ -186,7 +186,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("train --data digits --out run", "run contains a finished run: resume it (--resume)"),
         (
             "train --data digits --out run --resume",
-            "the run in run is a different one: channels was 6 6 and is now 16 32",
+            "the run in run differs: channels was 6 6 and is now 16 32",
         ),
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size = 2 labels"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
