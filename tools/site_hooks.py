@@ -75,16 +75,10 @@ def on_post_build(config: Any, **_: Any) -> None:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Convert formulas to MathML, which browsers render without scripts."""
-    html = re.sub(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', _inline, html, flags=re.DOTALL)
-    return re.sub(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', _display, html, flags=re.DOTALL)
-
-
-def _inline(found: re.Match[str]) -> str:
-    return _mathml(found[2])
-
-
-def _display(found: re.Match[str]) -> str:
-    return _mathml(found[1], display="block")
+    inline = re.compile(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', re.DOTALL)
+    block = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
+    html = inline.sub(lambda found: _mathml(found[2]), html)
+    return block.sub(lambda found: _mathml(found[1], display="block"), html)
 
 
 def _mathml(tex: str, **settings: str) -> str:
