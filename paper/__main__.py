@@ -196,7 +196,7 @@ def report(
     command = f"python -m paper report --scale {scale}"
     written = publish(out, scale, runs, blocks, data=_images(runs, scale, mnist), command=command)
     done = sum(run.done for run in runs)
-    print(f"\n{done} of {len(runs)} runs are done. Written, with {len(written) - 1} figures: {written[-1]}")
+    print(f"\n{done} of {len(runs)} runs are done. Wrote {written[-1]} with {len(written) - 1} figures.")
 
 
 def _images(runs: Sequence[CellRun], scale: ScaleName, mnist: str | None) -> dict[str, Examples]:

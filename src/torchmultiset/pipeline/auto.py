@@ -153,7 +153,7 @@ def train_portfolio(
     examples = len(task.splits["train"]) + len(task.splits["validation"])
     folds = _FOLDS if examples < _SMALL else 0
     how = f"by {folds}-fold cross-validation" if folds else f"on {len(task.splits['validation']):,} validation examples"
-    number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in all"
+    number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in total"
     say(f"Comparing {number} candidate{'s' * (number != 1)} and 3 baselines {how}, {budget}.")
     here.standings = _baselines(task, folds)
     runs: dict[str, RunConfig] = {}
