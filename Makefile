@@ -1,4 +1,4 @@
-# Everything from a clone: `make demo` shows what it does, `make test` proves that it does.
+# Everything from a clone: `make demo` shows the package at work, `make test` runs all checks.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,19 +14,19 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## create .venv and install everything, pinned
 
-$(DEMO): pyproject.toml constraints.txt # what the demo needs, and no more
+$(DEMO): pyproject.toml constraints.txt # only what the demo needs
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) --editable ".[digits,report]"
 	touch $@
 
-$(INSTALLED): $(DEMO) # and what development needs
+$(INSTALLED): $(DEMO) # what development needs in addition
 	$(PIP) --editable ".[dev]"
 	touch $@
 
-demo: $(DEMO) ## learn to read pictures of digits in a few minutes; writes runs/demo/
+demo: $(DEMO) ## train on images of digits for a few minutes; writes runs/demo/
 	TORCHMULTISET_MNIST=bundled $(BIN)/multiset train --preset demo --out runs/demo --resume
-	@echo "Beside it: a count head, for two epochs."
+	@echo "For comparison: a count head, trained for two epochs."
 	@TORCHMULTISET_MNIST=bundled $(BIN)/multiset train --preset demo --objective counts --epochs 2 --out runs/demo-counts --resume > /dev/null
 	$(BIN)/multiset compare data/demo runs/demo runs/demo-counts
 
@@ -55,7 +55,7 @@ format: $(INSTALLED) ## format the code
 bench: $(INSTALLED) ## measure speed and memory; writes results/bench/
 	$(BIN)/python -m benchmarks
 
-campaign: $(INSTALLED) ## try thousands of faults, about an hour; writes results/campaign.json: ARGS="--minutes 30"
+campaign: $(INSTALLED) ## inject thousands of faults, about an hour; writes results/campaign.json: ARGS="--minutes 30"
 	$(BIN)/python -m campaign $(ARGS)
 
 SCALE ?= smoke
@@ -76,5 +76,5 @@ dist: $(INSTALLED) ## build sdist and wheel, and check their metadata; writes di
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python tools/check_dist.py dist
 
-clean: ## remove what was installed and cached
+clean: ## remove installed and cached files
 	rm -rf $(VENV) .venv-oldest site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """Chemical names to multisets of heavy atoms: ``python -m benchmarks.chemicals [--minutes 10] [--split name formula]``.
 
-The package `chemicals` brings the names and formulas of PubChem's compounds; those with 1 to 10 atoms other than
-hydrogen are used. They are split by name, and by heavy atoms, such that no formula is in two splits. `multiset train`
+The package `chemicals` has the names and formulas of PubChem's compounds; those with 1 to 10 atoms other than
+hydrogen are used. They are split by name, and by heavy atoms, so that no formula is in two splits. `multiset train`
 without other flags is compared with ridge regression on counts of 1- to 4-grams and with the majority baseline. Writes
 results/any-input/chemicals.json.
 """
@@ -79,7 +79,7 @@ def write_table(path: Path, names: Names, key: Callable[[str], str]) -> dict[str
 
 
 def ridge_on_ngrams(names: Names, splits: Mapping[str, str]) -> dict[str, Any]:
-    """Return the exact match of rounded ridge regression on counts of 1- to 4-grams; validation sets the penalty."""
+    """Return the exact match of rounded ridge regression on 1- to 4-gram counts; validation data sets the penalty."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import Ridge
 

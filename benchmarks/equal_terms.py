@@ -2,9 +2,9 @@
 
 The paper's six losses and ours on the photographs of COCO (TORCHMULTISET_COCO), each with the same frozen features,
 projection, pooling, dropout, weight decay, averaged weights and number of epochs. Each loss has the best of three
-learning rates, by the mean of exact match and F1 on the validation data with seed 0, and then five seeds. Greedy or the
-most probable multiset: whichever has the higher exact match on the validation data, over all seeds. The test data
-chooses nothing. RUNS is the folder of the runs; finished ones are not trained again. Writes results/equal-terms.json
+learning rates, by the mean of exact match and F1 on the validation data with seed 0, and then five seeds. Decoding is
+greedy or a search, whichever has the higher exact match on the validation data, over all seeds. No choice depends on
+the test data. RUNS is the folder of the runs; finished ones are not trained again. Writes results/equal-terms.json
 and the tables of docs/which-loss.md.
 """
 
@@ -67,7 +67,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 
 def main() -> None:
-    """Train what is missing, and write the record and the page."""
+    """Train the missing runs, and write the record and the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--only", nargs="+", choices=[*METHODS], default=[*METHODS], metavar="METHOD")

@@ -1,7 +1,7 @@
 """Processor time of a training step of EfficientNet-Lite0: number format, memory layout, batch norms, trained stages.
 
 Run it with `python -m benchmarks.finetune`; it prints a table and writes results/finetune/finetune.json. Times are
-processor time, which other processes on the machine affect less than they affect the time on the clock.
+processor times, which depend less on other processes than wall-clock times do.
 """
 
 from __future__ import annotations

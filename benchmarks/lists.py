@@ -141,7 +141,7 @@ def train(method: str, seed: int, problem: Problem, updates: int = UPDATES) -> d
 
 @torch.no_grad()
 def score(model: Any, problem: Problem, split: str) -> dict[str, Any]:
-    """Score greedy lists of known labels; split the loss of a teacher into order and content."""
+    """Score greedy lists of known labels; split the loss with teacher forcing into order and content."""
     model.eval()
     requests = problem.splits[split]
     lists: list[list[str]] = []
@@ -204,7 +204,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Train what the record lacks, and write record and page."""
+    """Train the runs that the record lacks, and write the record and the page."""
     torch.set_num_threads(1)
     problem = Problem()
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {**circumstances(), "runs": []}

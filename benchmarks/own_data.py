@@ -3,7 +3,7 @@
 Generates images of dice, images of few and of many coloured shapes, and a table whose counts follow from its columns;
 adds photographs of COCO if TORCHMULTISET_COCO is set to its folder. Runs `multiset train FILE` on each, and
 `multiset train FILE --minutes 0`, which trains the best guess alone. Writes results/own-data.json after each data set,
-and the table of docs/which-loss.md. Data sets that have a result are not run again, unless DATA names them (dice,
+and the table of docs/which-loss.md. Data sets that have a result are not run again, unless DATA lists them (dice,
 shapes, many, trips, easy, medium).
 """
 

@@ -1,8 +1,8 @@
-"""Photographs of playing cards, one command without a flag: ``python -m benchmarks.photographs FOLDER [--splits 5]``.
+"""Train on photographs of playing cards without flags: ``python -m benchmarks.photographs FOLDER [--splits 5]``.
 
 FOLDER holds the images and their table. `multiset train` is run on several random splits of it, and compared on the
-test images with the baselines that it fits; once more for the images with two or more objects. Each finished split is
-written to results/photographs.json at once, and is not run again; the table of docs/which-loss.md shows them all. With
+test images with the baselines that it fits; images with two or more objects are also scored separately. Each finished
+split is written to results/photographs.json and not run again; the table of docs/which-loss.md shows all of them. With
 ``--finetune``, split 0 is run as `multiset train --finetune most --minutes 45` instead.
 """
 
@@ -116,7 +116,7 @@ def document(record: Mapping[str, Any], page: str) -> str:
     """Return the page with the table of this record."""
     plain = [run for run in record["runs"] if not run["flags"]]
     methods = [name for name in plain[0]["test"][_ALL] if name != "examples"]
-    rows = [[*_name(name), *_means(plain, name)] for name in methods]
+    rows = [[_name(name), *_means(plain, name)] for name in methods]
     rows += [
         [f"`multiset train {' '.join(run['flags'])}`, split {run['split_seed']}", *_means([run], OURS)]
         for run in record["runs"]
@@ -126,9 +126,9 @@ def document(record: Mapping[str, Any], page: str) -> str:
     return between(page, "photographs", table(header, rows), *record["runs"])
 
 
-def _name(method: str) -> list[str]:
+def _name(method: str) -> str:
     names = {OURS: f"`{OURS}`", "majority": "majority baseline", "neighbour": "nearest neighbour"}
-    return [names.get(method, "ridge regression")]
+    return names.get(method, "ridge regression")
 
 
 def _means(runs: Sequence[Mapping[str, Any]], method: str) -> list[str]:

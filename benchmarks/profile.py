@@ -32,8 +32,8 @@ REST = "all else: adding up, loss, Adam, Python"
 def mflop(steps: int, layers: int, hidden: int = 32, kernel: int = 3) -> dict[str, float]:
     """Return the multiplications and additions in the matrix products of one training image, in millions, by part.
 
-    Counted as computed: what is equal at all steps counts once, and products with the zeros of the first hidden state
-    do not count. Forward counts once, backward twice; the image needs no gradient.
+    Only computed products count: those shared by all steps once, those with the zeros of the first hidden state not at
+    all. Forward counts once, backward twice; the image needs no gradient.
     """
     tower, first, channels, side = 0.0, 0.0, 1, SIDE
     encoder = ConvEncoder()

@@ -8,8 +8,8 @@
     cells       tables and a scale together: a run config, and the paper's numbers, for each cell
     data        data sets, built before the first run
     keep        records of finished runs
-    records     records, read back
+    records     reading of these records
     summary     records in tables beside the paper's numbers; blocks, gallery, figures, markdown and report show them
 
-``python -m paper run`` trains what is missing, ``python -m paper report`` writes docs/results/; `make paper` does both.
+``python -m paper run`` trains missing cells, ``python -m paper report`` writes docs/results/; `make paper` does both.
 """

@@ -35,7 +35,7 @@ _AtLeastOne = Parameter(validator=Number(gte=1))
 
 app = App(
     name="python -m paper",
-    help="The paper's tables and figure, and tables beyond it: train what is missing, and write the report.",
+    help="The paper's tables and figure, and tables beyond it: train the missing cells, and write the report.",
     help_epilogue=f"""\
 Scales:
 
@@ -83,15 +83,15 @@ def run(
             repeated.
         dry_run: Only list the cells and their state.
         again: Delete the records and runs of these cells, and run them again.
-        workers: Number of cells at a time, each in a process of its own.
-        threads: Threads of each cell. If not given, the processors of this machine divided by the workers.
-        retries: How often a cell that failed is tried again.
+        workers: Number of cells at a time, each in its own process.
+        threads: Threads per cell. Default: the processors of this machine divided by the workers.
+        retries: Number of times that a failed cell is retried.
         ray: Run the cells on Ray: the address of a cluster, or "local" to start one here. The machines of a cluster
             must share the working folder.
-        gpus: GPUs of each cell, on Ray.
-        mnist: Source of the digits: a folder with MNIST's four files, or "download". If not given, that of the
-            environment variable TORCHMULTISET_MNIST.
-        coco: Folder of COCO. If not given, that of the environment variable TORCHMULTISET_COCO.
+        gpus: GPUs per cell, on Ray.
+        mnist: Source of the digits: a folder with MNIST's four files, or "download". Default: the environment
+            variable TORCHMULTISET_MNIST.
+        coco: Folder of COCO. Default: the environment variable TORCHMULTISET_COCO.
         results: Folder of the records.
         runs: Folder of the runs: checkpoints, weights, logs.
         data: Folder of the data sets.
@@ -182,7 +182,7 @@ def report(
     runs = read_runs(results / scale, all_cells(scale))
     if not any(run.done for run in runs):
         raise ValueError(
-            f"there are no records in {results / scale}: run `python -m paper run all --scale {scale}` first, or name"
+            f"there are no records in {results / scale}: run `python -m paper run all --scale {scale}` first, or pass"
             " the folder that has them (--results)"
         )
     blocks, console = summarise(runs), Console()
@@ -196,7 +196,7 @@ def report(
     command = f"python -m paper report --scale {scale}"
     written = publish(out, scale, runs, blocks, data=_images(runs, scale, mnist), command=command)
     done = sum(run.done for run in runs)
-    print(f"\n{done} of {len(runs)} runs are done. Written, with {len(written) - 1} figures: {written[-1]}")
+    print(f"\n{done} of {len(runs)} runs are done. Wrote {written[-1]} with {len(written) - 1} figures.")
 
 
 def _images(runs: Sequence[CellRun], scale: ScaleName, mnist: str | None) -> dict[str, Examples]:
@@ -216,7 +216,7 @@ def _images(runs: Sequence[CellRun], scale: ScaleName, mnist: str | None) -> dic
 
 
 def main(tokens: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code, as that of `multiset`."""
+    """Run one command; return the exit code, as `multiset` does."""
     return run_command(tokens, commands=app)
 
 

@@ -87,7 +87,7 @@ BEYOND_METHODS = {
 }
 
 _COLUMNS = TABLES["table-3"].columns
-# Ten labels have 1,024 sub-multisets, and ten of ten digits make 92,378 multisets: both objectives refuse them.
+# Ten labels have 1,024 sub-multisets, and ten of ten digits make 92,378 multisets: above the limits of both objectives.
 _NOT_TEN: tuple[DataSetName, ...] = tuple(name for name in _COLUMNS if name != "mnist-multi-10")
 
 
@@ -109,7 +109,7 @@ def _row(title: str, columns: int, only: tuple[DataSetName, ...] | None = None) 
 
 
 def _training_rows() -> dict[str, TableRow]:
-    """Return rows that change images for digits only; the digits already have the learning rate of "faster"."""
+    """Return the rows: "faster" on photographs only, since digits already have that rate; the others on digits."""
     rows = dict[str, TableRow]()
     for method in ("multi", "counts", "seq", "multi-transformer"):
         photographs_only = method in ("seq", "multi-transformer")

@@ -48,7 +48,7 @@ MORE_METRICS = {
 }
 """Metrics of tables that are not the paper's."""
 MISSING = "missing"
-# Why a data set has no numbers, where there is more to say than that.
+# Reasons why a data set has no numbers yet.
 _NOT_YET = {"coco-medium": "not run yet with the corrected rule for images that mix common and rare classes"}
 NOTES = (
     "± is the standard deviation over seeds; a range is the 95% interval over examples (Wilson's for the exact match of"
@@ -74,7 +74,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Score:
-    """A number of ours, and the paper's."""
+    """Our number, and the paper's."""
 
     value: float | None = None
     spread: float | None = None

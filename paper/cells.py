@@ -46,7 +46,7 @@ class Cell:
     method: str
     seed: int
     tables: Mapping[TableName, Position]
-    """Its position in each table that has it."""
+    """Position in each table that contains the cell."""
 
     @property
     def id(self) -> str:
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def seconds(self) -> float | None:
-        """Expected duration; None if the scale does not know it."""
+        """Expected duration; None if unknown."""
         return self.data.seconds(self.epochs)
 
     @property
@@ -145,7 +145,7 @@ def choose(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
     for pattern in patterns:
         if not any(_matches(cell, pattern) for cell in cells):
             near = get_close_matches(pattern, [cell.id for cell in cells], n=3, cutoff=0)
-            raise ValueError(f"no cell is called {pattern}; there are {len(cells)}, such as {', '.join(near)}")
+            raise ValueError(f"no cell matches {pattern}; there are {len(cells)}, such as {', '.join(near)}")
     return [cell for cell in cells if not patterns or any(_matches(cell, pattern) for pattern in patterns)]
 
 
@@ -170,7 +170,7 @@ def _seeds(scale: ScaleName, table: TableName, data_set: DataSetName, method: st
 
 
 def _loss_of(method: str) -> str:
-    """Return the method whose learning rate this one has: that of its loss, for variations in rank and strategy."""
+    """Return the method whose learning rate this one shares: for other ranks and strategies, that of the loss."""
     return {"multi-stochastic": "multi", "multi-oracle": "multi", "multi-paper": "multi"}.get(
         method, "seq" if method.startswith("seq-") else method
     )

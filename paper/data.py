@@ -43,8 +43,8 @@ def make_data(
     Args:
         cells: Cells of one scale.
         folder: Folder of the data sets.
-        mnist: Source of the digits, as for `load_digits`. The scale smoke always takes the bundled ones.
-        coco: Folder of COCO; None: that of the environment variable TORCHMULTISET_COCO. The scale smoke draws its own.
+        mnist: Source of the digits, as for `load_digits`. The scale smoke always uses the bundled ones.
+        coco: Folder of COCO; None: the environment variable TORCHMULTISET_COCO. The scale smoke draws its own.
         progress: Show progress bars.
 
     Raises:
@@ -92,7 +92,7 @@ def _pools(mnist: str | None, scale: Scale, progress: bool) -> DigitPools:
     pools = load_digits(mnist, progress=progress)
     if pools.name != "mnist":
         raise ValueError(
-            "these experiments need all 70,000 digits of MNIST, and only 5,000 are bundled: name a folder"
+            "these experiments need all 70,000 digits of MNIST, and only 5,000 are bundled: pass a folder"
             " with MNIST's four files (--mnist, or the environment variable TORCHMULTISET_MNIST), or download them"
             " (--mnist download)"
         )
@@ -109,7 +109,7 @@ def _make_coco(path: Path, variant: str, scale: Scale, given: str | None, progre
         wanted = "the COCO subset" if scale.coco == "subset" else "COCO 2014"
         if not named:
             raise FileNotFoundError(
-                f"{variant} is built from {wanted}: name its folder (--coco, or the environment variable"
+                f"{variant} is built from {wanted}: pass its folder (--coco, or the environment variable"
                 f" {COCO_VARIABLE})"
             )
         source = Path(named).expanduser()

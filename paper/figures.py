@@ -48,7 +48,7 @@ _METHODS = (
     *("multi-faster", "counts-faster", "multi-transformer-faster", "seq-faster"),
     *("rl-transformer", "dm-l1-transformer", "dm-kl-transformer", "seq-transformer"),
 )
-_FREE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_FREE = (*_COLOURS, "#000000")
 _MOST_LINES = len(_FREE)
 _CLASSES = 30  # columns of a heat map; more cannot be read
 
@@ -239,16 +239,16 @@ def styles_of(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def names_of(runs: Sequence[CellRun]) -> dict[str, str]:
-    """Return the name of each method as in the tables; with the method itself where two have the same name."""
+    """Return the name of each method as in the tables, with the method in brackets where two are equal."""
     titles = {run.method: next(iter(run.tables.values())).row for run in runs}
     twice = {title for title, times in Counter(titles.values()).items() if times > 1}
     return {method: f"{title} ({method})" if title in twice else title for method, title in titles.items()}
 
 
 def _few(runs: Sequence[CellRun]) -> Iterator[tuple[str, str, list[CellRun]]]:
-    """Split runs into figures, each with the end of its file name and of its title.
+    """Split runs into figures, each with the suffixes of its file name and of its title.
 
-    The paper's methods come together; then those that each other table adds, beside the paper's method.
+    The paper's losses share a figure; the other methods of each table follow, beside the paper's multiset loss.
     """
     papers = [run for run in runs if any(table.startswith("table-") or table == "entropy" for table in run.tables)]
     losses = [run for run in papers if "table-3" in run.tables or "entropy" in run.tables]
@@ -274,7 +274,7 @@ def _parts(kind: str, title: str, runs: Sequence[CellRun]) -> Iterator[tuple[str
 
 
 def _ending(table: str) -> tuple[str, str]:
-    """Return the end of the file name and of the title of a figure of a table beyond the paper."""
+    """Return the suffixes of file name and title of a figure of a table beyond the paper."""
     return f"-{table}", f", {TITLES.get(table, table).lower()}"
 
 

@@ -64,7 +64,7 @@ def draw_gallery(examples: Examples, predicted: Mapping[str, UInt8[np.ndarray, "
     """Draw some images with their true multisets, and below them a tick or the wrong prediction of each method.
 
     Args:
-        examples: With images (H, W), (1, H, W) or (3, H, W).
+        examples: Examples with images (H, W), (1, H, W) or (3, H, W).
         predicted: Method -> counts (N, C). Examples are chosen by the first method.
     """
     truth = examples.counts

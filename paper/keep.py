@@ -62,7 +62,7 @@ class Folders:
     data: Path = Path("data")
 
     def result(self, cell: Cell) -> Path:
-        """Return the folder of what is kept of a cell."""
+        """Return the folder of a cell's record."""
         return self.results / cell.scale / cell.id
 
     def run(self, cell: Cell) -> Path:
@@ -96,33 +96,33 @@ def state_of(cell: Cell, folders: Folders) -> CellState:
 
 
 def _changed_rule(record: Mapping[str, Any], cell: Cell) -> list[str]:
-    """Return in words how the rule of the data has changed; for records without a rule, the numbers of examples."""
+    """Describe changes in the rule of the data; for records without a rule, in the numbers of examples."""
     if "rule" in record:
         return differences(record["rule"], cell.data.rule(cell.data_set))
     before, now = record.get("run", {}).get("examples", {}), cell.data
     return [
-        f"there were {before[name]:,} {name} examples and are now {number:,}"
+        f"the number of {name} examples was {before[name]:,} and is now {number:,}"
         for name, number in (("train", now.train), ("validation", now.validation), ("test", now.test))
         if before.get(name, number) != number
     ]
 
 
 def forget_cell(cell: Cell, folders: Folders) -> None:
-    """Delete what is kept of a cell, and its run folder."""
-    (folders.result(cell) / RECORD).unlink(missing_ok=True)  # first: without it, nothing else counts
+    """Delete the record and the run folder of a cell."""
+    (folders.result(cell) / RECORD).unlink(missing_ok=True)  # first: a cell without a record counts as not run
     shutil.rmtree(folders.result(cell), ignore_errors=True)
     forget(folders.run(cell))
 
 
 def keep(name: str, folder: Path, task: Task, *, scale: Any, results: str) -> None:
-    """Write what is kept of a finished run, the record last; called by the worker that trained it.
+    """Write the results of a finished run, the record last; called by the worker that trained it.
 
     Args:
         name: Id of the cell.
         folder: Its run folder.
         task: Its data.
         scale: Name of the scale.
-        results: Folder of all records.
+        results: Folder of the records.
     """
     cell, run, result = find(scale, name), read_record(folder), Path(results, scale, name)
     model = open_model(folder).to(local_fabric().device)

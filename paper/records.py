@@ -1,4 +1,4 @@
-"""Records of cells, read back: what was run, its numbers, and what is still missing."""
+"""Reads the records of cells: finished runs with their numbers, and missing runs."""
 
 from __future__ import annotations
 

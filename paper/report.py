@@ -56,7 +56,7 @@ def publish(
     data: Mapping[str, Examples] | None = None,
     command: str,
 ) -> list[Path]:
-    """Draw and write the report; nothing is written before everything is made. Figures of earlier reports are removed.
+    """Draw the whole report, then write it and remove figures of earlier reports.
 
     Args:
         out: Folder to write to.

@@ -2,7 +2,7 @@
 
 All have the same cells, from the same presets and recipes as `multiset train`. A scale changes data, epochs and seeds,
 and no setting of a single loss, except for the learning rate at the scale `full`: there each loss has the best of the
-same three, by short runs on validation data.
+same three, chosen by short runs on validation data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATES_OF: Mapping[DataSetName, Mapping[str, float]] = {
     "mnist-multi-10": {"multi": 0.006},
 }
 """The learning rate of each loss at scale `full`: the best of the table `rates`, by exact match on validation data, or
-by F1 where no exact match is above a tenth. MNIST Multi (1-4), and (10) where it has no short runs of its own, have
+by F1 where no exact match is above a tenth. MNIST Multi (1-4), and (10) where it has no short runs of its own, use
 those of (4)."""
 
 # Besides training, a run evaluates validation and test data, forward only, and starts a process.
@@ -54,7 +54,7 @@ class DataSet:
     rare: tuple[int, ...] = ()
     """Digits that are rare in the training data."""
     preset: PresetName | None = None
-    """Preset whose settings it has, if that is not its own name."""
+    """Preset with its settings, if the name differs."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """Learning rate of each loss, where each has its own: the best of its short runs."""
     short: Mapping[str, Any] = field(default_factory=dict)
@@ -147,14 +147,14 @@ def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values:
     return DataSet(path, *sizes, images_per_second, values, digits, preset="mnist-multi-1-4")
 
 
-# All tables but the short runs and the one run that only the scale `full` has.
+# All tables except the short runs and the run that only the scale `full` has.
 _ON_DIGITS: tuple[TableName, ...] = (
     *("table-1", "table-2", "table-3", "entropy", "beyond", "variations", "policy"),
     *("longer", "larger", "rare", "training"),
 )
 # Half of the recipe's channels: three times as fast, so that losses that learn slowly get enough steps.
 _SMALL_COCO = {"hidden": 64, "units": (64,)}
-# As the runs of the scale small were made, before there was a choice.
+# Settings of the runs at scale small, which are older than these options.
 _PLAIN = {"policy_norm": "none", "precision": "32-true"}
 _SMALL = {"layers": 1, **_PLAIN}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}

@@ -31,7 +31,7 @@ PARTS: Mapping[str, Mapping[str, Chosen]] = {
         "with a rare digit": lambda true: true[:, 5:].sum(1) > 0,
     },
 }
-"""Table -> parts of its test data that are also scored by themselves."""
+"""Table -> parts of its test data that are also scored separately."""
 _NO_MORE = {metric: Score(absent="-") for metric in MORE_METRICS if metric not in METRICS}
 
 
@@ -188,7 +188,8 @@ def _who_is_first(
     doubtful = [
         f"{comparison.other} ({p_value(comparison.adjusted)})" for comparison in comparisons if not comparison.better
     ]
-    doubtful += [f"{title} (no seed in common)" for title in there if title not in {best, *_names(comparisons)}]
+    tested = {best, *(comparison.other for comparison in comparisons)}
+    doubtful += [f"{title} (no seed in common)" for title in there if title not in tested]
     if doubtful:
         return comparisons, f"No row is first: {best} is highest, but not distinguishable from {', '.join(doubtful)}."
     if len(there) < len(rows):
@@ -197,10 +198,6 @@ def _who_is_first(
     least = max(comparisons, key=lambda comparison: comparison.adjusted)
     seeds = "" if least.seeds == 1 else f"; against {least.other} in {least.ahead} of {least.seeds} seeds"
     return comparisons, f"{best} is first ({p_value(least.adjusted)}{seeds})."
-
-
-def _names(comparisons: Sequence[Comparison]) -> set[str]:
-    return {comparison.other for comparison in comparisons}
 
 
 def _correct(rows: Mapping[str, MethodScores], split: str, chosen: Chosen | None) -> dict[str, Correct]:

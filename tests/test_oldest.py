@@ -50,7 +50,7 @@ def test_the_oldest_version_that_is_offered_is_taken(tool):
     assert [oldest(lower, offered) for lower in ("2.7", "2.7.1", "2.8", "2.10", "2")] == [
         "2.7.0", "2.7.1", "2.9.0", "2.10.1", "2.6.3",
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"no version from 3 on, only 2\.10\.1, "):
+    with pytest.raises(ValueError, match=r"no version 3 or later, only 2\.10\.1, "):
         oldest("3", offered)
 
 

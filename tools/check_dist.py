@@ -13,11 +13,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NAME = "torchmultiset"
 LARGEST = 5_000_000
-"""Bytes that a wheel may have."""
+"""Maximum size of a wheel, in bytes."""
 
 
 def problems(folder: Path, version: str) -> list[str]:
-    """Return what is wrong with the distribution in a folder; empty if nothing is.
+    """Return the problems of the distribution in a folder.
 
     Args:
         folder: Folder with one wheel and one sdist.
@@ -70,7 +70,7 @@ def main() -> None:
     from torchmultiset import __version__
 
     found = problems(Path(sys.argv[1]), __version__)
-    print("\n".join(found) or f"{sys.argv[1]} has torchmultiset {__version__}; nothing is wrong with its metadata.")
+    print("\n".join(found) or f"{sys.argv[1]} has torchmultiset {__version__}; its metadata is correct.")
     sys.exit(bool(found))
 
 

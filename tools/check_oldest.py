@@ -37,7 +37,7 @@ B, T, C = 4, 3, 5
 LABELS = torch.tensor([[0, 0, 2], [1, 3, 4], [4, 4, 4], [2, 1, 0]])
 TARGET = multiset.from_labels(LABELS, num_classes=C)
 OTHERS = {"torchmultiset.__main__", "torchmultiset.page", "torchmultiset.cli.demo"}
-"""Modules that start a program, or need an extra that is not installed."""
+"""Modules that start a program or need an extra that is not installed."""
 
 
 def scores(*shape: int) -> Tensor:

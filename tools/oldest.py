@@ -1,8 +1,8 @@
 """Check the lower bounds of pyproject.toml: ``make oldest``, or ``python tools/oldest.py``.
 
 Creates an environment, `.venv-oldest`, with the oldest version of each dependency that its bound allows and pip offers,
-runs `check_oldest.py` in it, and writes results/oldest.json. PyTorch is installed as pip finds it: its default wheel of
-that age needs several gigabytes of GPU libraries to be imported.
+runs `check_oldest.py` in it, and writes results/oldest.json. The default wheel of that PyTorch needs
+several gigabytes of GPU libraries.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def oldest(lower: str, versions: list[str]) -> str:
     """
     fitting = [version for version in versions if release(version) >= release(lower)]
     if not fitting:
-        raise ValueError(f"pip offers no version from {lower} on, only {', '.join(versions) or 'none'}")
+        raise ValueError(f"pip offers no version {lower} or later, only {', '.join(versions) or 'none'}")
     return min(fitting, key=release)
 
 

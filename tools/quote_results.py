@@ -1,7 +1,7 @@
 """Copy result tables into pages that quote them: ``python tools/quote_results.py``, after ``python -m paper report``.
 
 Between ``<!-- quote SCALE: TITLE -->`` and ``<!-- /quote -->`` a page holds the table "Exact match at a glance: TITLE"
-of docs/results/SCALE.md, with links relative to the page. Without a scale, it is ``small``.
+of docs/results/SCALE.md, with links relative to the page. The default scale is ``small``.
 """
 
 from __future__ import annotations

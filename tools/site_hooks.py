@@ -80,21 +80,15 @@ def on_post_build(config: Any, **_: Any) -> None:
 def on_page_content(html: str, **_: Any) -> str:
     """Keep the words of inline code whole, and convert formulas to MathML, which browsers render without scripts."""
     html = _INLINE_CODE.sub(lambda found: f"<code>{_WORD.sub(_whole, found[1])}</code>", html)
-    html = re.sub(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', _inline, html, flags=re.DOTALL)
-    return re.sub(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', _display, html, flags=re.DOTALL)
+    inline = re.compile(r'<(span|div) class="arithmatex">\\\((.*?)\\\)</\1>', re.DOTALL)
+    block = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
+    html = inline.sub(lambda found: _mathml(found[2]), html)
+    return block.sub(lambda found: _mathml(found[1], display="block"), html)
 
 
 def _whole(word: re.Match[str]) -> str:
     """Return a word that does not break at its hyphens, such as --minutes, unless it is too long for a phone."""
     return f'<span class="word">{word[0]}</span>' if len(word[0]) <= _PHONE else word[0]
-
-
-def _inline(found: re.Match[str]) -> str:
-    return _mathml(found[2])
-
-
-def _display(found: re.Match[str]) -> str:
-    return _mathml(found[1], display="block")
 
 
 def _mathml(tex: str, **settings: str) -> str:

@@ -187,7 +187,7 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ("train --data digits --out run", "run contains a finished run: resume it (--resume)"),
         (
             "train --data digits --out run --resume",
-            "the run in run is a different one: channels was 6 6 and is now 16 32",
+            "the run in run differs: channels was 6 6 and is now 16 32",
         ),
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size = 2 labels"),
         ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
@@ -431,7 +431,7 @@ def test_ctrl_c_stops_with_a_hint_on_how_to_resume(there, tmp_path):
         _, err = started.communicate(timeout=60)
     assert started.returncode == 130
     assert err.splitlines()[-1] == (
-        f"multiset: stopped: start the same command with --resume, and the run in {out} goes on where it was"
+        f"multiset: stopped: start the same command with --resume to resume the run in {out}"
     )
     assert "Traceback" not in err
     assert (out / "checkpoint.pt").exists()
@@ -676,7 +676,7 @@ def test_coverage_is_refused_with_a_reason(run, there, calibrated, tmp_path):
     for tokens, message in [
         (["predict", "run", "digits", "--coverage", 0.9], "needs a model with a calibration, and this one has none"),
         (["predict", calibrated, "digits", "--coverage", 0.95], "requires at least 19 calibration examples"),
-        (["predict", calibrated, "digits", "--coverage", 0.9, "--best", 2], "--best and --coverage exclude each other"),
+        (["predict", calibrated, "digits", "--coverage", 0.9, "--best", 2], "--best and --coverage cannot be combined"),
         (
             ["evaluate", "run", "digits", "--coverage", 0.95],
             "requires at least 19 calibration examples, but there are 10",

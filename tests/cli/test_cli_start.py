@@ -96,7 +96,7 @@ def test_csv_output_can_be_read_as_labels(run, tmp_path):
     for flag in ("--json", "--best=2", "--coverage=0.9"):
         code, lines, err = run("predict", "model", "new", "--csv", flag)
         assert (code, lines) == (1, [])
-        assert f"--csv and {flag.split('=')[0]} exclude each other" in err
+        assert f"--csv and {flag.split('=')[0]} cannot be combined" in err
 
 
 @pytest.mark.slow

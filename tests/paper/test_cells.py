@@ -308,9 +308,7 @@ def test_choosing():
     assert choose(cells, []) == cells
     assert {cell.data_set for cell in choose(cells, ["mnist-multi-4"])} == {"mnist-multi-4"}  # and not mnist-multi-4...
     assert {cell.method for cell in choose(cells, ["*/rl/*", "*/dm-*"])} == {"rl", "dm-l1", "dm-kl"}
-    with pytest.raises(
-        ValueError, match=r"no cell is called mnist-multi-4/mlti; .* such as mnist-multi-4/multi/seed-0"
-    ):
+    with pytest.raises(ValueError, match=r"no cell matches mnist-multi-4/mlti; .* such as mnist-multi-4/multi/seed-0"):
         choose(cells, ["*/rl/*", "mnist-multi-4/mlti"])
 
 

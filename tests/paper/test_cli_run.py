@@ -141,9 +141,9 @@ def test_a_dry_run_writes_nothing(run, tmp_path):
         (["--scale", "smoke"], 2, "NAMES"),
         (["table-1", "--scale", "tiny"], 2, "tiny"),
         (["table-1", "--scale", "smoke", "--workers", "0"], 2, "--workers"),
-        (["table-1", "--scale", "smoke", "--only", "mnist-multi-10"], 1, "no cell is called mnist-multi-10"),
+        (["table-1", "--scale", "smoke", "--only", "mnist-multi-10"], 1, "no cell matches mnist-multi-10"),
         (["table-1", "--scale", "small"], 1, "all 70,000 digits of MNIST"),
-        (["table-2", "--scale", "small"], 1, "name its folder (--coco"),
+        (["table-2", "--scale", "small"], 1, "pass its folder (--coco"),
     ],
 )
 def test_errors_are_explained(run, tokens, code, message):

@@ -88,7 +88,7 @@ def test_another_data_set_of_the_same_name_is_refused(tmp_path):
 
 def test_the_folder_of_coco_must_be_set_and_must_exist(tmp_path, monkeypatch):
     cells = some("small", "coco-easy/multi")
-    with pytest.raises(FileNotFoundError, match="coco-easy is built from the COCO subset: name its folder"):
+    with pytest.raises(FileNotFoundError, match="coco-easy is built from the COCO subset: pass its folder"):
         make_data(cells, tmp_path)
     monkeypatch.setenv("TORCHMULTISET_COCO", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"is not the COCO subset: it has no instances_train.json, no images"):

@@ -278,9 +278,9 @@ def test_a_record_without_a_rule_is_stale_if_the_numbers_of_examples_differ(copi
     told = {"config": to_dict(cell.config()), "run": {"examples": {"train": 1992, "validation": 351, "test": 775}}}
     (folder / "record.json").write_text(json.dumps(told))
     assert state_of(cell, Folders(copied.results, copied.runs, tmp_path / "nowhere")).changed == [
-        "there were 1,992 train examples and are now 3,350",
-        "there were 351 validation examples and are now 591",
-        "there were 775 test examples and are now 1,290",
+        "the number of train examples was 1,992 and is now 3,350",
+        "the number of validation examples was 351 and is now 591",
+        "the number of test examples was 775 and is now 1,290",
     ]
 
 

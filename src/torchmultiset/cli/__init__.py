@@ -103,7 +103,7 @@ def main(tokens: Sequence[str] | None = None, *, commands: App = app) -> int:
 
     Args:
         tokens: Arguments after `multiset`; None: those of this process.
-        commands: The command line, if it is not `multiset`.
+        commands: Application to run instead of `multiset`.
 
     Returns:
         The exit code: 0 on success, 1 for an error in the data or on disk, 2 for an invalid command line, 130 after
@@ -157,7 +157,7 @@ def _misused(name: str, error: CycloptsError) -> int:
 
 
 def _in_words(message: str) -> str:
-    """Replace the Python types and the jargon of a message of the parser."""
+    """Rewrite a message of the parser without Python types and jargon."""
     for kind, words in (("int", "a whole number"), ("float", "a number")):
         message = re.sub(rf'unable to convert ("[^"]*") into {kind}\b[^.]*', rf"\1 is not {words}", message)
     return re.sub(r"^Unused Tokens: \[(.*)\]\.$", r"Unexpected argument: \1.", message)

@@ -31,11 +31,11 @@ def shown_in_full(tokens: Sequence[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class HelpOf:
-    """Formatter of the help of one command, for `App.help_formatter`.
+    """Help formatter of a command, for `App.help_formatter`.
 
     Args:
         common: Options that ``--help`` shows, in this order within each panel.
-        unset: Options without a default, although theirs is None as for options that are chosen by the data.
+        unset: Options without a default; None is the default of others, too, and shown as "auto".
         more: Markdown that ``--help-all`` adds after the last panel.
         last: Title of the last panel.
     """

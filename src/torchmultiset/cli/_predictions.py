@@ -1,4 +1,4 @@
-"""Predictions as rows for JSON and as a table: what ``multiset predict`` prints."""
+"""Output of ``multiset predict``: rows for JSON and CSV, and a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["add_row", "csv_lines", "named", "prediction_rows", "predictions_table"]
 
-_LISTED = 20  # maximum number of multisets of one input's set in a table, besides the first
+_LISTED = 20  # maximum number of multisets that a table lists for one input, besides the first
 
 
 def prediction_rows(
@@ -77,7 +77,7 @@ def _listed(counts: torch.Tensor, log_probability: torch.Tensor, predictor: Pred
 
 
 def _in_order(prediction: Prediction, i: int, classes: Sequence[str]) -> list[str] | None:
-    """Return labels in the order of emission; None without a policy, or if a search found another multiset."""
+    """Return the labels in the order of emission; None without a policy, or if a search found another multiset."""
     if prediction.sequence is None:
         return None
     labels = prediction.sequence[i]

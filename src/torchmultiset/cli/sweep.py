@@ -73,13 +73,13 @@ def sweep(
 
     Args:
         settings: Data and settings, as for `multiset train`; each setting takes one or several values.
-        out: Folder of the runs and of leaderboard.json. If not given, runs/ and the name of the data, with -sweep.
-        workers: Number of runs at a time, each in a process of its own.
-        threads: Threads of each run. If not given, the processors of this machine divided by the workers.
-        retries: How often a run that failed is tried again.
+        out: Folder of the runs and of leaderboard.json. Default: runs/NAME-sweep, with the name of the data.
+        workers: Number of runs at a time, each in its own process.
+        threads: Threads per run. Default: the processors of this machine divided by the workers.
+        retries: Number of times that a failed run is retried.
         ray: Train on Ray: the address of a cluster, or "local" to start one here. The machines of a cluster must share
             the working folder.
-        gpus: GPUs of each run, on Ray.
+        gpus: GPUs per run, on Ray.
         again: Delete these runs, and train them again.
         dry_run: Only list the runs and their state.
     """

@@ -43,7 +43,7 @@ _SOURCE = "DATA"
 
 
 def _default(value: object) -> str | None:
-    """Format a default for the help as it would be typed; a setting that is not set is chosen by the data."""
+    """Format a default for the help as it would be typed; None, "auto", is chosen from the data."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return "auto" if value is None else None if value == "" else str(value)
@@ -53,12 +53,12 @@ def _check(_: type, value: Any) -> None:
     check_config(value)
 
 
-# Each field of a dataclass becomes a flag, and its values follow one another: --channels 10 10 32.
+# Each field of a dataclass becomes a flag; several values are separated by spaces: --channels 10 10 32.
 _Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default, validator=_check)
 
 
 def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Flags that are not given are what the file says, then the model to begin with, the recipe, the preset."""
+    """Fill in flags that are not given: from the config file, the model to start from, the recipe and the preset."""
     source = _given(arguments, _SOURCE)
     if source is not None and _given(arguments, "--data") is not None:
         raise ValueError(f"data is given twice, {source} and --data: keep one")
@@ -67,7 +67,7 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
         _below_flags(read_config(file), file, app, commands, arguments)
     for argument in arguments:
         for token in argument.tokens:
-            # Such numbers would be rounded without a word.
+            # The parser would silently round a fraction.
             if (
                 argument.hint in (int, int | None)
                 and not token.value.lstrip("+-").isdigit()
@@ -76,10 +76,10 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
                 raise ValueError(f"{argument.name} must be a whole number, but is {token.value}")
     start = _given(arguments, "--start-from")
     if start:
-        made = _make_of(start, _given(arguments, "--objective"), _given(arguments, "--policy"))
-        _below_flags(made, f"model {start}", app, commands, arguments)
+        network = _network_of(start, _given(arguments, "--objective"), _given(arguments, "--policy"))
+        _below_flags(network, f"model {start}", app, commands, arguments)
     preset, recipe = _given(arguments, "--preset"), _given(arguments, "--recipe") or "fast"
-    # Names that are not known are refused later, with the nearest right one.
+    # Unknown names are rejected later, with a suggestion.
     if preset in (None, *get_args(PresetName)) and recipe in get_args(RecipeName):
         values = values_of(preset, recipe)  # type: ignore[arg-type]
         _below_flags(values, f"recipe {recipe}", app, commands, arguments)
@@ -87,35 +87,35 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
             raise ValueError(_no_data(preset))
 
 
-# What weights fit to.
-_MAKE = ("backbone", "encoder", "channels", "norm", "units", "policy", "hidden", "layers", "objective", "count_head")
+# Settings that determine the tensors of a model.
+_NETWORK = ("backbone", "encoder", "channels", "norm", "units", "policy", "hidden", "layers", "objective", "count_head")
 
 
-def _make_of(model: str, objective: str | None, policy: str | None) -> dict[str, Any]:
-    """The settings that a model was made with, as far as its weights fit no others.
+def _network_of(model: str, objective: str | None, policy: str | None) -> dict[str, Any]:
+    """Return the settings of a model that determine its tensors, except those that the flags replace.
 
     Args:
-        model: The model to begin with.
-        objective: The one that is asked for, if any: of another kind, it has no use for this model's policy.
-        policy: The one that is asked for, if any: a model without one was taught otherwise.
+        model: Model to start from.
+        objective: Requested objective, if any. The model's policy is kept only if this objective trains policies.
+        policy: Requested policy, if any. The objective of a model without a policy is not kept.
     """
     predictor = open_model(model)
     settings = translated(predictor.record.get("config", {}))
-    made = {name: settings[name] for name in _MAKE if name in settings}
+    made = {name: settings[name] for name in _NETWORK if name in settings}
     if "input" in predictor.record:
         kind = input_kind(predictor)
         made |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
-    others = {"policy", "count_head"} if objective not in (None, made.get("objective")) else set()
-    other = None if objective is None else OBJECTIVES.get(objective)  # a wrong name is refused later
-    if other is not None and not other.one_shot and not other.counts_only and predictor.steps:
-        others -= {"policy"}
+    replaced = {"policy", "count_head"} if objective not in (None, made.get("objective")) else set()
+    new = None if objective is None else OBJECTIVES.get(objective)  # unknown names are rejected later
+    if new is not None and not new.one_shot and not new.counts_only and predictor.steps:
+        replaced -= {"policy"}
     if policy is not None and not predictor.steps:
-        others |= {"objective"}
-    return {name: value for name, value in made.items() if name not in others}
+        replaced |= {"objective"}
+    return {name: value for name, value in made.items() if name not in replaced}
 
 
 def _check_together(**given: Any) -> None:
-    """Refuse what does not go together before anything is read or written."""
+    """Reject settings that cannot be combined, before anything is read or written."""
     objective = given.get("objective", ObjectiveConfig())
     if "model" in given and given["model"].stop == "end" and objective.objective is not None:
         check_together(objective, "end")
@@ -124,7 +124,7 @@ def _check_together(**given: Any) -> None:
 def _below_flags(
     values: Mapping[str, Any], source: str, app: App, commands: tuple[str, ...], arguments: ArgumentCollection
 ) -> None:
-    # Under the name of this command: at the top, `data` would be taken for the command of that name, and left out.
+    # Nested under this command: at the top level, the parser would skip `data`, which is the name of a command.
     nested = dict(values)
     for command in reversed(commands):
         nested = {command: nested}
@@ -162,11 +162,11 @@ Presets:
 Recipes:
 
 - `paper`: Adam at 1e-3 throughout, no clipping, no normalisation, 2 policy layers, 200 epochs (350 for 10 digits)
-- `fast`: the learning rate rises and falls (one-cycle) to a higher peak, gradients are clipped, BatchNorm in the
-  tower, and far fewer epochs
+- `fast`: one-cycle learning rate with a higher peak, gradient clipping, BatchNorm in the convolutional tower, and far
+  fewer epochs
 
-A value is taken from the flag; if there is none, from the file; then from the recipe; then from the preset. With
-`--start-from`, what the network is like is taken from that model, before the recipe.
+Each value comes from the first of these that sets it: the flag, the config file, the model of `--start-from` (for the
+architecture), the recipe, the preset.
 """
 
 app = App(
@@ -214,13 +214,13 @@ def train(
             `multiset data build`. No option is needed.
         preset: Task of the paper, or a small demo of it; --help-all describes them.
         recipe: Training recipe, described below.
-        config: TOML file of settings: the names of the flags below, with _ for -. A run folder has one.
+        config: TOML file of settings, named like the flags below with _ for -. Each run folder contains one.
         out: Output folder. Default: runs/ and the name of the preset or of the data.
-        minutes: Time budget for comparing models on data of your own; the best one is kept. Default: 10. With 0, or
-            with --objective, one model is trained.
+        minutes: Time budget for comparing models on your own data; the best one is kept. Default: 10. With 0, or with
+            --objective, one model is trained.
         resume: Resume the run in the output folder, if there is one.
-        devices: Processes per machine. Default: one per GPU; on a CPU one per core, as long as each has 32 examples of
-            a batch.
+        devices: Processes per machine. Default: one per GPU; on a CPU one per core, as long as each has 32 examples
+            per batch.
         nodes: Number of machines.
         seed: Random seed of the weights, of the order of the examples and of all sampling.
         data: Where the examples come from, and how images are read.
@@ -235,7 +235,7 @@ def train(
     build_missing(preset, data.data, progress=console.is_terminal)
     whole = RunConfig(data, model, objective, optim, seed)
     shown = TrainingProgress(console)
-    # Other processes repeat the command of this one. In a notebook, or a program of someone's own, that is another.
+    # Further processes rerun the command line of this one, which in a notebook or another program is a different one.
     may_start_others = sys.argv[1:2] == ["train"]
 
     def start(task: Task) -> Watch:
@@ -260,20 +260,18 @@ def train(
             watch=start,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"start the same command with --resume, and the run in {out} goes on where it was"
-        ) from None
+        raise KeyboardInterrupt(f"start the same command with --resume to resume the run in {out}") from None
     finally:
         shown.stop()
     _print_result(out, data.data, result)
 
 
 def _budget(config: RunConfig, preset: str | None, minutes: float | None) -> float:
-    """Return the minutes of a portfolio; 0 if one model is trained: a preset, a built data set, a named objective."""
+    """Return the time budget of a portfolio in minutes; 0 if only one model is trained."""
     if preset or not compares_models(config):
         if minutes:
             raise ValueError(
-                "--minutes is the budget for comparing models on data of your own: leave it out, or leave out"
+                "--minutes is the budget for comparing models on your own data: leave it out, or leave out"
                 " --objective, --policy, --preset and --start-from"
             )
         return 0.0
@@ -310,17 +308,17 @@ def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool)
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)  # in a log, before what comes later on standard error
+    print(text, flush=True)  # keeps the order with standard error in a log
 
 
 def _no_data(preset: str | None) -> str:
     if preset is not None and preset.startswith("coco"):
         return f"{preset} needs --data, the file that `multiset data build {preset}` writes; see its --help"
-    return "no data is given: name a file or folder (multiset train pets.csv), or a preset (--preset demo)"
+    return "no data is given: pass a file or folder (multiset train pets.csv), or a preset (--preset demo)"
 
 
 def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
-    """What a run does not do as the paper did."""
+    """Describe the settings of a run that differ from the paper's."""
     values = to_dict(config)
     pairs = [
         f"{name} {_default(values[name])} ({_default(value)})"
@@ -332,7 +330,7 @@ def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
 
 def _print_result(out: Path, data: str, result: Result) -> None:
     record = result.record
-    if not record.get("finished"):  # another process has the results
+    if not record.get("finished"):  # only the first process has the results
         return
     if result.report is None:
         print(f"The run in {out} is already finished.")

@@ -10,13 +10,13 @@ from PIL import Image
 
 __all__ = ["hints"]
 
-_ASPECT = 1.5  # ratio of the sides from which on the padding is mentioned
-_SMALL = 0.5  # size in proportion to the input below which an image is blurred
-_CLEARLY = 60  # difference of the mean brightness that is mentioned
+_ASPECT = 1.5  # minimum aspect ratio for a hint about padding
+_SMALL = 0.5  # size relative to the model's input below which enlargement blurs an image
+_CLEARLY = 60  # minimum difference in mean brightness for a hint
 
 
 def hints(image: bytes, pixels: Shaped[np.ndarray, "c h w"], brightness: float | None) -> list[str]:
-    """Return sentences on what the user should know about an image.
+    """Return hints about an image as sentences.
 
     Args:
         image: Content of the image file.

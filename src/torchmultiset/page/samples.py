@@ -50,10 +50,10 @@ class OwnSample(NamedTuple):
 
 
 def own_samples(run: str, predictor: Predictor, kind: InputKind, *, number: int = 8) -> tuple[OwnSample, ...]:
-    """Return the first test images of a training run, if its data is still where it was.
+    """Return the first test images of a training run, if its data still exists.
 
     Args:
-        run: Run folder; anything else has no samples.
+        run: Run folder; other models have no samples.
         predictor: Model of the run.
         kind: Kind of its inputs.
         number: Maximum number of samples.

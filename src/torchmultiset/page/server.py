@@ -179,7 +179,7 @@ async def _image(request: Request) -> bytes:
     # Other sites cannot send these types without a CORS preflight request.
     kind = request.headers.get("content-type", "")
     if not kind.startswith("image/") and kind != "application/octet-stream":
-        raise HTTPException(415, "This is not an image, by its content type. Choose an image file.")
+        raise HTTPException(415, "The content type is not that of an image. Choose an image file.")
     too_large = HTTPException(413, f"This file is too large. The limit is {MAX_BYTES // 1_000_000} MB.")
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > MAX_BYTES:

@@ -30,7 +30,7 @@ MAX_PIXELS = 25_000_000
 # Only some of Pillow's formats: some of its other decoders start external programs.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _BARS = 12  # classes that get a bar
-_VISIBLE = 0.005  # probability from which on a count has a column
+_VISIBLE = 0.005  # minimum probability of a count that gets a column
 _DARK = 100  # brightness below which the training data is light on dark
 _BEST = 5  # most probable multisets to list
 _BEAM = 32  # wide, because there is only one image
@@ -42,13 +42,13 @@ class UnfitImageError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class PageModel:
-    """A model that reads images, under the name with which it was opened."""
+    """A model that reads images, with the name under which it was opened."""
 
     name: str
     predictor: Predictor
     kind: InputKind
     own: tuple[OwnSample, ...] = ()
-    """Samples from the data that the model was trained on, if it is still there."""
+    """Samples from the training run's data, if it still exists."""
     brightness: float | None = None
     """Mean of the pixels of the samples, from 0 to 255; None without samples."""
 

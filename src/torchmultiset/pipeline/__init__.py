@@ -1,1 +1,1 @@
-"""From a config and a file to a trained model in a folder: what `multiset train` runs, and what reads its results."""
+"""From a config and a data file to a trained and tested model in a folder: the code behind `multiset train`."""

@@ -54,15 +54,15 @@ _SMALL = 1_000
 """Number of training and validation examples below which candidates are cross-validated."""
 _FOLDS = 3
 _BEST = 2
-"""Candidates that are trained on all parts of a cross-validation; the others are stopped after the first part."""
+"""Number of candidates that are trained on all parts of a cross-validation; the others only on the first."""
 _FROZEN_SHARE = 0.25
 """Share of the budget that candidates with frozen features may take if fine-tuning follows."""
 _FINETUNE_SHARE = 0.6
 """Share of the budget for fine-tuning; the rest is for reading data, testing and pictures."""
 _ALONE_SHARE = 0.8
-"""The same if nothing else is tried."""
-_BESIDE = 1.3
-"""Time of an epoch in proportion to that of its steps: augmentation, the optimiser and validation come on top."""
+"""Share of the budget for training if there is only one stage, frozen or fine-tuned."""
+_OVERHEAD = 1.3
+"""Time of an epoch divided by that of its steps alone, without augmentation, optimiser and validation."""
 _LEAST_MINUTES = 3.0
 """Budget below which no backbone is fine-tuned."""
 
@@ -81,7 +81,7 @@ class _Portfolio:
     standings: list[Standing]
 
     def run(self, runs: Mapping[str, RunConfig], workers: Workers, seconds: float) -> dict[str, FinishedRun]:
-        """Train runs for at most so many seconds, but at least until one of them is finished."""
+        """Train runs for a limited time, but at least until one of them is finished."""
         until = time.monotonic() + seconds
         done: list[str] = []
 
@@ -125,11 +125,11 @@ def train_portfolio(
         config: Settings that all candidates share; the objective is not set.
         folder: Folder for the winner and all candidates.
         minutes: Time budget. The best guess is always trained to the end.
-        only: Candidates to try, without looking at the clock, in place of those that suit the data.
+        only: Candidates to try instead of those for the data, without a time limit.
         resume: Resume the portfolio in the folder, if there is one. No finished candidate is trained again.
         command: Command line for the records.
         progress: Show progress bars while data is read.
-        say: Called with sentences on what happens.
+        say: Called with progress messages.
         watch: Called with a snapshot and the standings so far while candidates are trained.
         watch_winner: As for `train`, while the winner is trained again.
 
@@ -150,10 +150,10 @@ def train_portfolio(
     task = prepare(config, progress=progress)
     here = _Portfolio(config, folder, minutes, command, say, watch, progress, [])
     plan, tuned = _plan(here, task, only)
-    held_out = len(task.splits["train"]) + len(task.splits["validation"])
-    folds = _FOLDS if held_out < _SMALL else 0
+    examples = len(task.splits["train"]) + len(task.splits["validation"])
+    folds = _FOLDS if examples < _SMALL else 0
     how = f"by {folds}-fold cross-validation" if folds else f"on {len(task.splits['validation']):,} validation examples"
-    number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in all"
+    number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in total"
     say(f"Comparing {number} candidate{'s' * (number != 1)} and 3 baselines {how}, {budget}.")
     here.standings = _baselines(task, folds)
     runs: dict[str, RunConfig] = {}
@@ -169,13 +169,13 @@ def train_portfolio(
 
 
 def _plan(here: _Portfolio, task: Task, only: Sequence[Candidate] | None) -> tuple[list[Candidate], Candidate | None]:
-    """Return the candidates, and the one that is fine-tuned; read from the folder if a portfolio is resumed."""
+    """Return the candidates and the one to fine-tune; a resumed portfolio reads them from its folder."""
     path, data = here.folder / PORTFOLIO, data_record(str(here.config.data.data))
     saved = read_json(path)
     if saved:
         if saved["data"]["sha256"] != data["sha256"]:
             raise ValueError(
-                f"the data has changed since the portfolio in {here.folder} was begun: choose another --out"
+                f"the data has changed since the portfolio in {here.folder} was started: choose another --out"
             )
         given = [Candidate(**one) for one in saved["candidates"]]
         return given, None if saved["finetuned"] is None else Candidate(**saved["finetuned"])
@@ -203,7 +203,7 @@ def _fitting_epochs(here: _Portfolio, task: Task, tuned: Candidate, share: float
     """Measure a few training steps, and return the number of epochs that fit into the share of the budget."""
     each = seconds_per_example(_as_candidate(here.config, tuned), threads=os.cpu_count() or 1)
     seconds = 60 * here.minutes * share
-    return max(1, int(seconds / (_BESIDE * each * len(task.splits["train"]))))
+    return max(1, int(seconds / (_OVERHEAD * each * len(task.splits["train"]))))
 
 
 def _try(
@@ -212,7 +212,7 @@ def _try(
     """Train the candidates: all on the first part, and the best ones on the others."""
     cores = os.cpu_count() or 1
     workers = Workers(max(1, cores // 2) if cores > 4 else cores)
-    share = _FROZEN_SHARE if followed else 0.8
+    share = _FROZEN_SHARE if followed else _ALONE_SHARE
     budget = 60 * here.minutes * share if clock else float("inf")
     until = time.monotonic() + budget
     configs = {one.name: _as_candidate(here.config, one) for one in plan}
@@ -271,10 +271,10 @@ def _with_baselines(folder: Path, config: RunConfig) -> Result:
     split = "test" if "test" in record else "validation"
     counts = read_counts(folder / COUNTS, split, fix="delete the folder, and train again")
     predicted, true = (torch.from_numpy(np.asarray(each, dtype=np.int64)) for each in counts)
-    told, more = compare_with_baselines(task, Evaluation(predicted, true), split)
+    report, more = compare_with_baselines(task, Evaluation(predicted, true), split)
     record |= more
     write_record(folder, record)
-    return Result(record, told)
+    return Result(record, report)
 
 
 def _baselines(task: Task, folds: int) -> list[Standing]:
@@ -295,7 +295,8 @@ def _baselines(task: Task, folds: int) -> list[Standing]:
 
 
 def _standing(candidate: Candidate, runs: Sequence[FinishedRun]) -> Standing:
-    return score(candidate.name, candidate.about, [_counts(run) for run in runs], sum(map(_minutes, runs)))
+    minutes = sum(float(run.record["minutes"]) for run in runs)
+    return score(candidate.name, candidate.about, [_counts(run) for run in runs], minutes)
 
 
 def _mean_score(runs: Sequence[FinishedRun]) -> float:
@@ -307,12 +308,8 @@ def _counts(run: FinishedRun) -> tuple[Tensor, Tensor]:
     return predicted, true
 
 
-def _minutes(run: FinishedRun) -> float:
-    return float(run.record["minutes"])
-
-
 def _as_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
-    """Return the settings of a candidate; those that the user set to other values than the default are kept."""
+    """Return the settings of a candidate; settings that the user has changed from their defaults are kept."""
     given, defaults = to_dict(config), to_dict(RunConfig())
     values = {name: value for name, value in candidate.values.items() if given[name] == defaults[name]}
     return _with(config, values)

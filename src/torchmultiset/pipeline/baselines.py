@@ -55,7 +55,7 @@ def token_features(train: Examples, tested: Examples) -> tuple[Float32[Tensor, "
     """Return a vector for each input of varying length: counts of n-grams of a text, or sums over vectors.
 
     Args:
-        train: Training examples, which choose the n-grams, or the scale of the vectors.
+        train: Training examples, which determine the n-grams or the scale of the vectors.
         tested: Other examples.
     """
     settings = {"units": (), "attention": 0}

@@ -17,22 +17,20 @@ from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS
 __all__ = ["Candidate", "candidates", "finetuned"]
 
 _MANY = 8
-"""Size of the largest multiset from which on small objects are expected, which need a finer map."""
+"""Multiset size above which small objects are expected, which need a finer map."""
 _MANY_IMAGES = 2_000
 """Images up to which features of a finer map are computed as well, which takes minutes for thousands of them."""
 _SHARED = 0.5
-"""Fraction of training examples that share their multiset with another, from which on `power` is a candidate."""
+"""Minimum fraction of training examples that share their multiset with another for `power` to be a candidate."""
 _REGULARISED = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
 _MULTI = {"objective": "multi", "decoding": "best"}
 _POOLED = {"pool": "mean-max", "units": (256,), "lr": 2e-3, **_REGULARISED}
-
-
 _TEXT_STEPS = 4_200
-"""Optimisation steps on thousands of texts, which are learned from scratch; fewer texts take the usual number."""
+"""Optimisation steps for text, which is learned from scratch, if there are at least as many examples."""
 
 
 class Candidate(NamedTuple):
-    """Settings on top of those that the user gives."""
+    """Settings of a model to try, on top of the user's."""
 
     name: str
     values: Mapping[str, Any]
@@ -43,10 +41,10 @@ _RIDGE = Candidate("ridge", {"objective": "ridge"}, "linear regression of counts
 
 
 def candidates(task: Task) -> list[Candidate]:
-    """Return the candidates for the data of a prepared task, those that train fast; see also `finetuned`.
+    """Return the candidates that train fast for the data of a task; see also `finetuned`.
 
     Args:
-        task: Data, prepared with the settings that the user gives.
+        task: Data, prepared with the user's settings.
     """
     ridge = [] if task.config.data.conformal else [_RIDGE]  # it has no probabilities
     tokens = task.splits["train"].tokens
@@ -65,7 +63,7 @@ def finetuned(task: Task) -> Candidate | None:
     """Return the candidate that trains a backbone for photographs; None for other data and for ONNX backbones.
 
     Args:
-        task: Data, prepared with the settings that the user gives.
+        task: Data, prepared with the user's settings.
     """
     data = task.config.data
     if data.backbone not in BACKBONES:

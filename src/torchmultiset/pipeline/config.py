@@ -1,6 +1,6 @@
 """Settings of a training run, as frozen dataclasses; the command line is generated from them.
 
-A setting that is None is not set: `pipeline.resolve` chooses its value by the data, with a reason. The result is a
+A setting that is None is not set: `pipeline.resolve` chooses its value from the data, with a reason. The result is a
 `ResolvedConfig`, in which everything that the run needs is set.
 """
 
@@ -44,12 +44,12 @@ class DataConfig:
     views: int = 0
     """Number of augmented views of each training image in the feature cache of a frozen backbone; see augment."""
     image_size: int | None = None
-    """Side in pixels to which images of your own are resized. auto: by the sizes of the images."""
+    """Side in pixels to which your own images are resized. auto: from the sizes of the images."""
     grey: bool = False
-    """Read images of your own without colour: one channel in place of three."""
+    """Read your own images without colour: one channel instead of three."""
     classes: tuple[str, ...] | None = None
-    """Class names of a file of your own, in the order of their indices; any other label is an error. auto: the labels
-    of the file."""
+    """Class names of your own file, in the order of their indices; any other label is an error. auto: the labels of the
+    file."""
     fractions: tuple[float, float, float] | None = None
     """Fractions of train, validation and test if the lines of a file have no split. auto: 0.7 0.15 0.15."""
     split_seed: int = 0
@@ -137,7 +137,7 @@ def config_of(values: Mapping[str, Any]) -> RunConfig:
     return RunConfig(**parts)
 
 
-# Lower bounds of numbers.
+# Lower bounds of settings.
 _LEAST = {
     **dict.fromkeys(("image_size", "hidden", "layers", "max_size", "epochs", "batch_size"), 1),
     **dict.fromkeys(("marginal_bound", "marginal_orders"), 1),
@@ -148,7 +148,7 @@ _LEAST = {
 
 
 def check_config(config: Any) -> None:
-    """Raise a ValueError that names the first number of the settings, or of a part of them, that is out of range.
+    """Raise a ValueError for the first number that is out of range, in all settings or in a part of them.
 
     Example:
         >>> check_config(RunConfig(seed=-1))

@@ -69,9 +69,9 @@ def finish(
     best = Predictor.load(folder / BEST).to(device)
     if task.config.model.decoding == "best":
         best.decoding = _better_decoding(best, task.splits["validation"])
-    # Data of the user's own may have no test examples: then the validation data is reported, under its own name.
+    # The user's own data may have no test examples: then the scores on the validation data are reported.
     split = "test" if len(task.splits.get("test", ())) else "validation"
-    # "seen": images of training digits, as the paper's test images are.
+    # "seen": test images of training digits, like the paper's.
     tested = [name for name in ("validation", "test", "seen") if len(task.splits.get(name, ()))]
     evaluations = {name: evaluate(best, task.splits[name]) for name in tested}
     write_counts(folder, evaluations, best.classes)
@@ -136,7 +136,7 @@ def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tu
     sentences = [explain_exact_match(*evaluation), lost, _advice(task) if lost else ""]
     if (train.counts == train.counts[0]).all():
         sentences = [
-            "All training examples have the same labels, so there is nothing to learn: add examples with others."
+            "All training examples have the same labels, so there is nothing to learn: add examples with other labels."
         ]
     return made, {split: made.to_json(), "verdict": " ".join(sentence for sentence in sentences if sentence)}
 
@@ -158,7 +158,7 @@ def _advice(task: Task) -> str:
 
 
 def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:
-    """Predict a split with the baselines: from the inputs of the network, or from features if they are photographs."""
+    """Predict a split with the baselines: from the network's inputs, or from frozen features if it is fine-tuned."""
     splits, data = task.splits, task.config.data
     if data.finetune != "none":
         backbone = make_backbone(data.backbone)

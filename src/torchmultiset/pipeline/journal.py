@@ -1,4 +1,4 @@
-"""Keeps the record of a run up to date while it is trained."""
+"""Keeps the record of a run up to date during training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Journal:
         self.minutes, self.start, self.epochs = record["minutes"], time.monotonic(), -1
 
     def __call__(self, progress: Progress) -> None:
-        """Note the progress after a step or an epoch."""
+        """Update the record after an epoch, and pass the progress on."""
         if self.epochs < 0:
             self.epochs = len(progress.history)
         if len(progress.history) > self.epochs:

@@ -53,7 +53,7 @@ class Task:
     picture: tuple[int, ...]
     """Shape of one original input: the same, unless there is a backbone."""
     choices: tuple[Choice, ...]
-    """Settings that were chosen by the data."""
+    """Settings that were chosen from the data."""
     data: dict[str, str]
     """Name and checksum of the data set."""
     fingerprint: str | None
@@ -69,7 +69,7 @@ _COVERAGE = 0.9
 _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
 _FEWEST = 10
-"""Number of examples that a file without splits needs: with fewer, hardly any are left for validation and test."""
+"""Minimum number of examples of a file without splits: with fewer, hardly any are left for validation and test."""
 
 
 def prepare(config: RunConfig, *, progress: bool = False) -> Task:
@@ -226,7 +226,7 @@ def _examples(number: int, kind: str = "") -> str:
 
 
 def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
-    """Raise an error if images should change from epoch to epoch, but the network does not read images."""
+    """Raise an error if augmentation, views or fine-tuning do not suit the inputs of the network."""
     backbone = data.backbone
     if data.finetune != "none" and backbone == "none":
         raise ValueError("finetune trains a backbone, but none is set: choose one (--backbone efficientnet-lite0)")
@@ -258,7 +258,7 @@ def as_trained(predictor: Predictor, examples: Examples, split: str, data: str |
 
 
 def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice]]:
-    """Open the data, and choose image size and backbone by its images."""
+    """Open the data, and choose image size and backbone for its images."""
     data = config.data
     size = ResolvedData.image_size if data.image_size is None else data.image_size
     resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
@@ -301,5 +301,5 @@ def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Exa
     try:
         return {name: replace(one, inputs=one.inputs[np.arange(len(one))]) for name, one in splits.items()}
     except UnreadableImageError:
-        load_data(data.data, image_size=data.image_size, check_inputs=True)  # all problems, with their lines
+        load_data(data.data, image_size=data.image_size, check_inputs=True)  # raises an error that lists all problems
         raise

@@ -54,7 +54,7 @@ class Preset:
     """Images of digits that are built if the data folder does not exist."""
 
 
-# Settings that would otherwise be chosen by the data.
+# Settings that would otherwise be chosen from the data.
 _DIGITS: Mapping[str, Any] = {"objective": "multi", "batch_size": 64, "backbone": "none", "image_size": 224}
 
 

@@ -89,7 +89,7 @@ def run_folder(data: str | Path) -> Path:
 
 
 def compares_models(config: RunConfig) -> bool:
-    """Return whether models are compared: the data is the user's own, and nothing decides on one kind of model."""
+    """Return whether to compare models: on the user's own data, if no setting determines the kind of model."""
     model = config.model
     decided = config.objective.objective or model.policy or model.start_from or model.stop == "end"
     return not decided and not is_store(str(config.data.data))

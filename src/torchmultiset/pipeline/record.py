@@ -47,7 +47,7 @@ _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors", "pillow")
 # Paths do not identify a run: the data has a checksum.
 _PLACES = ("data", "start_from")
 FORMER = {"policy_norm": "none", "precision": "32-true"}
-"""Values of settings that did not exist yet when older runs were made; their configs lack them."""
+"""Former values of settings that the configs of older runs lack."""
 _UNSET = {"epochs": 0, "batch_size": 0, "image_size": 0, "max_size": 0, "start_from": "", "data": ""}
 # Removed settings with their former defaults, None for any: configs of older runs contain them.
 _RETIRED = {"coaching": 0.0, "fresh": False, "distort": False, "elastic": False, "mnist": None, "mnist_multi": None}
@@ -128,7 +128,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     return read_json(folder / RECORD, fix="choose another folder")
 
 
-def read_json(path: Path, *, fix: str = "delete it, and the run is made again") -> dict[str, Any]:
+def read_json(path: Path, *, fix: str = "delete it, and the run is trained again") -> dict[str, Any]:
     """Read a JSON object from a file; return an empty dictionary if the file does not exist.
 
     Args:

@@ -1,4 +1,4 @@
-"""Choice of the settings that are not set, by the data and with a reason: from `RunConfig` to `ResolvedConfig`."""
+"""Choice of unset settings from the data, with a reason for each: from `RunConfig` to `ResolvedConfig`."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 _FEW = 4
-"""Size of the largest multiset up to which a policy beat a count head on photographs; see docs/which-loss.md."""
+"""Multiset size up to which a policy beat a count head on photographs; see docs/which-loss.md."""
 _SHARED = 0.75
-"""Fraction of training examples that share their multiset with another, from which on `power` is chosen."""
+"""Minimum fraction of training examples that share their multiset with another for `power` to be chosen."""
 _SMALL = 128
 """Larger side in pixels up to which images are used at their own size."""
 _LEAST_SIZE = 64
-"""Smaller images are enlarged: the tower would leave them no map, or hardly any."""
+"""Side in pixels to which smaller images are enlarged, because their map would have too few cells."""
 _BACKBONE_SIZE = 256
 _CELLS = 32
 """Cells of a map per object; with fewer, small objects share a cell."""
@@ -61,7 +61,7 @@ _LISTED = 4
 
 
 class Choice(NamedTuple):
-    """A setting that was not set, and its value."""
+    """Value of a setting that was chosen from the data."""
 
     what: str
     value: str
@@ -141,7 +141,7 @@ def _resolve_optim(
 ) -> tuple[ResolvedOptim, tuple[Choice, ...]]:
     choices = []
     # For maps, bfloat16 is faster on processors with instructions for it, and slower on others. PyTorch has no public
-    # name for this question.
+    # function for this query.
     supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
     faster = len(shape) == 3 and supported and not torch.cuda.is_available()
     resolved = optim.resolved(examples, precision="bf16-mixed" if faster else "32-true")
@@ -150,11 +150,11 @@ def _resolve_optim(
     if optim.batch_size is None:
         choices.append(Choice("batch_size", str(resolved.batch_size), f"there are {examples:,} training examples"))
     if optim.epochs is None:
-        choices.append(Choice("epochs", str(resolved.epochs), _why_so_many(resolved.epochs, examples)))
+        choices.append(Choice("epochs", str(resolved.epochs), _reason_for_epochs(resolved.epochs, examples)))
     return resolved, tuple(choices)
 
 
-def _why_so_many(epochs: int, examples: int) -> str:
+def _reason_for_epochs(epochs: int, examples: int) -> str:
     if epochs <= FEWEST_EPOCHS:
         return "each example should be seen a few times"
     if epochs >= MOST_EPOCHS:
@@ -223,7 +223,7 @@ def resolve_objective(
 
 
 def _possible(counts: Int64[np.ndarray, "n c"], min_size: int | None, max_size: int) -> int:
-    """Return how many multisets a model of such data can predict."""
+    """Return the number of multisets that a model of this data can predict."""
     return how_many(counts.shape[1], max_size, min_size=int(counts.sum(1).min()) if min_size is None else min_size)
 
 
@@ -284,7 +284,7 @@ def _short(text: str, most: int) -> str:
 def resolve_images(
     data: DataConfig, images: Sequence[Path], *, encoder: str | None
 ) -> tuple[ResolvedData, list[Choice]]:
-    """Choose backbone and image size for images of the user's own.
+    """Choose backbone and image size for the user's own images.
 
     Args:
         data: Settings as given.
@@ -324,9 +324,9 @@ def _fitting_size(backbone: str, side: int, largest: int) -> tuple[int, str]:
     if backbone != "none":
         return _BACKBONE_SIZE, f"large enough for {backbone}"
     if side > _SMALL:
-        return _SMALL, "training from scratch on larger images takes long"
+        return _SMALL, "training from scratch on larger images is slow"
     if largest < _LEAST_SIZE:
-        return _LEAST_SIZE, "the encoder needs at least as many pixels"
+        return _LEAST_SIZE, "the minimum for the encoder"
     return min(largest, _SMALL), "the size of the largest images"
 
 

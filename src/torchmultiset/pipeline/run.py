@@ -1,10 +1,10 @@
-"""A training run in a folder of its own, from a config to a tested model: what `multiset train` does.
+"""A training run in its own folder, from a config to a tested model: what `multiset train` does.
 
 ::
 
     folder/
       config.toml      every setting; `multiset train --config folder/config.toml` repeats the run
-      run.json         command, commit, versions, machine, data, settings that were chosen by the data, minutes, results
+      run.json         command, commit, versions, machine, data, settings chosen from the data, minutes, results
       epochs.jsonl     one line per epoch
       predictions.npz  predicted and true counts of the validation and test examples
       checkpoint.pt    the state that `resume` needs
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "fitting_devices", "share_cores", "train"]
 
 EXAMPLES_EACH = 32
-"""Minimum number of examples per process and batch: with fewer, processes gain no speed, and normalisation suffers."""
+"""Minimum number of examples per process and batch: with fewer, batch statistics suffer and nothing is gained."""
 
 
 def train(
@@ -95,7 +95,7 @@ def train(
 
     Raises:
         FileExistsError: The folder contains a run, and `resume` is not set.
-        OSError: Another process trains in the folder.
+        OSError: Another process is training in the folder.
         ValueError: The settings or the data are wrong, or differ from those of the run to be resumed.
     """
     folder = Path(folder)
@@ -155,8 +155,8 @@ def train(
 def fitting_devices(batch_size: int, folder: str | Path) -> int:
     """Return the number of processes for this machine, or that of the run in the folder, if there is one.
 
-    One per GPU. On a CPU, several processes with one thread each are faster than one with several threads, so one per
-    core, as long as each has 32 examples of a batch.
+    There is one process per GPU. On a CPU, several processes with one thread each are faster than one with several
+    threads: there is one per core, as long as each has 32 examples per batch.
 
     Args:
         batch_size: Examples per step, over all processes.
@@ -216,7 +216,7 @@ def _start(task: Task, predictor: Predictor, before: Mapping[str, Any]) -> dict[
 
 
 def _check_inputs(task: Task, model: Predictor, name: str) -> None:
-    """Raise an error if the inputs mean something else to a model: columns of a table, features of a backbone."""
+    """Raise an error if a model was trained on other columns of a table, or on features of another backbone."""
 
     def names_of(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
         return [(str(column["name"]), tuple(column["categories"])) for column in columns]
@@ -226,7 +226,7 @@ def _check_inputs(task: Task, model: Predictor, name: str) -> None:
     if there and here and there != here:
         raise ValueError(
             f"{name} reads the columns {', '.join(column for column, _ in there)}, but the data has"
-            f" {', '.join(column for column, _ in here)}, or other texts in them: leave out start_from"
+            f" {', '.join(column for column, _ in here)}, or other categories in them: leave out start_from"
         )
     if isinstance(model.encoder, PretrainedEncoder):
         read = (model.encoder.name, model.encoder.fingerprint)
@@ -249,7 +249,7 @@ def _resumable(folder: Path, task: Task, resume: bool, launched: Mapping[str, An
             f"{folder / RECORD} is damaged, {error!r}: delete the run folder, or choose another one (--out)"
         ) from error
     if differ:
-        raise ValueError(f"the run in {folder} is a different one: {'; '.join(differ)}. Choose another folder (--out)")
+        raise ValueError(f"the run in {folder} differs: {'; '.join(differ)}. Choose another folder (--out)")
     return record
 
 
@@ -326,7 +326,7 @@ def _announce(task: Task, record: Mapping[str, Any], say: Callable[[str], None])
     numbers = ", ".join(f"{count:,} {name}" for name, count in record["examples"].items())
     say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
     if task.choices:
-        say("Chosen by the data (multiset train --help-all lists the flags that change it):")
+        say("Chosen from the data (multiset train --help-all lists the flags to override it):")
         for choice in task.choices:
             say(f"  {choice}")
     if "start" in record:

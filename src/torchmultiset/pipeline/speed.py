@@ -16,7 +16,7 @@ from torchmultiset.pipeline.run import build
 __all__ = ["seconds_per_example"]
 
 _STEPS = 4
-"""Training steps that are measured, after one that is not."""
+"""Number of measured training steps, after one for warm-up."""
 
 
 def seconds_per_example(config: RunConfig, *, threads: int) -> float:

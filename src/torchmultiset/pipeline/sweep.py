@@ -1,4 +1,4 @@
-"""Many training runs: any configs on any data, each in a process of its own, resumable.
+"""Many training runs: any configs on any data, each in its own process, resumable.
 
 ::
 
@@ -72,7 +72,7 @@ class Workers:
     threads: int | None = None
     """Threads of each run; None: the processors of this machine divided by `number`."""
     retries: int = 1
-    """How often a run that failed is tried again."""
+    """Number of times that a failed run is retried."""
     ray: str | None = None
     """Address of a Ray cluster, or "local" to start one; None: subprocesses."""
     gpus: int | float = 0
@@ -119,7 +119,7 @@ class Snapshot(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A run that failed and is not tried again."""
+    """A failed run that is not retried."""
 
     name: str
     reason: str
@@ -149,7 +149,7 @@ class SweepResult(NamedTuple):
     """By name, in the order of the runs that were given."""
     failures: list[Failure]
     stopped: list[str]
-    """Runs that `stop` ended early; given again, they resume."""
+    """Runs that `stop` ended early; another sweep resumes them."""
 
 
 def sweep(
@@ -232,10 +232,10 @@ def stale(folder: Path, config: RunConfig) -> list[str]:
 
 
 def changed_settings(before: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Describe how a resolved config differs from a config, except for settings that were chosen by the data.
+    """Describe how a resolved config differs from a config, except for settings chosen from the data.
 
     Args:
-        before: Flat values of a run or record; a setting that is newer than it had its default.
+        before: Flat values of a run or record; settings that it lacks had their defaults.
         config: Config as it is now.
     """
     now, then = translated(to_dict(config)), translated(before)
@@ -274,7 +274,7 @@ def refuse_stale(changes: Mapping[str, Sequence[str]]) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Delete a run folder; a process that still works on it is waited for."""
+    """Delete a run folder, after waiting for a process that still works on it."""
     with lock_of(folder), suppress(FileNotFoundError):
         shutil.rmtree(folder)
 
@@ -289,7 +289,7 @@ def describe_failures(failures: Sequence[Failure]) -> str:
     """Describe the runs that failed, with the end of each log."""
     parts = [f"{name}: {reason}. Its log ends:\n{tail}" for name, reason, tail in failures]
     number = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
-    return "\n\n".join([f"{number} failed; start the same command again to try again", *parts])
+    return "\n\n".join([f"{number} failed; start the same command again to retry", *parts])
 
 
 def is_finished(folder: Path) -> bool:
@@ -356,7 +356,7 @@ class _Clock:
     def __init__(self, groups: Mapping[str, str], seconds: Mapping[str, float] | None) -> None:
         self.groups, self.known = groups, seconds is not None
         self.seconds = seconds or dict.fromkeys(groups, 1.0)
-        # Name -> time and share when the run was seen first, and last.
+        # Name -> time and share at the first and at the last observation.
         self.seen: dict[str, tuple[float, float, float, float]] = {}
 
     def note(self, name: str, share: float) -> None:
@@ -377,7 +377,7 @@ class _Clock:
         return max(sum(each) / max(at_once, 1), *each) if each else 0.0
 
     def _pace(self, group: str | None = None) -> float | None:
-        """Return the measured seconds for each expected one, on one data set or on all."""
+        """Return the ratio of measured to expected seconds, on one data set or on all."""
         spent = expected = 0.0
         for name, (first, share_first, last, share) in self.seen.items():
             if group in (None, self.groups[name]) and share - share_first > _ENOUGH:

@@ -1,8 +1,8 @@
-"""Training runs in processes of their own: subprocesses on this machine, or tasks on Ray.
+"""Training runs in separate processes: subprocesses on this machine, or tasks on Ray.
 
-``python -m torchmultiset.pipeline.workers JOB`` is what a subprocess executes. Both engines give a `Crew`: `submit`
-starts a job and returns a future that ends when the run is finished or is not tried again; `stop` lets a run save its
-checkpoint and end.
+A subprocess executes ``python -m torchmultiset.pipeline.workers JOB``. Both engines provide a `Crew`: `submit` starts a
+job and returns a future that is done when the run is finished or is not retried; `stop` lets a run save its checkpoint
+and end.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = ["LOG", "PROGRESS", "Crew", "Job", "WorkerError", "lock_of", "on_ray",
 
 LOG, PROGRESS = "log.txt", "progress.json"
 _PATIENCE = 30  # seconds that tasks on Ray have to save a checkpoint
-_EXPLAINED = (ImportError, OSError, ValueError)  # exceptions whose message is enough
-# glibc keeps freed memory instead of returning it to the system and asking for it again in each training step.
+_EXPLAINED = (ImportError, OSError, ValueError)  # exceptions that are reported without a traceback
+# Let glibc keep freed memory instead of returning it to the system in each training step.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
@@ -75,7 +75,7 @@ class Crew(Protocol):
         """Queue a job."""
 
     def stop(self, name: str) -> None:
-        """Let the run of this name save its checkpoint and end; it is not tried again."""
+        """Let the run of this name save its checkpoint and end; it is not retried."""
 
 
 def lock_of(folder: Path) -> FileLock:
@@ -85,9 +85,9 @@ def lock_of(folder: Path) -> FileLock:
 
 
 def work(job: Job) -> None:
-    """Train in this process, or resume, then call ``job.after``.
+    """Train or resume a run in this process, then call ``job.after``.
 
-    If another process works on the same run, this one waits until that one has ended.
+    If another process works on the same run, wait until it has ended.
     """
     os.chdir(job.root)
     if job.root not in sys.path:
@@ -102,7 +102,7 @@ def work(job: Job) -> None:
     with lock_of(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / PROGRESS, json.dumps({"pid": os.getpid()}))
-        # One process, because other runs are the way to use more cores.
+        # One process per run: several runs at a time use the other cores.
         train(config, folder, resume=True, devices=1, command=job.command, baselines=False, say=print, watch=watch)
         if job.after:
             module, _, function = job.after.partition(":")
@@ -148,14 +148,14 @@ class _Notes:
 
 @contextmanager
 def subprocesses(workers: int, *, retries: int = 1) -> Iterator[Crew]:
-    """Execute each job in a process of its own, `workers` at a time.
+    """Execute each job in its own process, `workers` at a time.
 
     When the block is left by an exception, Ctrl-C included, or when this process is killed, each of them saves its
     checkpoint and ends. A second Ctrl-C does not wait for that.
 
     Args:
         workers: Number of processes at a time.
-        retries: How often a run that failed is tried again, from its last checkpoint.
+        retries: Number of times that a failed run is retried, from its last checkpoint.
     """
     crew = _Subprocesses(workers, retries)
     try:
@@ -172,18 +172,18 @@ def subprocesses(workers: int, *, retries: int = 1) -> Iterator[Crew]:
 
 @contextmanager
 def on_ray(address: str, *, workers: int, threads: int, gpus: int | float = 0, retries: int = 1) -> Iterator[Crew]:
-    """Execute each job as a task on Ray, which decides where and when, and retries what failed.
+    """Execute each job as a task on Ray, which schedules the jobs and retries failed ones.
 
     Args:
-        address: Address of a cluster whose machines have this package and share the working folder; or ``"local"``:
-            start one for this, on this machine.
-        workers: Number of jobs at a time, if it is local.
+        address: Address of a cluster whose machines have this package and share the working folder; or ``"local"``
+            to start one on this machine.
+        workers: Number of jobs at a time, on a local cluster.
         threads: Processors per job.
         gpus: GPUs per job.
-        retries: How often a run that failed, or whose process was killed, is tried again.
+        retries: Number of times that a run is retried if it failed or was killed.
     """
-    # Before the import, which reads them: no usage statistics, and no GPU hidden that was not requested. Workers of a
-    # local Ray inherit all of them.
+    # Set before the import, which reads them: no usage statistics, and GPUs stay visible to tasks that request none.
+    # Workers of a local Ray inherit them.
     ours = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **_MALLOC}
     os.environ.update({name: value for name, value in ours.items() if name not in os.environ})
     ray: Any = import_module("ray")  # its annotations are too narrow for what is used here
@@ -283,7 +283,7 @@ class _Subprocesses:
         with log.open("ab") as output, self.lock:
             if self.over or job.name in self.stopped:
                 return 1
-            # In a session of its own, so that Ctrl-C reaches only this process, which passes it on once.
+            # In its own session, so that Ctrl-C reaches only this process, which passes it on once.
             child = self.children[job.name] = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

@@ -31,7 +31,7 @@ def input_names(inputs: Shaped[np.ndarray, "b ..."], ids: Sequence[str]) -> list
     """Return a caption for each input: the beginning of a text, else its id.
 
     Args:
-        inputs: A batch of inputs; those of text have the form of `data.tokens`.
+        inputs: A batch of inputs; text is encoded as in `data.tokens`.
         ids: Their identifiers.
     """
     if inputs.ndim != 3 or not (inputs[:, 0, 0] == START).all():

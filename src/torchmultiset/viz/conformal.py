@@ -81,10 +81,10 @@ def conformal_report(
     resamplings: int = 200,
     watch: Callable[[int], None] = lambda _: None,
 ) -> ConformalReport:
-    """Test the sets of a model on a split that did not calibrate it.
+    """Test the sets of a model on a split that was not used for calibration.
 
     Args:
-        predictor: The model; with a calibration in its record, its sets are tested, too.
+        predictor: The model; with a calibration in its record, those sets are tested, too.
         examples: The test examples.
         coverage: Coverage of the sets, between 0 and 1.
         resamplings: Number of random divisions of the examples for `resample`.
@@ -95,7 +95,7 @@ def conformal_report(
     """
     stored = Conformal.of(predictor)
     used = stored or Conformal.defaults(predictor)
-    threshold = None if stored is None else stored.threshold(coverage)  # a refusal comes before the work
+    threshold = None if stored is None else stored.threshold(coverage)  # raises errors before the expensive part
     truth, others = rank_examples(
         predictor, examples, score=used.score, candidates=used.candidates, beam=used.beam, watch=watch
     )

@@ -124,7 +124,7 @@ def _summary(examples: Examples) -> SplitSummary:
 
 
 def headline(description: Description) -> str:
-    """Summarise in one line what the tables do not show.
+    """Summarise classes and inputs, which the tables do not show, in one line.
 
     Example:
         >>> rows = np.zeros((2, 4), dtype=np.float32)

@@ -166,7 +166,7 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
 
 
 def _counted(axes: Axes, places: Float[np.ndarray, "h w"], shape: tuple[int, ...]) -> None:
-    """Draw the places that were counted over an image; what lies below stays visible."""
+    """Overlay an image with the places that were counted, in a transparent colour."""
     layer = np.broadcast_to(to_rgba(ORANGE), (*places.shape, 4)).copy()
     layer[..., 3] = 0.55 * places / max(float(places.max()), 1e-6)
     height, width = shape[:2]

@@ -38,7 +38,7 @@ class Panel:
     """Probability that each place of a map was counted, if the head counts places."""
 
     def chosen(self, t: int) -> set[int]:
-        """Return the labels that row t of the probabilities led to: the emitted one, or all that are counted."""
+        """Return the labels predicted at row t: the emitted one or, of a one-shot head, all with a count above t."""
         if self.at_once:
             return set(np.flatnonzero(self.counts > t).tolist())
         labels = [*self.sequence, len(self.counts)]  # after the last label, END if there is one

@@ -44,7 +44,7 @@ def save_preview(examples: Examples, path: str | Path, *, number: int = 24, seed
         examples: One split of a data set of images.
         path: Output file; an existing file is replaced.
         number: Maximum number of examples.
-        seed: Random seed of the selection.
+        seed: Random seed for selecting the examples.
         boxes: Whether to draw the bounding box of each object.
 
     Returns:

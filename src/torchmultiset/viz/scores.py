@@ -275,7 +275,7 @@ def _sizes_table(report: Report) -> Table:
 
 
 def _most_frequent(times: Mapping[K, int]) -> tuple[list[K], str]:
-    """Return the keys that get a row, and the end of a title that mentions it if others do not."""
+    """Return the keys that get a row, and a suffix for the title if others do not."""
     if len(times) <= _ROWS:
         return [*times], ""
     return sorted(times, key=lambda key: -times[key])[:_ROWS], f", the {_ROWS} most frequent of {len(times)}"

@@ -14,7 +14,7 @@ from torchmultiset.multiset import cardinality
 __all__ = ["example_scores", "explain_exact_match", "verdict"]
 
 _HARDLY = 0.05
-"""Exact match below which it is explained."""
+"""Exact match below which an explanation is given."""
 
 
 def example_scores(counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"]) -> Float64[Tensor, " n"]:

@@ -14,12 +14,12 @@ const state = {
   result: null,
   step: 0,
   timer: 0,
-  asked: 0, // number of the latest request: responses to older ones are dropped
+  latest: 0, // number of the latest request: responses to older ones are dropped
 };
 
 // Requests to the server
 
-async function ask(address, options) {
+async function request(address, options) {
   let response;
   try {
     response = await fetch(address, options);
@@ -40,7 +40,7 @@ function fail(message) {
 
 async function predict(picture, { follow = true } = {}) {
   const { image } = picture;
-  const mine = ++state.asked;
+  const mine = ++state.latest;
   $("error").hidden = true;
   if (image.size > state.maxBytes) {
     fail(`This file is too large. The limit is ${state.maxBytes / 1e6} MB.`);
@@ -48,20 +48,20 @@ async function predict(picture, { follow = true } = {}) {
   }
   $("work").setAttribute("aria-busy", "true");
   try {
-    const result = await ask(`api/predict?model=${encodeURIComponent(state.model.name)}`, {
+    const result = await request(`api/predict?model=${encodeURIComponent(state.model.name)}`, {
       method: "POST",
       headers: { "Content-Type": image.type || "application/octet-stream" },
       body: image,
     });
-    if (mine !== state.asked) return;
+    if (mine !== state.latest) return;
     state.picture = picture;
     show(result);
     const below = $("answer-title").getBoundingClientRect().top > innerHeight - 120;
     if (follow && below) $("answer-title").scrollIntoView({ behavior: still.matches ? "auto" : "smooth" });
   } catch (error) {
-    if (mine === state.asked) fail(error.message);
+    if (mine === state.latest) fail(error.message);
   } finally {
-    if (mine === state.asked) $("work").setAttribute("aria-busy", "false");
+    if (mine === state.latest) $("work").setAttribute("aria-busy", "false");
   }
 }
 
@@ -268,7 +268,7 @@ $("model").addEventListener("change", ({ target }) => {
   const { samples } = state.model;
   const sample = state.picture?.sample;
   const foreign = sample && samples.length > 0 && !samples.some(({ file }) => file === sample);
-  if (foreign && !draws()) takeSample(samples[0], { follow: false }); // the model cannot know what that sample shows
+  if (foreign && !draws()) takeSample(samples[0], { follow: false }); // that sample may show other classes
   else if (state.picture) predict(state.picture, { follow: false });
 });
 $("file").addEventListener("change", ({ target }) => {
@@ -304,7 +304,7 @@ document.addEventListener("drop", (event) => {
 document.addEventListener("paste", (event) => takeFile(event.clipboardData.files[0]));
 
 try {
-  const offered = await ask("api/models");
+  const offered = await request("api/models");
   state.maxBytes = offered.max_bytes;
   state.models = offered.models;
   $("model").replaceChildren(...offered.models.map(({ name }) => make("option", { value: name }, name)));
