@@ -154,10 +154,11 @@ class PortfolioProgress:
 
     def __call__(self, snapshot: Snapshot, standings: Sequence[Standing]) -> None:
         """Update the display."""
-        left = f"{duration(max(self.end - time.monotonic(), 0))} left"
+        seconds = self.end - time.monotonic()
+        left = f", {duration(seconds)} left" if seconds > 0 else ""
         if not self.console.is_terminal:
             for name in snapshot.ended:
-                self.console.print(f"{name} is trained, {left}", highlight=False, soft_wrap=True)
+                self.console.print(f"{name} is trained{left}", highlight=False, soft_wrap=True)
             return
         if not self.running:
             self.live.start()
@@ -168,7 +169,7 @@ class PortfolioProgress:
             for one in snapshot.running
             if one.epochs
         ]
-        text = Text("\n".join([*lines, f"{snapshot.waiting} runs to go, {left}"]), style="dim")
+        text = Text("\n".join([*lines, f"{snapshot.waiting} runs to go{left}"]), style="dim")
         self.live.update(Group(standings_table(standings), text), refresh=True)
 
     def stop(self) -> None:

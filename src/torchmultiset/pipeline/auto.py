@@ -137,7 +137,7 @@ def train_portfolio(
         The result of the winner, and the leaderboard, best first.
 
     Raises:
-        FileExistsError: The folder holds a portfolio, and `resume` is not set.
+        FileExistsError: The folder holds a training run, and `resume` is not set.
         ValueError: The settings or the data are wrong.
     """
     folder = Path(folder)
@@ -146,7 +146,9 @@ def train_portfolio(
     if record.get("finished") and resume:
         return Result(record, None), read_standings(folder)
     if (folder / PORTFOLIO).exists() and not resume:
-        raise FileExistsError(f"{folder} holds a portfolio: resume it (--resume), or choose another folder (--out)")
+        raise FileExistsError(
+            f"{folder} already holds a training run: resume it (--resume), or choose another folder (--out)"
+        )
     task = prepare(config, progress=progress)
     here = _Portfolio(config, folder, minutes, command, say, watch, progress, [])
     plan, tuned = _plan(here, task, only)

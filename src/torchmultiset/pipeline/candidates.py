@@ -94,7 +94,7 @@ def _for_vectors() -> list[Candidate]:
         Candidate(
             "counts-large",
             {"objective": "counts", "units": (256, 256), "dropout": 0.2, **plain},
-            "the same with more units and dropout",
+            "a distribution of each class's count, from more units with dropout",
         ),
         Candidate(
             "poisson", {"objective": "counts", "count_head": "poisson", "decoding": "best", **plain}, "Poisson counts"
@@ -116,7 +116,7 @@ def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
         Candidate(
             "text-attention",
             {**added, "units": (64,), "attention": 1},
-            "the same with self-attention between positions",
+            "bytes and n-grams of text, with self-attention between positions",
         ),
         *([Candidate("words", words, "pretrained embeddings of words")] if words_installed() else []),
         *_power(task, {"select": "score", "weight_decay": 0.01}),
@@ -147,7 +147,11 @@ def _for_images() -> list[Candidate]:
     cells = {"objective": "counts", "select": "score"}
     return [
         Candidate("cells", cells, "each cell of a map counts"),
-        Candidate("cells-affine", {**cells, "augment": "affine"}, "the same with rotated, scaled and shifted images"),
+        Candidate(
+            "cells-affine",
+            {**cells, "augment": "affine"},
+            "each cell of a map counts, in rotated, scaled and shifted images",
+        ),
         Candidate("policy", {**_MULTI, "select": "score"}, "a policy that emits one label at a time"),
     ]
 
