@@ -269,8 +269,9 @@ def test_a_model_of_a_table_with_texts_is_exported_with_its_columns(run, tmp_pat
     onnxruntime = pytest.importorskip("onnxruntime")
     write_hats(tmp_path / "hats.csv")
     run("train", "hats.csv")
-    code, _, err = run("export", "runs/hats", "--data", "hats.csv", "--out", "hats.onnx")
+    code, lines, err = run("export", "runs/hats", "--data", "hats.csv", "--out", "hats.onnx")
     assert (code, err) == (0, "")
+    assert "in order: colour=blue, colour=red, people, metres. A category is 1 where it applies" in " ".join(lines)
     told = onnxruntime.InferenceSession("hats.onnx").get_modelmeta().custom_metadata_map
     assert [column["categories"] for column in json.loads(told["columns"])] == [["blue", "red"], [], []]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ from cyclopts.validators import Path as PathOf
 from rich.console import Console
 from rich.table import Table
 
+from torchmultiset.data.manifest import Column
 from torchmultiset.export import (
     Speed,
     batches_of,
@@ -26,7 +28,7 @@ from torchmultiset.export import (
     to_onnx,
     weight_bytes,
 )
-from torchmultiset.model.inputs import input_kind, open_inputs, open_model
+from torchmultiset.model.inputs import input_kind, open_inputs, open_model, trained_columns
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.viz.terminal import empty_table
 
@@ -101,6 +103,18 @@ Run it on inputs of type {session.get_inputs()[0].type} and shape B x {" x ".joi
   session = onnxruntime.InferenceSession({str(out)!r})
   {outputs} = session.run(None, {{"inputs": x}})
   classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])""")
+    columns = trained_columns(predictor)
+    if columns and not kind.of_tokens:
+        print("\n" + textwrap.fill(_encoding(columns), 80, break_long_words=False, break_on_hyphens=False))
+
+
+def _encoding(columns: Sequence[Column]) -> str:
+    """Describe how the numbers of an input follow from the columns of a table."""
+    names = [f"{one.name}={name}" for one in columns for name in one.categories or ("",)]
+    text = f"The {len(names)} numbers of an input, in order: {', '.join(name.removesuffix('=') for name in names)}."
+    if any(one.categories for one in columns):
+        text += " A category is 1 where it applies, else 0."
+    return text + " The metadata `columns` has the means that replace empty cells."
 
 
 def _name(model: str) -> str:
