@@ -218,7 +218,7 @@ def test_the_wrong_kind_of_input_is_reported_in_one_sentence(folder):
     listed = folder / "pictures.csv"
     listed.write_text("image\n0.png\n")
     images, tables = of_images(), of_tables()
-    wrong(images, table, "this model reads images, but " + str(table) + " is a table: give image files")
+    wrong(images, table, "this model reads images, but " + str(table) + " is a table: pass image files")
     wrong(images, {"weight": 1}, "this model reads images, but was given a table with the columns weight")
     wrong(images, None, "this model reads images, but was given None")
     wrong(images, {1, 2}, "this model reads images, but was given an object of class set")

@@ -46,7 +46,7 @@ def locate(model: str | Path) -> Path:
             raise FileNotFoundError(
                 f"the run in {folder} has no model yet, because it is not finished: resume it (--resume)"
             )
-        return folder  # the error message of `Predictor.load` names the missing file
+        return folder  # `Predictor.load` then reports the missing file
     if str(model) in NAMES:
         return _HERE / str(model)
     near = get_close_matches(str(model), NAMES, n=1)
