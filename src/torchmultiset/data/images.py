@@ -110,7 +110,7 @@ def square_pixels(image: Image.Image, size: int, *, exif: bool = False) -> UInt8
     """Convert a Pillow image to a square input, like `read_image`.
 
     Args:
-        image: The image, of any mode but those with 32-bit pixels.
+        image: The image, of any mode except those with 32-bit pixels.
         size: Side length of the square result, in pixels.
         exif: Apply the EXIF orientation.
 
@@ -148,7 +148,7 @@ def array_to_image(array: Shaped[np.ndarray, "*pixels"]) -> Image.Image:
         raise ValueError(f"an image array has numbers, but this one has {array.dtype}")
     low, high = float(array.min()), float(array.max())
     top = 1 if array.dtype.kind in "bf" else 255
-    if not (low >= 0 and high <= top):  # also if there is a NaN
+    if not (low >= 0 and high <= top):  # also true for NaN
         fix = "divide it by 255" if 1 < high <= 255 and low >= 0 else "scale it"
         kind = "float" if top == 1 else "integer"
         raise ValueError(

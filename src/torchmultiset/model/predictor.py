@@ -391,7 +391,7 @@ class Predictor(nn.Module):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch to evaluation mode within a ``with`` block."""
-        training = [module for module in self.modules() if module.training]  # not a frozen encoder
+        training = [module for module in self.modules() if module.training]  # excludes frozen encoders
         self.eval()
         try:
             yield
