@@ -190,7 +190,7 @@ class IndependentCounts:
         return total
 
     def _log_all_sizes(self) -> Float64[Tensor, "b m"]:
-        """Log of the unnormalised probability of each size."""
+        """Return the log of the unnormalised probability of each size."""
         log_sizes = self._log_sizes()[-1]
         return log_sizes if self.size_scores is None else log_sizes + self.size_scores
 

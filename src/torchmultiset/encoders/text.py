@@ -92,7 +92,7 @@ class TextEncoder(OrderedEncoder):
         return self._run_layers(values, mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Standardise the columns beside the text by their mean and standard deviation in training inputs."""
+        """Compute the mean and standard deviation of the table's columns from training inputs."""
         if self.columns:
             self.standardised.fit(x[:, 0, 1:] for x in batches)
 
@@ -141,7 +141,7 @@ class NgramEncoder(nn.Module):
         return made, MemorySpec(made.features + made.columns)
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Float[Tensor, "b d"]:
-        """Count n-grams (B, features) in padded texts, and append the columns beside them."""
+        """Count n-grams (B, features) in padded texts, and append the table's columns."""
         found = self.column_of[self._hashed(x)]
         counts = x.new_zeros(x.shape[0], self.features + 1).scatter_add(1, found, torch.ones_like(found, dtype=x.dtype))
         return torch.cat([counts[:, :-1], x[:, 0, 1:]], 1)

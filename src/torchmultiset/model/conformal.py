@@ -333,8 +333,7 @@ def split_for_conformal(examples: Examples, share: float = 0.2, seed: int = 0) -
     """
     check(0 < share < 1, "share", "between 0 and 1", share)
     chosen = round(share * len(examples))
-    enough = 1 <= chosen < len(examples)
-    check(enough, "examples", f"enough for {share:g} of them to calibrate with, and others", len(examples))
+    check(1 <= chosen < len(examples), "examples", f"enough for two parts with share = {share:g}", len(examples))
     order = np.random.default_rng(seed).permutation(len(examples))
     return examples.subset(np.sort(order[chosen:])), examples.subset(np.sort(order[:chosen]))
 

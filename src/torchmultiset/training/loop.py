@@ -134,7 +134,7 @@ def fit(
     progress = checkpoint.load(resume=resume)
     watch(progress)
 
-    with _patience() as interruption:
+    with _deferred_interrupt() as interrupt:
         while progress.epoch < optim.epochs and not (optim.patience and progress.since_best >= optim.patience):
             model.train()
             began = time.perf_counter() - progress.seconds
@@ -148,7 +148,7 @@ def fit(
                 optimiser.zero_grad()
                 fabric.backward(loss)
                 norm = _clip(fabric, model, optimiser, optim.clip)
-                progress.loss, stopped = _over_processes(fabric, interruption.beside(loss), "mean").tolist()
+                progress.loss, stopped = _over_processes(fabric, interrupt.with_loss(loss), "mean").tolist()
                 if not math.isfinite(progress.loss + norm):
                     raise _not_finite(checkpoint, batch, progress)
                 optimiser.step()
@@ -166,7 +166,7 @@ def fit(
             _end_epoch(checkpoint, validation, progress, len(examples), optim.select)
             checkpoint.save(progress)
             watch(progress)
-            if _over_processes(fabric, torch.tensor(float(interruption.waits)), "sum"):
+            if _over_processes(fabric, torch.tensor(float(interrupt.pending)), "sum"):
                 raise _stop(fabric)
     fabric.barrier()
     return progress
@@ -340,34 +340,34 @@ def _over_processes(fabric: Fabric, values: Tensor, how: Literal["mean", "sum"])
     return reduced
 
 
-class _Interruption:
-    """Pending Ctrl-C."""
+class _Interrupt:
+    """State of a deferred Ctrl-C."""
 
-    waits = False
+    pending = False
     """Whether Ctrl-C was pressed."""
 
-    def beside(self, loss: Tensor) -> Tensor:
+    def with_loss(self, loss: Tensor) -> Tensor:
         """Return the loss and the flag in one tensor: reduced together, they stop all processes after the same step."""
-        return torch.stack([loss.detach(), loss.new_tensor(float(self.waits))])
+        return torch.stack([loss.detach(), loss.new_tensor(float(self.pending))])
 
 
 @contextmanager
-def _patience() -> Iterator[_Interruption]:
+def _deferred_interrupt() -> Iterator[_Interrupt]:
     """Defer Ctrl-C to the end of a step; a second Ctrl-C is not deferred."""
-    interruption = _Interruption()
+    interrupt = _Interrupt()
     before = signal.getsignal(signal.SIGINT)
 
-    def note(*_: object) -> None:
-        interruption.waits = True
+    def defer(*_: object) -> None:
+        interrupt.pending = True
         signal.signal(signal.SIGINT, before)
 
     # Only Python's default handler is replaced, and only the main thread may do so.
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield interruption
+        yield interrupt
         return
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, defer)
     try:
-        yield interruption
+        yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -57,7 +57,7 @@ def read_coco(source: Path, images: Path | None, problems: Problems) -> list[Ann
 
 
 def _looks_like_coco(path: Path) -> bool:
-    """Return whether the file is JSON with COCO's keys, or a damaged ``*coco.json``, which is reported when it is read."""
+    """Return whether the file is JSON with COCO's keys, or a damaged ``*coco.json``, which is reported later."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
