@@ -31,7 +31,7 @@ class TextEncoder(OrderedEncoder):
     called. The encoder is trained from scratch and has no vocabulary: it reads any language, and empty text.
 
     Args:
-        columns: Number of columns beside the text, D.
+        columns: Number of other columns of the table, D.
         width: Number of features of the memory; a multiple of 4.
         layers: Number of convolutions; each reads positions that are twice as far apart as the one before.
         kernel: Kernel size of the convolutions, odd.
@@ -105,7 +105,7 @@ class NgramEncoder(nn.Module):
     that occur in the most training texts. Inputs are those of `TextEncoder`.
 
     Args:
-        columns: Number of columns beside the text.
+        columns: Number of other columns of the table.
         longest: Length of the longest n-grams, in bytes; shorter ones are counted, too.
         features: Maximum number of n-grams that are counted.
         buckets: Number of hash values. N-grams with the same value are counted together.
