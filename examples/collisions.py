@@ -2,10 +2,10 @@
 
 Each event has up to four photons, electrons and muons. A particle leaves hits with a direction, an energy and a depth,
 measured with limited resolution: an electron often radiates a second, softer hit; a muon leaves hits in several layers.
-A tenth of the hits are missing, and noise adds others. `multiset train` learns to count the particles from an unordered
-set of hits; a DeepSets network that regresses the counts, rounded, is trained for as many epochs beside it.
+A tenth of the hits are missing, and noise adds others. `multiset train` trains a model to count the particles from the
+unordered set of hits. For comparison, a DeepSets network that regresses the counts is trained for as many epochs.
 
-Writes data, run folder and scores.json to the folder that is given, or to a temporary one.
+Data, run folder and scores.json are written to the given folder, or to a temporary one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def write_events(path: Path, number: int) -> None:
 
 
 class DeepSets(nn.Module):
-    """Regression of counts: a sum over hits of one network, read by another."""
+    """Regression of counts: one network encodes each hit, and another reads their sum."""
 
     def __init__(self, features: int, classes: int, width: int = 128) -> None:
         super().__init__()

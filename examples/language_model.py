@@ -1,6 +1,6 @@
 """Train a language model to write shopping lists, in no particular order: python examples/language_model.py
 
-Needs the extra "lm". A small GPT-2 learns from scratch, in less than five minutes on one CPU core.
+Needs the extra "lm". Trains a small GPT-2 from scratch in less than five minutes on one CPU core.
 """
 
 import random
@@ -78,7 +78,7 @@ def main(steps: int = 1500, tested: int = 200) -> dict[str, float]:
 
     model.eval()
     order, content = (part.mean().item() for part in loss_of.order_and_content(model(**batch), tokens))
-    print(f"of the loss of a list, {order:.2f} is order, which no model avoids, and {content:.2f} is content")
+    print(f"mean loss of a list: {order:.2f} for its order, which is irreducible, and {content:.2f} for its content")
     drawn = [request() for _ in range(tested)]
     tokenizer.padding_side = "left"
     inputs = tokenizer(

@@ -1,4 +1,4 @@
-"""Train from images of digits to multisets with a custom training loop; `make demo` does the same with one command.
+"""Predict multisets of digits from images, with a custom training loop; `make demo` does the same with one command.
 
 Each image shows one to four digits among clutter. The only supervision is the multiset of digits, without positions or
 order. A ConvLSTM policy is trained with the multiset loss to emit them one at a time, and a stop head to end the
@@ -159,7 +159,7 @@ def main(number: int = 3000, folder: Path = Path("runs/example"), tested: int = 
     draw(examples, counts, target, folder / "predictions.png")
     console.print(
         f"Trained in {minutes:.1f} minutes. Correct and wrong predictions: {folder / 'predictions.png'}\n"
-        "Next: read examples/mnist_multi.py, and replace multiset_loss by another loss of torchmultiset.losses."
+        "Next: read examples/mnist_multi.py, and replace multiset_loss with another loss of torchmultiset.losses."
     )
     return em
 

@@ -38,7 +38,7 @@ def recorded(cls: type[T]) -> type[T]:
 
 
 def declared(module: Any, name: str) -> int:
-    """Return an integer attribute that every policy or head must have, also a custom one."""
+    """Return an integer attribute that every policy and head must define, including user-defined ones."""
     try:
         return operator.index(getattr(module, name))
     except (AttributeError, TypeError):

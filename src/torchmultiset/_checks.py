@@ -30,13 +30,10 @@ _LONGEST = 200  # characters of a value in a message
 
 def given(value: object) -> str:
     """Format a value for an error message: tensors and arrays by dtype and shape, others by their repr, shortened."""
-    if isinstance(value, Tensor):
+    if hasattr(value, "dtype") and hasattr(value, "shape"):  # the repr of an array may be long
         dtype = str(value.dtype).removeprefix("torch.")
-        return f"{'an' if dtype.startswith('int') else 'a'} {dtype} tensor of shape {tuple(value.shape)}"
-    if hasattr(value, "dtype") and hasattr(value, "shape"):  # a NumPy array, whose repr may be long
-        return (
-            f"{'an' if str(value.dtype).startswith('int') else 'a'} {value.dtype} array of shape {tuple(value.shape)}"
-        )
+        kind = "tensor" if isinstance(value, Tensor) else "array"
+        return f"{'an' if dtype.startswith('int') else 'a'} {dtype} {kind} of shape {tuple(value.shape)}"
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 

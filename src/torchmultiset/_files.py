@@ -33,12 +33,12 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a full disk is reported without one
+            error.filename = str(path)  # the error for a full disk has none
         raise
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is such a file; unlike `Path.is_file`, no error if the name is too long for the system."""
+    """Return whether the path is a file: like `Path.is_file`, but False for a name that is too long for the system."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
@@ -50,12 +50,12 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Work in a folder, which is created if necessary, while no other process does.
+    """Lock a folder, which is created if necessary, for this process.
 
-    The system frees the lock when the process is killed.
+    The system releases the lock when the process is killed.
 
     Raises:
-        OSError: Another process works in the folder.
+        OSError: Another process has locked the folder.
     """
     from filelock import FileLock, Timeout
 

@@ -1,4 +1,4 @@
-"""The command that installs an extra of this package, in the way in which the package itself was installed."""
+"""The pip command that installs an extra of this package."""
 
 from __future__ import annotations
 

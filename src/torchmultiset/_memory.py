@@ -1,4 +1,4 @@
-"""Memories, the outputs of encoders: vectors, maps and masked tokens, all seen as rows of positions."""
+"""Memories, the outputs of encoders: vectors, maps and masked tokens, all viewed as sequences of positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True)
 class MemorySpec:
-    """Shape of the memory of one example, from which policies and heads build themselves.
+    """Shape of the memory of one example, from which policies and heads are built.
 
     Example:
         >>> MemorySpec(32, grid=(9, 9)).positions, MemorySpec(128).positions, MemorySpec(64, tokens=True).positions
@@ -41,7 +41,7 @@ class MemorySpec:
 
     @property
     def positions(self) -> int:
-        """Number of positions: h w of a map, 1 of a vector, 0 (unlimited) of tokens."""
+        """Number of positions: h w for a map, 1 for a vector, 0 (unlimited) for tokens."""
         if self.tokens:
             return 0
         return 1 if self.grid is None else self.grid[0] * self.grid[1]
@@ -52,7 +52,7 @@ Memory: TypeAlias = Float[Tensor, "b ..."] | Tokens
 
 
 def places(memory: Memory, channels: int) -> Tokens:
-    """Return the positions of a memory: one of a vector (B, D), h w of a map (B, D, h, w), N of tokens (B, N, D).
+    """Return the positions of a memory: one for a vector (B, D), h w for a map (B, D, h, w), N for tokens (B, N, D).
 
     Padding is set to zero. An example without any position gets one position of zeros.
 
@@ -85,9 +85,9 @@ def places(memory: Memory, channels: int) -> Tokens:
 
 
 def drop_channels(tokens: Tokens, p: float, *, training: bool) -> Tokens:
-    """Apply dropout to whole channels, the same at all positions of an example.
+    """Apply dropout to whole channels: all positions of an example drop the same ones.
 
-    Single values would hardly matter, since most of what reads a memory averages over its positions.
+    Dropping single values would have little effect, since most policies and heads average over positions.
     """
     if p == 0 or not training:
         return tokens
@@ -108,6 +108,6 @@ def select_memory(memory: Memory, index: Int64[Tensor, " n"]) -> Float[Tensor, "
 
 
 def repeat_memory(memory: Memory, times: int) -> Float[Tensor, "n ..."] | Tokens:
-    """Return the memory with each example repeated, one copy after another."""
+    """Return the memory with each example repeated; its copies are adjacent."""
     device = (memory.values if isinstance(memory, Tokens) else memory).device
     return select_memory(memory, torch.arange(batch_size(memory), device=device).repeat_interleave(times))

@@ -57,7 +57,7 @@ def index_of(counts: Int64[Tensor, "*b c"], *, max_size: int, min_size: int = 0)
     num_classes = counts.shape[-1]
     ways, first = _tables(num_classes, max_size, min_size, counts.device)
     check_sizes("counts", counts, max_size=max_size, min_size=min_size)
-    # Labels of one class are consecutive, so that the sum of their binomials is a difference of two.
+    # Labels of one class are consecutive, so the sum of their binomials is the difference of two binomials.
     until = counts.cumsum(-1)
     up_to_class = torch.arange(1, num_classes + 1, device=counts.device)
     rank = (ways[until, up_to_class] - ways[until - counts, up_to_class]).sum(-1)

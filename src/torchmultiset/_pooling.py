@@ -26,9 +26,9 @@ class Pool(nn.Module):
         \text{sum: } \frac{1}{10} \sum_n v_n
 
     ``"mean-max"`` concatenates both, so that W = 2 D; otherwise W = D. Padding is ignored. A single position, such as a
-    vector, passes through unchanged (twice for ``"mean-max"``, scaled for ``"sum"``). The sum is the only one that
-    grows with the number of positions; its factor keeps it at the scale of the others for about ten. Only
-    ``"attention"`` has a parameter: w starts at 0, which makes it the mean.
+    vector, passes through unchanged (twice for ``"mean-max"``, scaled for ``"sum"``). Only the sum grows with the
+    number of positions; its factor makes it equal to the mean for ten of them. Only ``"attention"`` has a parameter: w
+    is initialised to 0, which gives the mean.
 
     Args:
         features: Number of features of a position, D.
@@ -76,7 +76,7 @@ class PooledFeatures(nn.Module):
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         pool: How positions are pooled, see `Pool`.
         hidden: Features of the projection, a 1x1 convolution; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+        dropout: Dropout probability of the pooled features.
 
     Example:
         >>> pooled = PooledFeatures(32, "mean-max", hidden=16)

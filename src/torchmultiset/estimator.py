@@ -91,8 +91,8 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         epochs: Number of training epochs; None: more for fewer examples.
         batch_size: Training batch size; None: smaller for few examples.
         lr: Peak learning rate.
-        validation_fraction: Fraction of the examples held out to select the best epoch. 0: no examples are held out,
-            and the training examples select it.
+        validation_fraction: Fraction of the examples held out to select the best epoch. 0: select it on the training
+            examples.
         samples: Number of rollouts per example in `predict_proba`.
         random_state: Seed of the weights, the order of the examples, the validation split and the rollouts.
 
@@ -101,8 +101,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         max_size_: Maximum size of a predicted multiset.
         predictor_: The trained `Predictor`, which can be saved.
         history_: One entry per epoch: training loss, and exact match and F1 on the validation examples.
-        n_features_in_: Number of features of a vector, of columns of a DataFrame, or of channels of an image; 1 for
-            text.
+        n_features_in_: Number of features of a vector, columns of a DataFrame, or channels of an image; 1 for text.
 
     Example:
         >>> X = [[0, 1], [1, 0], [2, 1]] * 20
@@ -199,10 +198,8 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         if self._form == "matrix":
             return counts
         names = self.classes_.tolist()
-        rows = [{name: n for name, n in zip(names, row, strict=True) if n} for row in counts.tolist()]
-        return (
-            [Counter(row) for row in rows] if self._form == "counters" else [[*Counter(row).elements()] for row in rows]
-        )
+        rows = [Counter({name: n for name, n in zip(names, row, strict=True) if n}) for row in counts.tolist()]
+        return rows if self._form == "counters" else [[*row.elements()] for row in rows]
 
     @available_if(lambda self: self.objective != "one-step")  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "n c k"]:
@@ -211,7 +208,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         For a policy these are relative frequencies over `samples` rollouts, with labels and stopping drawn from the
         model. All examples use the same random numbers, from `random_state`, so the result for one example does not
         depend on the others. For the objectives ``"counts"``, ``"hungarian"`` and ``"power"`` the probabilities are
-        exact. With ``objective="one-step"``, which has none, this method does not exist.
+        exact. The method is not available with ``objective="one-step"``, which has no probabilities.
 
         Args:
             X: Inputs.
@@ -277,7 +274,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
     def _in_memory(self, read: InMemory, first: bool) -> Inputs:
         """Return text, vectors or encoded columns, if they are of the kind passed to `fit`."""
-        check(len(read.inputs) >= 1, "X", "at least one input", "empty")
+        check(len(read.inputs) >= 1, "the length of X", "at least 1", len(read.inputs))
         width = read.inputs[np.array([0])].shape[-1]
         if first:
             self.n_features_in_ = len(read.columns) or (1 if read.tokens == "text" else width - 1)
@@ -290,9 +287,9 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         """Split the examples into training examples and those that select the best epoch."""
         share = self.validation_fraction
         check(0 <= share < 1, "validation_fraction", "at least 0 and below 1", share)
-        kept = int(len(examples) * share)
+        held_out = int(len(examples) * share)
         order = np.random.default_rng(self._seed).permutation(len(examples))
-        return examples.subset(order[kept:]), examples.subset(order[:kept] if kept else order)
+        return examples.subset(order[held_out:]), examples.subset(order[:held_out] if held_out else order)
 
     def _train(self, train: Examples, validation: Examples, stop: Stop) -> None:
         model = ModelConfig(

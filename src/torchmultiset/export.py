@@ -69,7 +69,7 @@ BATCH = 32
 """Batch size for comparing and timing predictions."""
 _PATCH = 4
 _LENGTH = 16
-"""Positions of example inputs of varying length; the file reads any number."""
+"""Number of positions of example inputs of varying length; the exported model accepts any number."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -208,7 +208,7 @@ def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Itera
 
 
 def measure_agreement(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Agreement:
-    """Predict the same inputs with PyTorch and with ONNX Runtime.
+    """Compare the predictions of PyTorch and ONNX Runtime for the same inputs.
 
     Args:
         predictor: The predictor that was exported.
@@ -263,7 +263,7 @@ class _Decoder(nn.Module):
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.predictor = predictor
-        # A backbone is not a submodule of its encoder. Make it one here, so that its weights are in the file.
+        # A backbone is not a submodule of its encoder. Registering it here includes its weights in the file.
         encoder = predictor.encoder
         self.backbone = encoder.backbone() if isinstance(encoder, PretrainedEncoder) else None
 

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 WIDE_ROWS = 32
-"""Number of classes from which whole rows are added: on CPUs, `cumsum` over steps processes one class at a time."""
+"""Number of classes from which steps are added row by row: on CPUs, `cumsum` over steps adds class by class."""
 
 
 def from_labels(
@@ -186,7 +186,7 @@ def free_labels(
 
 
 def distinct_classes(target: Tensor, *, end: bool = False) -> Tensor:
-    """Return the classes (B, K) of each target, then END if `end`; rows with fewer are filled up with others."""
+    """Return the classes (B, K) of each target, then END if `end`; rows with fewer are padded with other classes."""
     most = max(int((target > 0).sum(-1).max()), 1) if target.shape[0] else 1
     classes = target.topk(most, dim=-1).indices
     return pad(classes, (0, 1), value=target.shape[1]) if end else classes

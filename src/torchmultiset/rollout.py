@@ -1,4 +1,4 @@
-"""Execution of a policy: one loop over steps, and strategies to choose a label at each (section 4).
+"""Execution of a policy: a loop over steps, and strategies for choosing the label at each step (section 4).
 
 A policy reads a memory (the output of an encoder) and scores the next label, step by step. `rollout` queries it for
 scores, lets `choose` select a label, feeds the label back to the policy and records the trajectory.
@@ -210,8 +210,8 @@ def sample_order(target: Int64[Tensor, "b c"], generator: torch.Generator | None
 
     .. math:: q(y \mid \hat y_{<t}) \propto \pi_\theta(y \mid \hat y_{<t}, x)\ [y \in \mathcal{Y}_t]
 
-    This is the policy restricted to the labels that are left, the proposal of `losses.marginal_estimate_loss`. Once no
-    label is left, the first class is emitted.
+    This is the policy restricted to the remaining labels, the proposal of `losses.marginal_estimate_loss`. Once none
+    remains, the first class is emitted.
 
     Args:
         target: Counts (B, C). The policy may have END as one more class, which is not emitted.
@@ -227,7 +227,7 @@ def sample_order(target: Int64[Tensor, "b c"], generator: torch.Generator | None
     def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
         free = difference(target, named[:, : target.shape[1]]) > 0
         scores = logits[:, : target.shape[1]].double()
-        # Relative to the most probable of the labels left, whose weight is then 1.
+        # Relative to the most probable remaining label, whose weight becomes 1 and cannot underflow.
         scores = scores.masked_fill(~free, -torch.inf)
         weights = (scores - scores.amax(-1, keepdim=True)).exp().nan_to_num(1.0) * free
         weights[:, 0] += ~free.any(-1)

@@ -262,7 +262,7 @@ def _merge(
 def _keep(
     log_mass: Float64[Tensor, "n w c"], key: Int64[Tensor, "n w c"]
 ) -> tuple[Float64[Tensor, "n wc"], Int64[Tensor, "n wc"], Int64[Tensor, "n wc"]]:
-    """Like `_merge`, but without summing."""
+    """Return the entries in the form of `_merge`, without summing any."""
     rows = log_mass.flatten(1)
     return rows, key.flatten(1), torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
 

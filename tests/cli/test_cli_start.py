@@ -52,7 +52,7 @@ def test_a_sample_is_ready_to_train(run, tmp_path):
     sizes = {int(size) for examples in splits.values() for size in examples.counts.sum(1)}
     assert sizes == {1, 2, 3, 4}
     code, _, err = run("data", "sample", "shapes")
-    assert (code, err) == (1, "multiset: shapes exists already: choose another folder\n")
+    assert (code, err) == (1, "multiset: shapes already exists: choose another folder\n")
 
 
 def test_the_same_sample_each_time_and_pictures_show_their_labels(tmp_path):

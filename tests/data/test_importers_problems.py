@@ -61,7 +61,7 @@ def changed(tmp_path, change):
         ),
         (
             lambda c: c["images"].append({"id": 2, "file_name": "gone.png"}),
-            "SOURCE: images[2]: there is no image 'gone.png': looked in HERE; give the folder of the images (--images)",
+            "SOURCE: images[2]: there is no image 'gone.png': looked in HERE; pass the folder of the images (--images)",
         ),
         (
             lambda c: c["images"].append({"id": 2, "file_name": "a.png"}),
@@ -264,14 +264,14 @@ def test_a_huge_annotation_is_refused_unread(tmp_path):
     images(source, "a")
     with (source / "a.xml").open("wb") as file:
         file.truncate(17 * 2**20)
-    assert problems(source) == ["SOURCE/a.xml: larger than 16 MiB, which no annotation of one image is"]
+    assert problems(source) == ["SOURCE/a.xml: larger than 16 MiB, too large for the annotation of one image"]
 
 
 def test_a_voc_annotation_needs_its_image(tmp_path):
     source = tmp_path / "source"
     write_voc(source, {"a": ["cat"]})
     assert problems(source) == [
-        "SOURCE/a.xml: line 1: there is no image 'a.png': add the image, or give the folder of the images (--images)"
+        "SOURCE/a.xml: line 1: there is no image 'a.png': add the image, or pass the folder of the images (--images)"
     ]
     images(source, "b")
     (source / "a.xml").write_text(voc_text("C:\\photos\\b", ["cat"]))

@@ -176,7 +176,7 @@ def test_a_sentence_reports_the_fallback():
     assert joint_fallback(CellCounts(C, 5), counts) == ""
     assert joint_fallback(CellCounts(C, 5, joint_states=9), counts) == ""
     told = joint_fallback(CellCounts(C, 5, joint_states=8), counts)
-    assert told.startswith("Counts of different classes are taken as independent for 1 of 3 multisets")
+    assert told.startswith("Counts of different classes are treated as independent for 1 of 3 multisets")
 
 
 @pytest.mark.usefixtures("without_shape_hook")

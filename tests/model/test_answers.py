@@ -218,21 +218,21 @@ def test_the_wrong_kind_of_input_is_reported_in_one_sentence(folder):
     listed = folder / "pictures.csv"
     listed.write_text("image\n0.png\n")
     images, tables = of_images(), of_tables()
-    wrong(images, table, "this model reads images, but " + str(table) + " is a table: give image files")
+    wrong(images, table, "this model reads images, but " + str(table) + " is a table: pass image files")
     wrong(images, {"weight": 1}, "this model reads images, but was given a table with the columns weight")
     wrong(images, None, "this model reads images, but was given None")
     wrong(images, {1, 2}, "this model reads images, but was given an object of class set")
     wrong(images, folder / "no.png", "there is no file or folder")
-    wrong(
-        images, np.zeros((5, SIDE, SIDE, 7)), "an image array has shape (height, width) or (height, width, 1, 3 or 4)"
-    )
+    wrong(images, np.zeros((5, SIDE, SIDE, 7)), "an image array must have shape (height, width) or (height, width, 1,")
     wrong(images, np.zeros((9, SIDE, SIDE)), f"but this one has (9, {SIDE}, {SIDE})")
     wrong(
-        images, 200.0 * np.ones((SIDE, SIDE)), "floats goes from 0 to 1, but this one from 200 to 200: divide it by 255"
+        images,
+        200.0 * np.ones((SIDE, SIDE)),
+        "floats must range from 0 to 1, but this one is from 200 to 200: divide it by 255",
     )
-    wrong(images, np.full((SIDE, SIDE), np.nan), "floats goes from 0 to 1")
-    wrong(images, np.full((SIDE, SIDE), 300), "integers goes from 0 to 255")
-    wrong(images, np.full((SIDE, SIDE), "a"), "an image array has numbers")
+    wrong(images, np.full((SIDE, SIDE), np.nan), "floats must range from 0 to 1")
+    wrong(images, np.full((SIDE, SIDE), 300), "integers must range from 0 to 255")
+    wrong(images, np.full((SIDE, SIDE), "a"), "an image array must be numeric")
     reads = "this model reads tables with the columns weight, colour, but"
     wrong(tables, folder / "0.png", f"{reads} {folder / '0.png'} is an image")
     wrong(tables, folder, f"{reads} {folder / '0.png'} is an image")

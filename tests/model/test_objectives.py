@@ -77,7 +77,7 @@ def test_an_objective_of_heads_needs_a_head(kind):
 def test_an_objective_of_policies_needs_a_policy(name):
     _, objective = build("policy", name)
     predictor, _ = build("policy", "counts")
-    with pytest.raises(ValueError, match="CountTable is a one-shot head, which emits no labels one after another"):
+    with pytest.raises(ValueError, match="CountTable is a one-shot head, which does not emit labels one at a time"):
         carry_out(objective, predictor, draw(5))
 
 

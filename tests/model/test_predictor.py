@@ -377,7 +377,7 @@ def test_a_predictor_reports_unsupported_methods():
         policy.belief(x)
     with pytest.raises(ValueError, match="LSTMPolicy is a policy, not a one-shot head"):
         policy.scores(x)
-    with pytest.raises(ValueError, match="OneStep is a one-shot head, which emits no labels one after another"):
+    with pytest.raises(ValueError, match="OneStep is a one-shot head, which does not emit labels one at a time"):
         head.rollout(x, greedy)
     with pytest.raises(ValueError, match="OneStep has no probabilities of multisets"):
         head.search(x)

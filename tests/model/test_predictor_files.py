@@ -384,7 +384,7 @@ def test_weights_of_another_save(tmp_path):
     small(0).save(tmp_path / "a")
     small(1).save(tmp_path / "b")
     shutil.copy(weights_in(tmp_path / "a"), weights_in(tmp_path / "b"))
-    with pytest.raises(ValueError, match=r"does not belong to predictor\.json beside it"):
+    with pytest.raises(ValueError, match=r"does not belong to the predictor\.json next to it"):
         Predictor.load(tmp_path / "b")
 
 

@@ -5,7 +5,7 @@
 - `coco`: the paper's variants of COCO
 - `manifest`: user-defined images, arrays, tables, text, sets or sequences
 - `tokens`: inputs of varying length, padded per batch
-- `in_memory`: strings, arrays and tables that a program holds
+- `in_memory`: strings, arrays and tables in memory
 - `importers`: annotated images from COCO JSON, YOLO text and Pascal VOC XML
 - `ranks`: label orders for the sequence loss
 - `fresh`: new MNIST Multi images for each epoch

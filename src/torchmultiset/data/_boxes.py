@@ -16,9 +16,9 @@ __all__ = ["boxes_and_areas"]
 def boxes_and_areas(
     records: Sequence[Record], labels: Int64[np.ndarray, "n m"], paths: list[Path], image_size: int, exif: bool
 ) -> tuple[Float32[np.ndarray, "n m 4"] | None, Float32[np.ndarray, "n m"] | None]:
-    """Return the boxes (N, M, 4) in pixels of the inputs, and the areas (N, M): as given, else those of the boxes.
+    """Return the boxes (N, M, 4) in pixels of the inputs, and the areas (N, M): as given, or else those of the boxes.
 
-    Both are None if no record has any.
+    Both are None if no record has boxes or areas.
     """
     known = labels >= 0
     boxes = areas = None

@@ -90,7 +90,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-    """Drop the segmentation of an object as soon as it is parsed: most of the file, and not needed."""
+    """Drop the segmentation of an object during parsing: it is not needed, and makes up most of the file."""
     entry.pop("segmentation", None)
     return entry
 

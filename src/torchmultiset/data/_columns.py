@@ -21,7 +21,7 @@ TABLE = Path("the table")
 """Name of a table in memory in error messages."""
 
 _HANDFUL = 100
-"""Number of different strings up to which a column may be one of categories."""
+"""Maximum number of different strings in a column of categories."""
 _PATHS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".npy")
 
 
@@ -46,10 +46,10 @@ class Column:
     text: bool = False
     """Whether the column is free text, which an encoder reads byte by byte."""
     different: int = 0
-    """Number of different texts of the training examples; 0 if the column is text by its name."""
+    """Number of different texts of the training examples; 0 if the column is named ``text``."""
 
     def encode(self, cells: Sequence[Cell]) -> Float32[np.ndarray, "n d"]:
-        """Return numbers unchanged and categories one-hot encoded (unknown ones become zeros); no number for text."""
+        """Return numbers unchanged, categories one-hot encoded (unknown ones are zeros), and text as 0 columns."""
         if self.text:
             return np.zeros((len(cells), 0), dtype=np.float32)
         if self.categories:
@@ -60,8 +60,8 @@ class Column:
 def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], problems: Problems) -> tuple[Column, ...]:
     """Fit the columns of a table.
 
-    The column ``text`` is free text. Others are numeric if any cell is a number. A handful of different strings are
-    categories; more of them, or more than half as many as lines, are free text.
+    The column ``text`` is free text. Any other column is numeric if any of its cells is a number. Otherwise it has
+    categories, or free text if there are more than 100 different strings or more than half as many as lines.
 
     Args:
         records: The lines of the table.
@@ -137,7 +137,7 @@ def _as_text(cell: Cell) -> str:
 
 
 def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Float32[np.ndarray, "n d"] | TokenText:
-    """Encode rows of a table that a program holds in memory; columns that were not used in training are ignored.
+    """Encode rows of a table in memory; columns that were not used in training are ignored.
 
     Args:
         columns: The columns seen in training, all of which each row must have.
@@ -164,7 +164,7 @@ def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
 
 
 def table_records(rows: Sequence[Mapping[str, Any]]) -> list[Record]:
-    """Return the rows of a table that a program holds in memory as records without labels."""
+    """Return the rows of a table in memory as records without labels."""
     problems = Problems(TABLE)
     records = []
     for line, row in enumerate(rows, start=1):
@@ -175,7 +175,7 @@ def table_records(rows: Sequence[Mapping[str, Any]]) -> list[Record]:
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell as a Python object: NumPy's numbers converted, and missing values as None."""
+    """Convert a cell to a Python object: NumPy numbers to Python numbers, missing values to None."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
     return None if cell is None or str(cell) in ("nan", "NaT", "<NA>") else cell
 
@@ -191,7 +191,7 @@ def _check_numbers(name: str, records: Sequence[Record], problems: Problems) -> 
 
 
 def _with_point(text: str) -> str:
-    """Return the text with a decimal point for a comma if that is a number, else an empty string."""
+    """Return the text with decimal commas replaced by points if that is a number, else an empty string."""
     number = text.replace(",", ".")
     try:
         float(number)

@@ -151,7 +151,7 @@ def _from_one(url: str, part: Path, sha256: str, timeout: float, report: Report)
     part.unlink()
     if not resumed:
         raise _MirrorError("sent a file with a different SHA-256", final=True)
-    # The wrong bytes may stem from an earlier download: start over.
+    # The wrong bytes may come from an earlier download: start over.
     _from_one(url, part, sha256, timeout, report)
 
 

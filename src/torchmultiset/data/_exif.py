@@ -30,7 +30,7 @@ def upright_boxes(
     Args:
         boxes: x, y, width and height in pixels of the image as stored.
         size: Width and height of the image as stored.
-        image: The image file, which has the orientation.
+        image: The image file, from which the orientation is read.
     """
     with Image.open(image) as opened:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)

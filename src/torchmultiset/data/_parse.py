@@ -26,7 +26,7 @@ _COUNT = "count:"
 _MOST = 10_000
 _SHOWN = 10
 _LONGEST_CELL = 2**31 - 1
-"""Characters of a CSV cell; the default limit of the csv module is 131,072."""
+"""Maximum number of characters of a CSV cell; the default of the csv module is 131,072."""
 
 T = TypeVar("T")
 Fields = dict[str, Any]
@@ -287,7 +287,7 @@ def _count(cell: str, name: str) -> int:
 
 
 def _cell(cell: str) -> float | str | None:
-    """Return a number or text; None for an empty cell and for nan, which some programs write for one."""
+    """Return a number or text; None for an empty cell and for nan, which some programs write for empty cells."""
     try:
         number = float(cell)
     except ValueError:

@@ -1,6 +1,6 @@
 """Counter-based random numbers, which do not depend on how many were drawn before.
 
-A number is a hash of (seed, stream, index, purpose, slot). So example i of a data set is the same whether it is
+A number is a hash of (seed, stream, index, purpose, slot). Example i of a data set is therefore the same whether it is
 generated alone, in a batch or by another process, and a whole batch is drawn at once without a generator per example.
 The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), on uint64 arrays, which wrap around.
 """
@@ -116,5 +116,5 @@ def _mix(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
 
 
 def _one(number: int) -> UInt64[np.ndarray, " one"]:
-    # An array even for one number, because NumPy warns when a scalar wraps around.
+    # An array, because NumPy warns when a scalar overflows.
     return np.array([number], dtype=np.uint64)

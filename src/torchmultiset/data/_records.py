@@ -22,7 +22,7 @@ Cell: TypeAlias = float | str | None
 """Number, text, or None for an empty cell."""
 _LARGEST = float(np.finfo(np.float32).max)
 _FILES = ("image", "array", "set", "sequence")
-"""Keys of inputs that are paths; sets and sequences may also be written out."""
+"""Keys of inputs that are paths; sets and sequences may also be inline arrays."""
 _KEYS = (*_FILES, "features", "text", "labels", "counts", "id", "split", "boxes", "areas")
 
 
@@ -36,7 +36,7 @@ class Record:
     labels: tuple[str, ...]
     id: str
     path: str = ""
-    """Path of the image, array, set or sequence as written; empty for what the line itself contains."""
+    """Path of the image, array, set or sequence as written; empty for inputs that the line itself contains."""
     features: Float32[np.ndarray, " d"] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     """Unnamed features (D,); empty for named features and other inputs."""
     cells: dict[str, Cell] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def _check_keys(fields: Fields) -> None:
 
 
 def _input(fields: Fields) -> Fields:
-    """Return the kind of the input, and its value under the name of the field of `Record` that holds it."""
+    """Return the kind of the input and its value, by field of `Record`."""
     kinds = [kind for kind in (*_FILES, "features", "text") if kind in fields]
     if kinds in (["text"], ["features", "text"]):
         return {"kind": "features", "cells": _cells({**_beside_text(fields), "text": fields["text"]})}
@@ -112,7 +112,7 @@ def _input(fields: Fields) -> Fields:
 
 
 def _beside_text(fields: Fields) -> dict[str, Any]:
-    """Return the features beside a text by name; those of a list are numbered."""
+    """Return the features of a line with text by name; those of a list are numbered."""
     text, values = fields["text"], fields.get("features", {})
     if not isinstance(text, str):
         raise ValueError(f"'text' must be a string, but is {show(text)}")
@@ -233,4 +233,4 @@ def _real(value: object, what: str, number: int | None = None) -> float:
 
 
 _OPTIONAL: dict[str, Callable[[Fields], object]] = {"id": _id, "split": _split, "boxes": _boxes, "areas": _areas}
-"""Keys that a line need not have, with the functions that read them."""
+"""Optional keys of a line, with the functions that read them."""

@@ -23,9 +23,8 @@ def split_by_id(
     """Draw a split for each id, with the given probabilities.
 
     The split of an example depends only on its id and the seed, so adding examples does not move it. The split sizes
-    therefore match `fractions` only in expectation. There are two exceptions: if a split would be empty, it gets an
-    example of the largest split; if no training example (split 0) would have a label, one is swapped for an
-    example with labels.
+    therefore match `fractions` only in expectation. There are two exceptions: an empty split gets an example of the
+    largest split; if no training example (split 0) has a label, one is swapped for an example with labels.
 
     Args:
         ids: Unique id of each example. There must be at least one id per positive fraction.
@@ -55,9 +54,9 @@ def split_by_id(
             splits[np.where(splits == largest, away, np.inf).argmin()] = split
     train = splits == 0
     if labelled is not None and labelled.any() and train.any() and not labelled[train].any():
-        comes = np.where(labelled, places, np.inf).argmin()
-        goes = np.where(train, places, -np.inf).argmax()
-        splits[[comes, goes]] = splits[[goes, comes]]
+        enters = np.where(labelled, places, np.inf).argmin()
+        leaves = np.where(train, places, -np.inf).argmax()
+        splits[[enters, leaves]] = splits[[leaves, enters]]
     return splits
 
 

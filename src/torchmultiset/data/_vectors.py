@@ -1,4 +1,4 @@
-"""Sets and sequences of vectors of a manifest: which lines have them, and what is wrong with them."""
+"""Sets and sequences of vectors in a manifest: detection, validation and reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VECTORS = ("set", "sequence", "either")
 
 
 def recognise_vectors(records: list[Record], folder: Path, *, always: bool = False) -> list[Record]:
-    """Return records of arrays (N, D) as sets or sequences, if N differs but D does not; else unchanged.
+    """Mark records of arrays (N, D) as sets or sequences if N differs between them but D does not.
 
     Arrays of one shape are images, unless `always`.
     """
@@ -39,7 +39,7 @@ def recognise_vectors(records: list[Record], folder: Path, *, always: bool = Fal
 
 
 def wrong_vectors(records: Sequence[Record], folder: Path, problems: Problems) -> dict[int, str]:
-    """Return the sets and sequences whose file cannot be read, by line; vectors of another length are problems."""
+    """Return the unreadable sets and sequences by line; record vectors of inconsistent length as problems."""
     broken: dict[int, str] = {}
     first: tuple[int, int] | None = None
     for record in records:

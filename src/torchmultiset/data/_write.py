@@ -1,4 +1,4 @@
-"""Writing of manifests, by the importers and from a data set built from COCO."""
+"""Writing of manifests, for the importers and for data sets built from COCO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_jsonl", "relative_path", "rounded", "write_new"]
 
 
 def relative_path(image: Path, manifest: Path) -> str:
-    """Return the path of an image relative to the folder of a manifest; an image that is a link stays one."""
+    """Return the path of an image relative to the folder of a manifest, without resolving a link of the image."""
     real = Path(os.path.realpath(image.parent), image.name)
     return Path(os.path.relpath(real, os.path.realpath(manifest.parent))).as_posix()
 

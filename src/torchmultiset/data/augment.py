@@ -1,7 +1,7 @@
-"""Random changes of a batch for training.
+"""Data augmentation and label smoothing of a training batch.
 
 Image augmentation leaves the labels unchanged, even those of objects that are moved out of the image, so
-transformations are small. Label smoothing changes the labels alone.
+transformations are small. Label smoothing changes only the labels.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ def affine(
 def smooth_labels(batch: Batch, generator: torch.Generator, *, probability: float) -> Batch:
     r"""Replace the labels of some examples by those of a random example of the batch.
 
-    In expectation this is label smoothing for any objective: the target is a mixture,
-    :math:`1 - \epsilon` of it the true multiset and :math:`\epsilon` the distribution of multisets in the batch.
+    In expectation this is label smoothing for any objective: the target is a mixture of the true multiset, with weight
+    :math:`1 - \epsilon`, and the distribution of multisets in the batch, with weight :math:`\epsilon`.
 
     Args:
-        batch: Batch of examples; inputs are left as they are.
+        batch: Batch of examples; inputs are unchanged.
         generator: Random generator on the device of the batch.
-        probability: Probability :math:`\epsilon` with which labels are replaced.
+        probability: Probability :math:`\epsilon` of replacing the labels of an example.
 
     Example:
         >>> batch = Batch(torch.zeros(3, 1), target=torch.eye(3).long(), labels=torch.tensor([[0], [1], [2]]))

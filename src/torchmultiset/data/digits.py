@@ -168,7 +168,7 @@ def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> Digit
 
 
 def write_digits(folder: str | os.PathLike[str], digits: Digits) -> None:
-    """Write digits to ``digits.npy`` in a folder, unless they are there; `read_digits` reads them."""
+    """Write digits to ``digits.npy`` in a folder, unless the file exists; `read_digits` reads them."""
     path = Path(folder, _STORED)
     if not path.exists():
         write_whole(path, lambda file: np.save(file, _packed(digits)))
@@ -182,7 +182,7 @@ def read_digits(folder: str | os.PathLike[str], sha256: str) -> Digits:
         sha256: Their `digits_sha256`.
 
     Raises:
-        FileNotFoundError: There are none.
+        FileNotFoundError: The file does not exist.
         ValueError: The file is damaged.
     """
     fix = "delete the folder and build it again"

@@ -72,8 +72,7 @@ class Examples:
     tokens: TokenKind | None = None
     """Kind of inputs of varying length, `data.tokens`; None for other inputs."""
     cut: int = 0
-    """Number of inputs of the data set that are longer than `data.tokens.LONGEST`, of which only the first part is
-    read."""
+    """Number of inputs of the data set that are longer than `data.tokens.LONGEST` and therefore truncated."""
 
     def __len__(self) -> int:
         return len(self.labels)

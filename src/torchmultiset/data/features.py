@@ -66,7 +66,7 @@ class FeatureCache:
     rows: Int64[np.ndarray, " n"]
     """Row number of each input (N,)."""
     digests: dict[int, str]
-    """Checksum of each row that was not read yet; a row is compared with it when it is read first."""
+    """Checksum of each row that was not read yet; a row is verified when it is first read."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -246,7 +246,7 @@ def _add(
     batch_size: int,
     advance: Callable[[int], None],
 ) -> None:
-    """Compute the features of the inputs at these positions, and append them to the files."""
+    """Compute the missing features and append them to the files."""
     # Append to plain files: through a memory map, a full disk would crash the process.
     with store.features.open("ab") as features, store.index.open("ab") as index:
         features.truncate(len(store.entries) * store.row_bytes)

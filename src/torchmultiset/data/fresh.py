@@ -26,7 +26,7 @@ _BEND = 1 / 40
 
 
 def fresh_epochs(folder: str | Path, *, seed: int) -> Callable[[int], Examples] | None:
-    """Return a function that gives the training examples of an epoch: the stored ones first, then new ones.
+    """Return a function that gives the training examples of an epoch: the stored ones in epoch 0, then new ones.
 
     Every epoch has the same number of examples. Images are generated when a batch is read, so an epoch takes no memory
     and each of several processes generates its own part. All processes, and resumed runs, see the same examples.
@@ -36,7 +36,7 @@ def fresh_epochs(folder: str | Path, *, seed: int) -> Callable[[int], Examples] 
         seed: Random seed of the new images.
 
     Returns:
-        A function that maps an epoch, starting at 0, to its examples; None if the data set was not built for it with
+        A function that maps an epoch, starting at 0, to its examples; None unless the data set was built with
         `mnist_multi.build(..., fresh=...)`.
 
     Raises:

@@ -110,7 +110,7 @@ def square_pixels(image: Image.Image, size: int, *, exif: bool = False) -> UInt8
     """Convert a Pillow image to a square input, like `read_image`.
 
     Args:
-        image: The image, of any mode but those with 32-bit pixels.
+        image: The image, of any mode except those with 32-bit pixels.
         size: Side length of the square result, in pixels.
         exif: Apply the EXIF orientation.
 
@@ -142,17 +142,17 @@ def array_to_image(array: Shaped[np.ndarray, "*pixels"]) -> Image.Image:
         (255, 255, 255)
     """
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.size == 0:
-        what = "an image array has shape (height, width) or (height, width, 1, 3 or 4)"
+        what = "an image array must have shape (height, width) or (height, width, 1, 3 or 4)"
         raise ValueError(f"{what}, but this one has {tuple(array.shape)}")
     if array.dtype.kind not in "buif":
-        raise ValueError(f"an image array has numbers, but this one has {array.dtype}")
+        raise ValueError(f"an image array must be numeric, but this one has dtype {array.dtype}")
     low, high = float(array.min()), float(array.max())
     top = 1 if array.dtype.kind in "bf" else 255
-    if not (low >= 0 and high <= top):  # also if there is a NaN
+    if not (low >= 0 and high <= top):  # also true for NaN
         fix = "divide it by 255" if 1 < high <= 255 and low >= 0 else "scale it"
         kind = "float" if top == 1 else "integer"
         raise ValueError(
-            f"an image array of {kind}s goes from 0 to {top}, but this one from {low:g} to {high:g}: {fix}"
+            f"an image array of {kind}s must range from 0 to {top}, but this one is from {low:g} to {high:g}: {fix}"
         )
     pixels = np.rint(array * 255.0) if top == 1 else array
     pixels = pixels.astype(np.uint8)

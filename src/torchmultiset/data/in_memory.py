@@ -1,4 +1,4 @@
-"""Inputs that a program holds in memory: lists of strings, lists of arrays, and tables with text or categories."""
+"""Inputs in memory: lists of strings, lists of arrays, and tables with text or categories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["InMemory", "read_in_memory"]
 
 
 class InMemory(NamedTuple):
-    """Inputs that were read from objects of a program."""
+    """Inputs that were read from Python objects."""
 
     inputs: Inputs
     tokens: TokenKind | None
@@ -33,7 +33,7 @@ def read_in_memory(x: Any, *, columns: Sequence[Column] = ()) -> InMemory | None
     Args:
         x: A list, Series or array of strings; a list of arrays (N, D); or a DataFrame, some of whose columns are not
             numeric.
-        columns: Columns that a model was trained on, to encode a table in the same way; empty: they are fitted.
+        columns: Columns that a model was trained on, to encode a table in the same way; if empty, they are fitted.
 
     Returns:
         The inputs; None for anything else, such as a table of numbers.

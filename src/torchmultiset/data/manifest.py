@@ -69,8 +69,8 @@ class Manifest:
     ) -> Manifest:
         """Parse and validate a file; for the arguments and errors, see `read_manifest`.
 
-        `accept` gets the valid lines first: if it raises an error, that is reported in place of their problems. With
-        `vectors`, arrays are sets or sequences of vectors, even if all have one shape.
+        `accept` is called with the valid lines first; an error that it raises takes precedence over their problems.
+        With `vectors`, arrays are sets or sequences of vectors, even if all have one shape.
         """
         if classes is not None:
             _check_classes(classes)
@@ -164,14 +164,14 @@ def read_manifest(
         classes: Class names in the order of their indices; any other label is a problem. If None, the sorted labels of
             the file.
         fractions: Fractions of train, validation and test, used if the lines have no split. The split of an example
-            depends only on its id and the seed, so it does not change when lines are added. Exception: in a very
-            small file, an example is moved to a split that would be empty, or to train if it would have no labels.
+            depends only on its id and the seed, so it does not change when lines are added. Exception: in a very small
+            file, an example is moved to a split that would be empty, or to train if that would have no labels.
         seed: Random seed of the split.
         image_size: Side length of the square that images are resized to, in pixels.
         exif: Apply the EXIF orientation of images, as image viewers do; boxes refer to the rotated image. If False,
             images and boxes are as stored.
-        skip_unreadable: Skip examples whose image or array cannot be read, with a warning that has their number and
-            lists them. A missing file is still a problem. Requires `check_inputs`.
+        skip_unreadable: Skip examples whose image or array cannot be read, with a warning that counts and lists them. A
+            missing file is still a problem. Requires `check_inputs`.
         check_inputs: Read every image and array once now, so that a damaged file cannot abort training later.
         labelled: Whether every line must have labels; if False, missing labels mean an empty multiset. Requires
             `classes`.

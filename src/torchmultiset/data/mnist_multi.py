@@ -27,8 +27,8 @@ from torchmultiset.data.store import Chunk, Plan, Row, write
 __all__ = ["VARIANTS", "Fresh", "MnistMulti", "build", "generate", "stream"]
 
 Fresh: TypeAlias = Literal["none", "plain", "distorted", "elastic"]
-"""Training images of each epoch after the first: the stored ones; new ones of the same digits; with each digit rotated,
-scaled and translated slightly; or deformed elastically, too."""
+"""Training images of each epoch after the first: the stored ones (none); new ones of the same digits (plain); of digits
+that are slightly rotated, scaled and translated (distorted), and also deformed elastically (elastic)."""
 
 # Increment after any change that makes the same parameters produce different bytes.
 GENERATOR = 1
@@ -210,7 +210,7 @@ def build(
         parameters: Parameters of the images, and the split sizes.
         pools: Digits for each split.
         tested: Parameters of the test images, if different; canvas and classes must be the same.
-        fresh: New training images in each epoch after the first: see `data.fresh`. Except for ``"none"``, the training
+        fresh: New training images in each epoch after the first: see `data.fresh`. Unless ``"none"``, the training
             digits are stored, too.
         workers: Number of threads that generate images.
         progress: Show a progress bar.

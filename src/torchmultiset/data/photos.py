@@ -1,7 +1,7 @@
 """Augmentation of photographs: families of random changes, and mosaics.
 
-A family is a kind of change that leaves the labels of most photographs valid. Which of them are safe depends on the
-data: a mirrored digit is another digit, and the sky is rarely below. Choose on validation data.
+A family is a kind of change that leaves the labels of most photographs valid. Which families are safe depends on the
+data: a mirrored digit is no longer the same digit, and the sky is rarely at the bottom. Choose on validation data.
 
 | family     | change                                                                            |
 | ---------- | --------------------------------------------------------------------------------- |
@@ -9,11 +9,11 @@ data: a mirrored digit is another digit, and the sky is rarely below. Choose on 
 | `rotation` | rotated by up to 20 degrees in either direction                                   |
 | `turn`     | rotated by any angle, for objects seen from above                                 |
 | `scale`    | scaled by 0.8 to 1.25                                                             |
-| `shift`    | moved as far as there is room between the image and the frame                     |
+| `shift`    | moved at random within the room between the image and the frame                   |
 | `colour`   | brightness, contrast, saturation and the gain of each channel changed by up to 25% |
 
 Labels are unchanged. A rotated image is first scaled down to fit into the frame, so that rotation removes no object.
-Only `scale` above 1 can: then up to a tenth of the image is cut off on each side.
+Only a `scale` above 1 can remove objects: it crops up to a tenth of the image on each side.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ PHOTO_FAMILIES: Mapping[str, tuple[Family, ...]] = {
 _DEGREES = 20
 _SCALE = 1.25
 _COLOUR = 0.25
-_TRIES = 8  # number of partners drawn for a mosaic before the image is left alone
+_TRIES = 8  # number of attempts to find partners for a mosaic before the image is left unchanged
 LAYOUTS = ((1, 2), (2, 1), (2, 2))
 """Rows and columns of a mosaic."""
 
 
 class _Geometry(NamedTuple):
-    """Where the pixels of images go: p -> factor * rotation * (p - centre) + middle."""
+    """Mapping of the pixels of images: p -> factor * rotation * (p - centre) + middle."""
 
     centre: Float[Tensor, "b 2"]
     rotation: Float[Tensor, "b 2 2"]
-    """With the reflection, if the image is mirrored."""
+    """Includes the reflection, if the image is mirrored."""
     factor: Float[Tensor, " b"]
     middle: Float[Tensor, "b 2"]
 
@@ -68,9 +68,9 @@ class PhotoAugmentation:
 
     Args:
         families: Families of changes, see the module.
-        mosaic: Probability that an image becomes a mosaic: two or four images of the batch joined, their labels added.
-        max_size: Largest number of labels of a mosaic. None: the largest of the data set. An image for which no
-            partners are found within this limit is not joined.
+        mosaic: Probability that an image becomes a mosaic: two or four images of the batch, with all their labels.
+        max_size: Maximum number of labels of a mosaic. None: that of the data set. An image for which no partners are
+            found within this limit is not joined.
 
     Boxes follow the centre of their objects and are scaled, but stay axis-aligned.
 
@@ -156,13 +156,13 @@ def join_photos(
     *,
     layout: tuple[int, int],
 ) -> Shaped[Tensor, "b c h w"]:
-    """Join the images of each row of the batch to one mosaic of the same size, each image augmented.
+    """Augment the images of each row of the batch and join them into one mosaic of the same size.
 
     Args:
         images: Images (B, N, channels, H, W).
         generator: Random generator.
         families: Families of changes, see the module.
-        layout: Number of rows and of columns of the mosaic, whose product is N.
+        layout: Number of rows and columns of the mosaic, whose product is N.
     """
     _check_families(families)
     rows, columns = layout
@@ -179,7 +179,7 @@ def join_photos(
 
 
 def _cells(height: int, width: int, rows: int, columns: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Return height and width of the cells of a mosaic, and top and left of each; those of an odd side overlap."""
+    """Return the height and width of a mosaic's cells, and the top and left of each; cells overlap if a side is odd."""
     size = -(-height // rows), -(-width // columns)
     corners = [(top, left) for top in (0, height - size[0])[:rows] for left in (0, width - size[1])[:columns]]
     return size, corners
@@ -244,7 +244,7 @@ def _draw_tile(
 
 
 def _sample(images: Tensor, geometry: _Geometry, size: tuple[int, int]) -> Tensor:
-    """Sample the images: each pixel of the frame reads the place that is mapped to it; black outside."""
+    """Sample the images: each pixel of the frame reads the position that is mapped to it; black outside."""
     height, width = images.shape[-2:]
     device = images.device
     half = torch.tensor([width, height], device=device) / 2
@@ -258,7 +258,7 @@ def _sample(images: Tensor, geometry: _Geometry, size: tuple[int, int]) -> Tenso
 
 
 def _content(images: Tensor) -> tuple[Float[Tensor, "b 2"], Float[Tensor, "b 2"]]:
-    """Return centre (x, y) and extent (width, height) of the images without their black borders."""
+    """Return the centre (x, y) and extent (width, height) of the images without their black borders."""
     brightest = images.amax(1)
     ends = []
     for lines in (brightest.amax(1), brightest.amax(2)):  # columns, rows

@@ -1,4 +1,4 @@
-"""A small data set of generated images, for trying the library without other data."""
+"""A small data set of generated images, for trying out the library."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["SHAPES", "draw_shapes", "write_shapes"]
 
 SHAPES = {"circle": "#d1495b", "square": "#00798c", "triangle": "#edae49"}
 """Classes, with their colours."""
-_SIDE, _CELLS = 96, 4  # pixels of a picture, and cells along each side, with at most one shape each
+_SIDE, _CELLS = 96, 4  # pixels and cells along each side; a cell has at most one shape
 _SPLITS = (*["train"] * 3, "test", *["train"] * 3, "validation", "train", "test")
-_FINER = 4  # pictures are drawn larger, and reduced, for smooth edges
+_FINER = 4  # pictures are drawn at this multiple of their size and then reduced, for smooth edges
 
 
 def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: int = 0) -> Path:
@@ -43,7 +43,7 @@ def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: i
     check(1 <= most <= _CELLS**2, "most", f"from 1 to {_CELLS**2}", most)
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists already: choose another folder")
+        raise FileExistsError(f"{folder} already exists: choose another folder")
     generator = np.random.default_rng(seed)
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
@@ -61,7 +61,7 @@ def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: i
 
 
 def draw_shapes(names: list[str], generator: np.random.Generator) -> Image.Image:
-    """Draw shapes at random places that do not overlap.
+    """Draw shapes at random positions, without overlap.
 
     Args:
         names: The shapes, at most 16.

@@ -196,7 +196,7 @@ def read_header(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def verify(folder: str | os.PathLike[str]) -> None:
-    """Compare the checksum of every file of a data set with the manifest, also of those compared before.
+    """Compare the checksum of every file of a data set with the manifest, including files compared before.
 
     Raises:
         ValueError: Some files differ; the message lists all of them.
@@ -241,7 +241,7 @@ def _refuse_other(folder: Path, plan: Plan) -> None:
                     "delete this one first"
                 )
             return
-    # A build that is killed as it starts leaves only a .partial file and its lock, which the system has freed.
+    # A build that is killed as it starts leaves only a .partial file and its lock, which the system has released.
     if folder.is_dir() and any(path.suffix not in (".partial", ".lock") for path in folder.iterdir()):
         raise ValueError(f"{folder} is not empty and contains no data set: choose a new or empty folder")
 

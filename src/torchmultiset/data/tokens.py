@@ -1,7 +1,7 @@
 """Inputs of varying length, padded per batch: text as bytes, sets and sequences of vectors.
 
-A batch of such inputs is one float32 array (B, N, 1 + D) for N positions, the most of any input of the batch. Channel 0
-marks the positions: it is 0 at padding, which follows the positions of an input. The other D channels are features.
+A batch of such inputs is one float32 array (B, N, 1 + D), where N is the length of the longest input of the batch.
+Channel 0 is 0 at padding, which follows the positions of an input. The other D channels are features.
 
 | input                | channel 0                                      | other channels                             |
 | -------------------- | ---------------------------------------------- | ------------------------------------------ |
@@ -23,9 +23,9 @@ from torchmultiset._checks import check
 __all__ = ["LONGEST", "START", "TokenKind", "TokenRows", "TokenText", "cut_text"]
 
 TokenKind: TypeAlias = Literal["text", "set", "sequence", "either"]
-"""What the positions are: bytes, vectors without an order, vectors in order, or vectors whose order may matter."""
+"""Kind of positions: bytes, vectors without an order, vectors in order, or vectors whose order may matter."""
 LONGEST = 2_048
-"""Maximum number of bytes of a text, and of vectors of a set or sequence; of longer ones, the first are read."""
+"""Maximum number of bytes of a text, or of vectors of a set or sequence; longer inputs are truncated."""
 START = 257
 """Value of channel 0 at the first position of a text; a byte b has b + 1."""
 
@@ -34,8 +34,7 @@ class TokenRows:
     """`Inputs` that are sets or sequences of vectors.
 
     Args:
-        rows: One array (N, D) per input; N may be 0 and differs, D is the same. Of rows longer than `LONGEST`, the
-            first vectors are used.
+        rows: One array (N, D) per input, with any N and the same D. Arrays longer than `LONGEST` are truncated.
 
     Example:
         >>> rows = TokenRows([np.ones((1, 2)), np.full((2, 2), 5.0)])
@@ -69,11 +68,11 @@ class TokenRows:
 
 
 class TokenText:
-    """`Inputs` that are texts, with or without the columns of a table beside them.
+    """`Inputs` that are texts, optionally with the other columns of a table.
 
     Args:
-        texts: One text per input. Of texts longer than `LONGEST` bytes, the first are used; see `cut_text`.
-        columns: Numbers (N, D) beside the texts, if there are any.
+        texts: One text per input. Texts longer than `LONGEST` bytes are truncated; see `cut_text`.
+        columns: Numeric columns (N, D), if any.
 
     Example:
         >>> TokenText(["", "é"])[np.array([0, 1])].squeeze(-1).tolist()
@@ -106,7 +105,7 @@ class TokenText:
 
 
 def cut_text(text: str, most: int = LONGEST) -> bytes:
-    """Return a text as UTF-8, at most so many bytes of it; no character is cut in half.
+    """Encode a text as UTF-8, truncated to at most `most` bytes without splitting a character.
 
     Lone surrogates, which UTF-8 cannot encode, become question marks.
 

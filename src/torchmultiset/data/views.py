@@ -1,4 +1,4 @@
-"""Augmented views and mosaics of images for feature caches, computed once and drawn anew in each epoch."""
+"""Augmented views and mosaics of images for feature caches, computed once and resampled in each epoch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _TRIES = 20
 
 @dataclass(frozen=True, eq=False)
 class AugmentedImages:
-    """`Inputs` that read one augmented view of each image; the same view each time.
+    """`Inputs` that read one augmented view of each image, the same one each time.
 
-    A view depends on the key of its image, its number and the seed, not on the batch that it is read with.
+    A view depends on the key of its image, its number and the seed, not on the batch.
     """
 
     inputs: Inputs
@@ -70,11 +70,11 @@ class FeatureViews:
 
     @property
     def views(self) -> int:
-        """Number of views of each image, the unchanged image included."""
+        """Number of views of each image, including the unchanged image."""
         return len(self.rows)
 
     def epoch(self, epoch: int, *, seed: int) -> FeatureCache:
-        """Return one random view of each image, all equally likely: a function of the seed and the epoch alone.
+        """Draw one view of each image uniformly, as a function of the seed and the epoch alone.
 
         Args:
             epoch: Number of the epoch.
@@ -102,8 +102,8 @@ def cache_views(
 ) -> FeatureViews:
     """Compute the features of images and of their augmented views that are missing from the folder.
 
-    The rows are in the same files as those of `cache_features`, so that the unchanged images are shared with other
-    data sets and other families, and an interrupted run is resumed.
+    The rows are in the same files as those of `cache_features`, so that other data sets and families share the features
+    of the unchanged images, and an interrupted run is resumed.
 
     Args:
         backbone: Backbone that computes the features.
@@ -113,8 +113,8 @@ def cache_views(
         families: Families of changes, see `torchmultiset.data.photos`.
         views: Number of augmented views of each image, in addition to the unchanged image.
         seed: Seed of the views.
-        most_bytes: Limit for the features of these images and views on disk. There are fewer views if they would exceed
-            it.
+        most_bytes: Maximum size of the features of these images and views on disk; the number of views is reduced to
+            fit.
         batch_size: Number of images per batch.
         recheck: Number of cached images, evenly spread, that are compared with the stored checksums, for each view.
         progress: Show a progress bar.
@@ -135,7 +135,7 @@ def cache_views(
         (3, (2, 3, 2, 2))
     """
     check(views >= 0, "views", "at least 0", views)
-    check(views == 0 or len(families) > 0, "families", "at least one family if there are to be views", families)
+    check(views == 0 or len(families) > 0, "families", "at least one family if views > 0", families)
 
     def cached(images: Inputs, names: Sequence[str]) -> FeatureCache:
         options = {"batch_size": batch_size, "recheck": recheck}
@@ -157,15 +157,15 @@ def cache_views(
 def mosaic_examples(
     examples: Examples, number: int, *, max_size: int, families: Sequence[Family] = (), seed: int = 0
 ) -> Examples:
-    """Return mosaics: two or four random images joined, their multisets added.
+    """Return mosaics of two or four random images, with the sum of their multisets as targets.
 
     Pixels are joined when a batch is read. For cached features, pass the inputs to `cache_features` with the ids as
     keys: the ids identify images, layout, families and seed. Boxes and areas are dropped.
 
     Args:
         examples: Images with their labels.
-        number: Number of mosaics. There are fewer if hardly any images fit together.
-        max_size: Largest number of labels of a mosaic.
+        number: Number of mosaics. There are fewer if too few combinations satisfy `max_size`.
+        max_size: Maximum number of labels of a mosaic.
         families: Families of changes of each image before it is joined.
         seed: Seed for the choice of the images and their changes.
 
@@ -204,7 +204,7 @@ def mosaic_examples(
 
 
 def concatenate(first: Examples, second: Examples) -> Examples:
-    """Return the examples of two splits with the same classes, one after the other; boxes and areas are dropped.
+    """Concatenate the examples of two splits with the same classes; boxes and areas are dropped.
 
     Example:
         >>> cats = Examples(np.zeros((1, 2)), np.array([[0, 0]]), ("cat", "dog"))

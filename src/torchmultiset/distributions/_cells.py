@@ -19,9 +19,9 @@ from torchmultiset.multiset import cardinality, how_many
 __all__ = ["CellJoint", "cell_joint_log_probability", "cell_size_log_probabilities", "joint_states"]
 
 _CANDIDATES = 8
-"""Multisets of the independent form that are rescored, in addition to as many as are wanted."""
+"""Number of candidates of the independent form that are rescored, in addition to the k requested."""
 _FEW = 64
-"""Number of multisets up to which all are scored."""
+"""Maximum number of possible multisets for which all are scored."""
 
 
 def joint_states(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b"]:
@@ -37,7 +37,7 @@ def joint_states(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b"]:
 
 
 def cell_joint_log_probability(logits: Float[Tensor, "b n k"], counts: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    r"""Compute the log-probability that cells predict exactly this multiset, with all classes taken together.
+    r"""Compute the log-probability that cells predict exactly this multiset, jointly over all classes.
 
     .. math::
         P(\mathcal{Y}) = \sum_{a:\, \text{cells} \to \text{classes} \cup \{\varnothing\},\ \text{counts of } a = \mu}
@@ -106,9 +106,8 @@ class CellJoint:
 
     with P from `cell_joint_log_probability`. Probabilities of multisets, sizes and counts are exact. The most probable
     multisets are found among the candidates that the independent form (`IndependentCounts`) ranks highest, which are
-    rescored; if there are at most 64 multisets, all are. A multiset of more than `states` sub-multisets has its
-    probability under the independent form instead;
-    see `falls_back`.
+    rescored; if there are at most 64 multisets, all are. The probability of a multiset with more than `states`
+    sub-multisets is that of the independent form; see `falls_back`.
 
     Args:
         logits: Scores (B, N, C + 1) of the cells; the last class is "nothing".
@@ -136,12 +135,12 @@ class CellJoint:
 
     @cached_property
     def independent(self) -> IndependentCounts:
-        """The same cells with counts taken as independent between classes."""
+        """Distribution of the same cells if counts of different classes are independent."""
         counts = poisson_binomial(*cell_log_probabilities(self.logits), self.most)
         return IndependentCounts(counts, self.least, self.most, self.size_scores)
 
     def falls_back(self, counts: Int64[Tensor, "b c"]) -> Tensor:
-        """Return which multisets (B,) have too many sub-multisets for the exact probability."""
+        """Return whether each multiset (B,) has too many sub-multisets for the exact probability."""
         return joint_states(counts) > self.states
 
     def best(self) -> Int64[Tensor, "b c"]:

@@ -15,7 +15,7 @@ from torchmultiset.distributions._multisets import Belief, Ranked, rank
 __all__ = ["MixtureBelief"]
 
 _CANDIDATES = 4
-"""Multisets of each component that are rescored, in addition to as many as are wanted."""
+"""Number of candidates of each component that are rescored, in addition to the k requested."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class MixtureBelief:
         there = torch.cat([each.log_probability > -torch.inf for each in found], 1)
         score = torch.stack([self.log_probability(one) for one in counts.unbind(1)], 1)
         same = (counts[:, :, None] == counts[:, None]).all(-1) & there[:, None]
-        again = same.tril(-1).any(-1)  # the same multiset is among the earlier candidates
+        again = same.tril(-1).any(-1)  # an earlier candidate is the same multiset
         return rank(counts, score.masked_fill(again | ~there, -torch.inf), k)
 
     def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:

@@ -190,7 +190,7 @@ class IndependentCounts:
         return total
 
     def _log_all_sizes(self) -> Float64[Tensor, "b m"]:
-        """Log of the unnormalised probability of each size."""
+        """Return the log of the unnormalised probability of each size."""
         log_sizes = self._log_sizes()[-1]
         return log_sizes if self.size_scores is None else log_sizes + self.size_scores
 
@@ -277,13 +277,13 @@ class ListedMultisets:
 
 
 def rank(counts: Int64[Tensor, "b j c"], score: Float64[Tensor, "b j"], k: int) -> Ranked:
-    """Return the k candidates with the highest scores; a score of -inf means that there is none."""
+    """Return the k candidates with the highest scores; a score of -inf marks a missing candidate."""
     found, at = score.topk(min(k, score.shape[1]), dim=-1)
     return _filled(counts.gather(1, at[..., None].expand(-1, -1, counts.shape[2])), found, k)
 
 
 def _filled(counts: Int64[Tensor, "b j c"], found: Float64[Tensor, "b j"], k: int) -> Ranked:
-    """Return j multisets with their log-probabilities, filled up to k; those of probability 0 become empty."""
+    """Return j multisets with their log-probabilities, padded to k; those of probability 0 become empty."""
     missing = k - found.shape[1]
     counts = counts.masked_fill((found == -torch.inf)[..., None], 0)
     return Ranked(pad(counts, (0, 0, 0, missing)), pad(found, (0, missing), value=-torch.inf))

@@ -35,7 +35,7 @@ def conv_max_pool(
     few = weight.shape[1] <= FEW_CHANNELS and not x.requires_grad
     if not (in_pairs and few and weight.shape[2] % 2 == 1 and x.dtype.itemsize >= 4):
         return max_pool(conv2d(x, weight, bias))
-    if not torch.is_grad_enabled():  # `forward` cannot query this
+    if not torch.is_grad_enabled():  # grad mode is always off inside `forward`
         weight, bias = weight.detach(), None if bias is None else bias.detach()
     pooled: Tensor = _ConvMaxPool.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     height, width = ((side - weight.shape[2] + 1) // 2 for side in x.shape[2:])
@@ -73,7 +73,7 @@ class _MaxPool(torch.autograd.Function):
 
 
 class _ConvMaxPool(torch.autograd.Function):
-    """Convolution with the four results of a window as features of one position; the image gets no gradient."""
+    """Convolution that computes the four results of a window as features of one position, without an image gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

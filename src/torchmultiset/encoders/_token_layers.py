@@ -1,4 +1,4 @@
-"""Layers over tokens that keep padding apart: residual convolutions, self-attention, positions, standardisation."""
+"""Layers over tokens that ignore padding: residual convolutions, self-attention, positions, standardisation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Convolution(nn.Module):
     Args:
         width: Number of features of a position.
         kernel: Kernel size, odd.
-        dilation: Distance of the positions that the kernel reads.
-        dropout: Probability with which a feature of the sum is dropped in training.
+        dilation: Spacing between the positions that the kernel reads.
+        dropout: Dropout probability of the residual branch.
     """
 
     def __init__(self, width: int, kernel: int, dilation: int, dropout: float = 0.0) -> None:
@@ -33,14 +33,14 @@ class Convolution(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
-        """Add the convolution of the positions that the mask marks."""
+        """Add the convolution of the positions where the mask is True."""
         seen = self.norm(x).masked_fill(~mask[..., None], 0)
         out: Tensor = x + self.dropout(self.linear(self.conv(seen.transpose(1, 2)).transpose(1, 2).relu()))
         return out
 
 
 class Attention(nn.Module):
-    """Self-attention and a feed-forward network, both pre-norm and residual; nothing attends to padding.
+    """Self-attention and a feed-forward network, both pre-norm and residual; padding is masked out.
 
     Args:
         width: Number of features of a position, a multiple of 4.
@@ -56,7 +56,7 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
-        """Let each position attend to those that the mask marks, at least one in each example."""
+        """Attend from each position to those where the mask is True, at least one in each example."""
         b, n, width = x.shape
         query, key, value = self.inputs(self.norm(x)).view(b, n, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
@@ -66,7 +66,7 @@ class Attention(nn.Module):
 
 
 class Standardised(nn.Module):
-    """Features less their mean, divided by their standard deviation; both are fitted to training data.
+    """Standardised features: mean and standard deviation are fitted to training data.
 
     Args:
         features: Number of features.

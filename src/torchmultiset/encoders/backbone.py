@@ -64,7 +64,7 @@ class Backbone(nn.Module):
         self.trunk = trunk.requires_grad_(False)
         self.strides: tuple[int, ...] | None = getattr(trunk, "strides", None)
         """Strides of the joined map; None for a trunk that declares none."""
-        # Not persistent: the normalisation belongs to the code, and no checkpoint may change it.
+        # Not persistent: a checkpoint must not change the normalisation.
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
         self.eval()
@@ -86,7 +86,7 @@ class Backbone(nn.Module):
         return super().train(False)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of all that the features depend on: name, normalisation, strides and weights.
+        """Return the SHA-256 of everything the features depend on: name, normalisation, strides and weights.
 
         Example:
             >>> a = Backbone(nn.Identity(), name="a", channels=3, mean=[0.0] * 3, std=[1.0] * 3)
@@ -122,7 +122,7 @@ def load_weights(trunk: nn.Module, path: str | Path, *, ignore: str) -> None:
         ignore: Prefix of keys to skip, such as those of the classifier.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        FileNotFoundError: If the file does not exist.
         ValueError: If the file is damaged, is not a checkpoint, or belongs to another network.
     """
     path = Path(path)

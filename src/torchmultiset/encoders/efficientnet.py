@@ -80,8 +80,8 @@ class EfficientNetLite(Trunk):
         self.network = _Network(*SCALES[number])
         outputs = self.network.outputs
         self.taps = {8: (4, outputs[2]), 16: (6, outputs[4]), 32: (9, HEAD)}
-        # Upsampled to a finer map, 1,280 channels would take four to sixteen times their space. The last convolution,
-        # 1x1, computes them from these.
+        # Upsampled to a finer map, the 1,280 channels would take 4 to 16 times the memory. They are a 1x1 convolution
+        # of these.
         self.joined_taps = {32: (8, outputs[6])}
         self.used()
 
@@ -124,22 +124,22 @@ def efficientnet_lite(number: int, *, strides: Sequence[int] = (32,)) -> Backbon
 
 
 def efficientnet_lite0(*, strides: Sequence[int] = (32,), progress: bool = False) -> Backbone:  # noqa: ARG001
-    """Return EfficientNet-Lite0, see `efficientnet_lite`; there is nothing to download."""
+    """Return EfficientNet-Lite0, see `efficientnet_lite`; nothing is downloaded."""
     return efficientnet_lite(0, strides=strides)
 
 
 def efficientnet_lite1(*, strides: Sequence[int] = (32,), progress: bool = False) -> Backbone:  # noqa: ARG001
-    """Return EfficientNet-Lite1, see `efficientnet_lite`; there is nothing to download."""
+    """Return EfficientNet-Lite1, see `efficientnet_lite`; nothing is downloaded."""
     return efficientnet_lite(1, strides=strides)
 
 
 def efficientnet_lite2(*, strides: Sequence[int] = (32,), progress: bool = False) -> Backbone:  # noqa: ARG001
-    """Return EfficientNet-Lite2, see `efficientnet_lite`; there is nothing to download."""
+    """Return EfficientNet-Lite2, see `efficientnet_lite`; nothing is downloaded."""
     return efficientnet_lite(2, strides=strides)
 
 
 class _Network(nn.Module):
-    """The layers, under the names of the packages."""
+    """The layers, with the parameter names of the packages."""
 
     def __init__(self, width: float, depth: float) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class _Block(nn.Module):
 
 
 def _same(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
-    """Convolve and normalise with TensorFlow's padding: the output has 1/stride of the places, rounded up."""
+    """Convolve and normalise with TensorFlow's padding: output sides are input sides / stride, rounded up."""
     kernel, stride = conv.kernel_size[0], conv.stride[0]
     total = [max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in x.shape[-2:]]
     if any(total):

@@ -32,11 +32,11 @@ class FinetunedBackbone(nn.Module):
     The backbone is part of the state dict, so that a saved model needs neither its package nor its file. Stages and
     layers that the map does not depend on are left out.
 
-    Batch norms keep their statistics, in training as well: small batches would estimate them badly. Stages that are not
-    trained are run without recording gradients. The kernels of depthwise convolutions stay fixed: they are 6% of
+    Batch norms always use their fixed statistics: small batches would estimate them poorly. Frozen stages are run
+    without recording gradients. The kernels of depthwise convolutions are frozen, too: they are 6% of
     EfficientNet-Lite0's weights, but without their gradients a step takes 20% less time, 40% less in bfloat16.
 
-    With EfficientNet-Lite0, `most` in bfloat16 takes less than half of the time of training everything in float32: see
+    With EfficientNet-Lite0, `most` in bfloat16 takes less than half the time of training everything in float32: see
     docs/adr/0012-fine-tuning.md.
 
     Args:
@@ -109,7 +109,7 @@ class FinetunedBackbone(nn.Module):
         source = made.fingerprint()
         encoder = cls(backbone, width=width, strides=tuple(strides), trainable=trainable, source=source)
         assert isinstance(made.trunk, Trunk)
-        for mine, theirs in zip(encoder.stages, made.trunk.stages(), strict=False):  # without those that are not used
+        for mine, theirs in zip(encoder.stages, made.trunk.stages(), strict=False):  # later stages are not used
             mine.load_state_dict(theirs.state_dict())
         return encoder
 

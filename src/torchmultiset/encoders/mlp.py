@@ -19,13 +19,13 @@ __all__ = ["MLPEncoder"]
 
 @recorded
 class MLPEncoder(nn.Module):
-    """Linear layers, each followed by ReLU; without any, it only standardises.
+    """Linear layers, each followed by ReLU; without layers, it only standardises.
 
     Args:
         features: Number of input features.
         hidden: Units of each layer; the last is the memory's D. If empty, D is the number of input features.
 
-    Inputs are first standardised with the mean and standard deviation that `standardise` computed, if it was called.
+    Inputs are first standardised with the mean and standard deviation set by `standardise`, if it was called.
 
     Example:
         >>> MLPEncoder(7, hidden=(64, 32))(torch.rand(2, 7)).shape
@@ -58,7 +58,7 @@ class MLPEncoder(nn.Module):
         return out
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ features"]]) -> None:
-        """Standardise all batches of training inputs together; see `standardise`."""
+        """Call `standardise` with all batches of training inputs."""
         self.standardise(torch.cat([*batches]))
 
     @torch.no_grad()

@@ -47,7 +47,7 @@ def onnx_backbone(
 
     The normalisation is taken from the metadata of the file, if it has entries ``mean`` and ``std`` with three numbers
     each (separated by commas or spaces, brackets allowed) for pixels from 0 to 1; otherwise it is ImageNet's. The
-    fingerprint is the SHA-256 of the file; with `mean`, `std` or `image_size`, that of the file and these.
+    fingerprint is the SHA-256 of the file, combined with `mean`, `std` and `image_size` if they are given.
 
     Args:
         path: The file, see `OnnxTrunk`.
@@ -59,7 +59,7 @@ def onnx_backbone(
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: onnxruntime is not installed.
-        ValueError: The file is damaged, or its input or output have other shapes.
+        ValueError: The file is damaged, or its input or output has an unsupported shape.
     """
     trunk = OnnxTrunk(path, image_size=image_size, threads=threads)
     metadata = trunk.metadata()
@@ -119,7 +119,7 @@ class OnnxTrunk(nn.Module):
         return dict(self._session.get_modelmeta().custom_metadata_map)
 
     def channels(self) -> int:
-        """Return the number of channels D of the map; if the file does not declare it, from an image of zeros."""
+        """Return the number of channels D of the map; if the file does not declare it, run an image of zeros."""
         shape = [*(self._session.get_outputs()[0].shape or [])]
         if len(shape) in (3, 4):
             declared = shape[1] if len(shape) == 4 else shape[2]
@@ -145,7 +145,7 @@ class OnnxTrunk(nn.Module):
     def _run(self, pixels: Float[np.ndarray, "b 3 h w"]) -> Float[np.ndarray, "*shape"]:
         try:
             result: np.ndarray[Any, Any] = self._session.run(None, {self._input: pixels})[0]
-        except Exception as error:  # onnxruntime raises its own types, which do not share a public base
+        except Exception as error:  # onnxruntime's exceptions have no public base class
             raise ValueError(
                 f"{self.path.name} cannot process images of shape {pixels.shape}: {str(error).splitlines()[0]}. Choose"
                 " the image size that it was exported for"
@@ -193,7 +193,7 @@ def _open(path: Path, threads: int | None) -> Any:
     options.log_severity_level = 3  # errors only
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises its own types, which do not share a public base
+    except Exception as error:  # onnxruntime's exceptions have no public base class
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is damaged or is not an ONNX file ({reason}): export or copy it again") from error
 

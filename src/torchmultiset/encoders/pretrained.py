@@ -57,7 +57,7 @@ def make_backbone(
         name: Name of the backbone, or the path of an ``.onnx`` file.
         strides: Strides of its map: 8, 16, 32, or several of them in increasing order, which are joined. An ONNX file
             has one map: leave the default.
-        mean: Mean of the input normalisation of an ONNX file, if it is not the one that `onnx_backbone` assumes.
+        mean: Mean of an ONNX file's input normalisation, if it is not the default of `onnx_backbone`.
         std: Standard deviation, likewise.
         progress: Show a progress bar if its weights have to be downloaded.
     """
@@ -92,14 +92,14 @@ class PretrainedEncoder(nn.Module):
     """Features of a frozen backbone, projected to fewer channels by a trainable 1x1 convolution.
 
     Args:
-        backbone: Name of the backbone, or the path of an ``.onnx`` file. It is loaded with the first image: cached
-            features do not need it.
+        backbone: Name of the backbone, or the path of an ``.onnx`` file. It is loaded when the first image is encoded;
+            cached features do not need it.
         width: Number of channels of the memory; None: the backbone's map itself, without a projection.
         fingerprint: `fingerprint` of the backbone used in training; a backbone with other weights is rejected. None:
             that of the first backbone loaded.
         strides: Strides of the backbone's map. An ONNX file has one map: leave the default.
-        channels: Number of channels of the backbone's map. None looks it up, for which an ONNX file is opened.
-        mean: Mean of the input normalisation of an ONNX file, if it is not the one that `onnx_backbone` assumes.
+        channels: Number of channels of the backbone's map. None: looked up; for an ONNX file, this opens the file.
+        mean: Mean of an ONNX file's input normalisation, if it is not the default of `onnx_backbone`.
         std: Standard deviation, likewise.
 
     The backbone is not part of the state dict: its weights never change and belong to its own package or file.
@@ -137,7 +137,7 @@ class PretrainedEncoder(nn.Module):
             channels = self.backbone().channels if is_onnx(backbone) else backbone_channels(backbone, self.strides)
         self.channels = channels
         self.project = None if width is None else nn.Conv2d(channels, width, 1)
-        # Without a projection, nothing else has the device and precision of this module.
+        # Without a projection, there is no parameter from which to read the device and dtype.
         self.register_buffer("_device", torch.empty(0), persistent=False)
 
     @classmethod
@@ -148,7 +148,7 @@ class PretrainedEncoder(nn.Module):
         """
         backbone, units = settings["backbone"], settings["units"]
         width = units[-1] if units else None
-        channels = shape[0] if is_onnx(backbone) else None  # others are known without their weights
+        channels = shape[0] if is_onnx(backbone) else None  # known for other backbones
         made = cls(
             backbone,
             width=width,

@@ -27,18 +27,18 @@ class TextEncoder(OrderedEncoder):
     """Text as UTF-8 bytes: embeddings of bytes and byte n-grams, residual convolutions, then self-attention.
 
     Inputs are (B, N, 1 + D): channel 0 is 257 at the first position of a text, byte + 1 at those after it, and 0 at
-    padding. The first position also holds D columns of a table, if there are any; they are standardised if
-    `fit_inputs` was called. Trained from scratch, without a vocabulary: any language, any symbols, the empty text.
+    padding. The first position also holds D columns of a table, if any, which are standardised if `fit_inputs` was
+    called. The encoder is trained from scratch and has no vocabulary: it reads any language, and empty text.
 
     Args:
-        columns: Number of columns beside the text, D.
+        columns: Number of other columns of the table, D.
         width: Number of features of the memory; a multiple of 4.
         layers: Number of convolutions; each reads positions that are twice as far apart as the one before.
         kernel: Kernel size of the convolutions, odd.
         attention: Number of self-attention layers.
         ngrams: Length of the longest byte n-grams that are embedded; 1: bytes only.
         buckets: Number of embeddings for the n-grams of one length. N-grams share them by their hash.
-        dropout: Probability with which features are dropped in training, in each convolution.
+        dropout: Dropout probability in each convolution.
 
     Example:
         >>> from torchmultiset.data.tokens import TokenText
@@ -92,21 +92,21 @@ class TextEncoder(OrderedEncoder):
         return self._run_layers(values, mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Standardise the columns beside the text by their mean and standard deviation in training inputs."""
+        """Compute the mean and standard deviation of the table's columns from training inputs."""
         if self.columns:
             self.standardised.fit(x[:, 0, 1:] for x in batches)
 
 
 @recorded
 class NgramEncoder(nn.Module):
-    """Counts of the most frequent byte n-grams of a text, beside the columns of its table: a vector (B, D).
+    """Counts of the most frequent byte n-grams of a text, followed by the columns of its table: a vector (B, D).
 
-    For ridge regression, and for the baselines of text. Nothing is trained; `fit_inputs` chooses the n-grams that
-    occur in the most training texts. Inputs are those of `TextEncoder`.
+    For ridge regression, and for the baselines of text. It has no trainable weights; `fit_inputs` chooses the n-grams
+    that occur in the most training texts. Inputs are those of `TextEncoder`.
 
     Args:
-        columns: Number of columns beside the text.
-        longest: Length of the longest n-grams, in bytes; all shorter ones are counted, too.
+        columns: Number of other columns of the table.
+        longest: Length of the longest n-grams, in bytes; shorter ones are counted, too.
         features: Maximum number of n-grams that are counted.
         buckets: Number of hash values. N-grams with the same value are counted together.
 
@@ -130,7 +130,7 @@ class NgramEncoder(nn.Module):
         self.longest = longest
         self.features = features
         self.buckets = buckets
-        # Column of each hash value; those that are not counted share one more column, which is dropped.
+        # Column of each hash value; all other n-grams share an extra column, which is dropped.
         self.register_buffer("column_of", torch.full((buckets,), features, dtype=torch.int64))
 
     @classmethod
@@ -141,7 +141,7 @@ class NgramEncoder(nn.Module):
         return made, MemorySpec(made.features + made.columns)
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Float[Tensor, "b d"]:
-        """Count n-grams (B, features) in padded texts, and append the columns beside them."""
+        """Count n-grams (B, features) in padded texts, and append the table's columns."""
         found = self.column_of[self._hashed(x)]
         counts = x.new_zeros(x.shape[0], self.features + 1).scatter_add(1, found, torch.ones_like(found, dtype=x.dtype))
         return torch.cat([counts[:, :-1], x[:, 0, 1:]], 1)
@@ -177,8 +177,8 @@ def split_text(x: Float[Tensor, "b n k"], columns: int) -> tuple[Int64[Tensor, "
 def hashed_ngrams(symbols: Int64[Tensor, "b n"], longest: int) -> list[Int64[Tensor, "b n"]]:
     """Return a hash of the n-gram that ends at each position, for n = 1, ..., longest.
 
-    Before the first position there is padding, so that n-grams at the beginning differ from those inside. The hash is
-    a polynomial of the symbols modulo a prime below 2^31, whose products fit in 64 bits.
+    Texts are padded on the left, so that n-grams at the beginning of a text differ from those inside it. The hash is a
+    polynomial of the symbols modulo a prime below 2^31, so that products fit in 64 bits.
 
     Args:
         symbols: Symbols (B, N), from 0 to 257.

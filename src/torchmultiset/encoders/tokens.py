@@ -20,13 +20,13 @@ __all__ = ["SequenceEncoder", "SetEncoder"]
 
 @recorded
 class SetEncoder(nn.Module):
-    r"""Linear layers with ReLU at each position, then self-attention between positions: no order.
+    r"""Linear layers with ReLU at each position, then self-attention; the order of the positions does not matter.
 
     .. math:: v_n = \phi(x_n) \quad \text{or, with attention,} \quad v_n = \phi'(x_n, \{x_1, \ldots, x_N\})
 
     Without attention and with a summing head this is DeepSets. Inputs are (B, N, 1 + D): channel 0 is 0 at padding, and
-    the other D are features, which are standardised first if `fit_inputs` was called. Without any layer, the memory is
-    the standardised features and a constant 1, so that a sum also counts positions.
+    the other D are features, which are standardised first if `fit_inputs` was called. Without layers, the memory is the
+    standardised features and a constant 1, so that a sum also counts positions.
 
     Args:
         features: Number of features of a position, D.
@@ -76,7 +76,7 @@ class SetEncoder(nn.Module):
         return Tokens(_attend(self.attention, self.layers(values), mask), mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Set the mean and standard deviation with which features are standardised to those of training inputs."""
+        """Compute the mean and standard deviation for standardisation from training inputs."""
         self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
 
 
@@ -86,9 +86,9 @@ class OrderedEncoder(nn.Module):
     name: ClassVar[str]
     """Name of the encoder in the registry."""
     columns_needed: ClassVar[int]
-    """Least number of features D of a position."""
+    """Minimum number of features D of a position."""
     untrained: ClassVar[str]
-    """Name of the encoder to use in its place if no layers are trained."""
+    """Name of the encoder to use instead if no layers are trained."""
     arguments: dict[str, Any]
     """Constructor arguments, set by `recorded`."""
 
@@ -157,7 +157,7 @@ class SequenceEncoder(OrderedEncoder):
         return self._run_layers(self.first(self.standardised(values)), mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Set the mean and standard deviation with which features are standardised to those of training inputs."""
+        """Compute the mean and standard deviation for standardisation from training inputs."""
         self.standardised.fit(values[mask] for values, mask in (split_tokens(x, self.features) for x in batches))
 
 
@@ -168,13 +168,13 @@ def split_tokens(x: Float[Tensor, "b n k"], features: int) -> tuple[Float[Tensor
 
 
 def check_token_shape(shape: tuple[int, ...], name: str, *, features: int = 1) -> None:
-    """Raise a ValueError unless inputs are tokens with at least so many features."""
+    """Raise a ValueError unless inputs of this shape are tokens with at least this many features."""
     ok = len(shape) == 2 and shape[1] >= 1 + features
     check(ok, "encoder", f"'mlp' or 'conv' for inputs of shape {shape}, which are not tokens", name)
 
 
 def _attend(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
-    """Apply self-attention layers; an example without any position attends to its first one, which is padding."""
+    """Apply self-attention layers; an example without positions attends to its first one, which is padding."""
     if len(layers):
         first = torch.arange(mask.shape[1], device=mask.device) == 0
         mask = mask | (first & ~mask.any(1, keepdim=True))

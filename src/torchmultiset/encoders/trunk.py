@@ -20,8 +20,8 @@ __all__ = ["Trunk", "conv_norm", "join", "run_stages"]
 class Trunk(nn.Module, ABC):
     """A convolutional network as a sequence of stages, some of whose outputs can be used as feature maps.
 
-    A map of stride s has one place for each s x s pixels of the image. Maps of several strides are joined: the coarser
-    ones are upsampled to the finest one, and their channels are concatenated.
+    A map of stride s has one position for each s x s pixels of the image. Maps of several strides are joined: coarser
+    ones are upsampled to the size of the finest, and their channels are concatenated.
 
     Args:
         strides: Strides of the map that the network computes, in increasing order.
@@ -45,10 +45,10 @@ class Trunk(nn.Module, ABC):
 
     @abstractmethod
     def stages(self) -> Sequence[nn.Module]:
-        """Return the stages in order. A stage is called with the output of the one before."""
+        """Return the stages in order; each reads the output of the previous one."""
 
     def costly(self) -> list[Tensor]:
-        """Return parameters whose gradients take much time in relation to their number."""
+        """Return parameters whose gradients are slow to compute relative to their number."""
         return []
 
     def used(self) -> list[tuple[int, int]]:
@@ -113,9 +113,8 @@ def conv_norm(
         \frac{W * x - \mu}{\sqrt{\sigma^2 + \epsilon}} \gamma + \beta = (s W) * x + (\beta - s \mu), \qquad
         s = \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
 
-    Weights are scaled in place of activations, which are far more numerous. Gradients of all parameters are those of
-    the separate layers, so that a model can be trained this way. The arguments of the convolution other than `padding`
-    are those of `conv`.
+    Weights are scaled instead of activations, which are far more numerous. The gradients of all parameters equal those
+    of the separate layers, so that a model can be trained this way. Stride and groups are those of `conv`.
     """
     mean, var, eps = norm.running_mean, norm.running_var, norm.eps
     assert mean is not None
@@ -129,7 +128,7 @@ def conv_norm(
 
 
 class _FixedWeight(torch.autograd.Function):
-    """A convolution whose weight has no gradient but whose bias has one.
+    """Convolution with a gradient for its bias but not for its weight.
 
     PyTorch computes the gradient of a bias together with that of the weight, which is slow for depthwise convolutions.
     """

@@ -37,15 +37,15 @@ class WordEncoder(OrderedEncoder):
 
     The embeddings are static: 256 numbers for each of 32,000 pieces, from the input layers of large language models.
     They come with the package WordLlama (the extra ``text``) and are not part of the state dict. Inputs are those of
-    `TextEncoder`. The memory has one position per word piece, after a first position for the columns beside the text.
+    `TextEncoder`. The memory has a first position for the table's other columns, then one position per word piece.
 
     Args:
-        columns: Number of columns beside the text, D.
+        columns: Number of other columns of the table, D.
         width: Number of features of the memory; a multiple of 4.
         layers: Number of convolutions; each reads positions that are twice as far apart as the one before.
         kernel: Kernel size of the convolutions, odd.
         attention: Number of self-attention layers.
-        dropout: Probability with which features are dropped in training, in each convolution.
+        dropout: Dropout probability in each convolution.
         fingerprint: SHA-256 of the embeddings used in training; other embeddings are rejected. None: not checked.
 
     Raises:
@@ -68,7 +68,7 @@ class WordEncoder(OrderedEncoder):
     columns_needed = 0
     untrained = "ngrams"
     exportable = False
-    """ONNX has no operator for the tokenizer."""
+    """Whether `export.to_onnx` supports it; ONNX has no operator for the tokenizer."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class WordEncoder(OrderedEncoder):
         return self._run_layers(values, mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Standardise the columns beside the text by their mean and standard deviation in training inputs."""
+        """Compute the mean and standard deviation of the table's columns from training inputs."""
         if self.columns:
             self.standardised.fit(x[:, 0, 1:] for x in batches)
 
@@ -122,7 +122,7 @@ class WordEncoder(OrderedEncoder):
         lengths = mask.sum(1).tolist()
         texts = [bytes(row[1:length]) for row, length in zip((symbols - 1).tolist(), lengths, strict=True)]
         found = [
-            pieces if length else []  # an example that is all padding has no first position
+            pieces if length else []  # an example of padding only has no first position
             for pieces, length in zip(tokenise(texts), lengths, strict=True)
         ]
         most = max(map(len, found), default=1) or 1
@@ -133,12 +133,12 @@ class WordEncoder(OrderedEncoder):
 
 
 def words_installed() -> bool:
-    """Return whether the extra ``text``, which has the embeddings, is installed."""
+    """Return whether the extra ``text``, which contains the embeddings, is installed."""
     return find_spec(_PACKAGE) is not None and find_spec("tokenizers") is not None
 
 
 def tokenise(texts: Sequence[bytes]) -> list[list[int]]:
-    """Return the indices of the word pieces of each text (UTF-8), after that of the beginning of a text."""
+    """Return the indices of the word pieces of each text (UTF-8), preceded by the start token."""
     encoded = _tokenizer().encode_batch([text.decode(errors="replace") for text in texts])
     return [one.ids for one in encoded]
 
@@ -154,7 +154,7 @@ def _folder() -> Path:
 def _tokenizer() -> Tokenizer:
     from tokenizers import Tokenizer
 
-    # The package itself is not imported: it would look for a newer version of this file on the internet.
+    # The package itself is not imported, since it would look for a newer version of this file on the internet.
     return Tokenizer.from_file(str(_folder() / _TOKENIZER))
 
 

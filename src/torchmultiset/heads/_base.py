@@ -30,7 +30,7 @@ class OneShotHead(nn.Module, ABC):
     probabilistic = True
     """Whether the head gives probabilities of multisets."""
     reads: ClassVar[tuple[str, ...] | None] = None
-    """Settings of a model that are arguments of the constructor, for `for_memory`; None: the head overrides it."""
+    """Settings that `for_memory` passes to the constructor; None: the head overrides `for_memory`, or has none."""
 
     @classmethod
     def for_memory(
@@ -41,7 +41,7 @@ class OneShotHead(nn.Module, ABC):
         num_classes: int,
         sizes: tuple[int, int],  # noqa: ARG003
     ) -> OneShotHead:
-        """Create a head for a memory from the settings of a model; those of the registry set `reads`, or override it.
+        """Create a head for a memory from the settings of a model; registered heads set `reads` or override this.
 
         Args:
             memory: Shape of the memory of one example.
@@ -63,11 +63,11 @@ class OneShotHead(nn.Module, ABC):
         raise NotImplementedError
 
     def counts(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Int64[Tensor, "b c"]:
-        """Return the predicted, most probable multisets."""
+        """Return the predicted multisets: the most probable ones."""
         return self.believe(scores, least, most).best()
 
     def counted_places(self, scores: Float[Tensor, "b n k"]) -> Float[Tensor, "b n c"] | None:  # noqa: ARG002
-        """Return the probability that each position counts as each class; None for a head that counts otherwise."""
+        """Return the probability that each position counts as each class; None if the head does not count positions."""
         return None
 
     def probabilities(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Float[Tensor, "b t c"]:
@@ -85,7 +85,7 @@ class PooledHead(OneShotHead):
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+        dropout: Dropout probability of the pooled features.
     """
 
     reads: ClassVar[tuple[str, ...] | None] = ("pool", "dropout")
@@ -107,4 +107,4 @@ class PooledHead(OneShotHead):
         self._add_layers()
 
     def _add_layers(self) -> None:
-        """Add the layers after the pooling; a head with more arguments adds them in its constructor instead."""
+        """Add the layers after the pooling; heads with more arguments add them in their constructor instead."""

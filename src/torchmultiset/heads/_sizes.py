@@ -1,4 +1,4 @@
-"""Sizes that can occur, in the likelihood of a head: what the heads with a size potential share."""
+"""Size potentials of heads: learned log-weights of the sizes that can occur."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COSINES = 8
 
 
 def size_scores_for(sizes: tuple[int, int] | None, potential: bool) -> nn.Parameter | None:
-    """Return a size potential (M + 1,) for up to M labels, 0 at first; or None if there is to be none."""
+    """Return a size potential (M + 1,) for up to M labels, initialised to 0; None unless `potential`."""
     check(sizes is None or 0 <= sizes[0] <= sizes[1], "sizes", "None or (smallest, largest), at least 0", sizes)
     if not potential:
         return None
@@ -45,9 +45,9 @@ def as_row(size_scores: Tensor | None) -> Float[Tensor, "1 m"] | None:
 class SizePotential(nn.Module):
     """A size potential that depends on the input: scores (B, M + 1) of the sizes, linear in the pooled memory.
 
-    Up to 8 sizes have free scores. Those of more sizes are sums of the 8 smoothest cosines, so that sizes with few
-    training examples share what their neighbours teach. The scores are appended to a head's scores (B, N, K) as rows of
-    their own, so that a head returns one tensor.
+    Up to 8 sizes have independent scores. The scores of more sizes are sums of the 8 smoothest cosines, so that sizes
+    with few training examples also learn from neighbouring sizes. The scores are appended to a head's scores (B, N, K)
+    as additional rows, so that a head returns one tensor.
 
     Args:
         memory: Number of features D of the memory.
@@ -83,7 +83,7 @@ class SizePotential(nn.Module):
 
 
 def _cosines(number: int, sizes: int) -> Float[Tensor, "k m"]:
-    """Return the smoothest vectors of the discrete cosine transform, orthonormal; a basis if there are as many."""
+    """Return the first `number` vectors of the orthonormal discrete cosine basis."""
     k, n = torch.arange(number)[:, None], torch.arange(sizes)
     rows = torch.cos(torch.pi * (n + 0.5) * k / sizes)
     return rows / rows.square().sum(1, keepdim=True).sqrt()

@@ -1,7 +1,6 @@
 """Baselines that every model has to beat: the majority multiset, the nearest neighbour and ridge regression.
 
-Each is fitted to features (N, D), such as a pooled memory or the columns of a table, without
-any choice to make.
+Each is fitted to features (N, D), such as a pooled memory or the columns of a table, and has no hyperparameters to set.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class NeighbourBaseline:
     scale: Float[Tensor, " d"]
 
     def predict(self, features: Float[Tensor, "b d"]) -> Int64[Tensor, "b c"]:
-        """Predict the counts of the nearest training example; of the first one if several are as near."""
+        """Predict the counts of the nearest training example, the first one in case of a tie."""
         check_float("features", features, "(B, D)", like=(None, self.features.shape[1]))
         rows = torch.split((features - self.mean) / self.scale, _ROWS)
         nearest = torch.cat([torch.cdist(some, self.features).argmin(1) for some in rows])

@@ -56,15 +56,15 @@ class CellCounts(OneShotHead):
         layers: Number of convolutions before the scores.
         kernel: Kernel size of the convolutions.
         norm: ``"batch"`` applies batch normalisation after each convolution; None does not.
-        dropout: Probability with which channels of the memory are dropped in training.
+        dropout: Dropout probability of the memory's channels.
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
             likelihood over these sizes, as predictions always do; None: it does not.
         size_potential: Learn a log-weight for each size; requires `sizes`.
-        size_head: Learn one that depends on the input, a linear function of the pooled memory, in its place. Positions
-            then only compete for the labels: without it, images of one object teach them little about counting.
+        size_head: Learn log-weights that depend on the input, linear in the pooled memory, instead. The positions then
+            need not predict the size, which they learn poorly from images of one object.
         joint_states: If above 0, the classes compete for the positions: the likelihood in training
             (`losses.cell_joint_loss`) and predictions (`distributions.CellJoint`) are those of whole multisets, for
-            multisets of up to so many sub-multisets. 0: counts of different classes are taken as independent.
+            multisets with at most this many sub-multisets. 0: counts of different classes are independent.
 
     Example:
         >>> head = CellCounts(num_classes=10, memory=32)
@@ -109,7 +109,7 @@ class CellCounts(OneShotHead):
         self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential and not size_head)
         check(sizes is not None or not size_head, "sizes", "given with size_head=True, such as (1, 4)", sizes)
         self.size_head = SizePotential(memory, sizes[1]) if sizes is not None and size_head else None
-        # Most positions of most images are "nothing"; learning that first would take hundreds of steps.
+        # Most positions of most images are "nothing"; learning this would take hundreds of steps.
         last = self.convs[-1]
         assert isinstance(last, nn.Conv2d)
         assert last.bias is not None
@@ -129,8 +129,8 @@ class CellCounts(OneShotHead):
             f"{others} for multisets of up to {sizes[1]} labels: a map of {memory.positions} cells cannot count as many"
         )
         check(memory.tokens or memory.positions >= sizes[1], "count_head", few, "cells")
-        # Twice the channels and one layer more make up for the four gates of a ConvLSTM. Tokens have no neighbourhood,
-        # and statistics of a batch would depend on its padding.
+        # Twice the channels and one more layer compensate for the four gates of a ConvLSTM. Tokens have no
+        # neighbourhood, and batch statistics would depend on the padding.
         norm: Literal["batch"] | None = None if settings["norm"] == "none" or memory.tokens else "batch"
         return cls(
             num_classes,
@@ -199,7 +199,7 @@ class CountTable(PooledHead):
         most: Largest count, M.
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+        dropout: Dropout probability of the pooled features.
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
             likelihood over these sizes, as predictions always do; None: it does not.
         size_potential: Learn a log-weight for each size; requires `sizes`.
@@ -230,7 +230,7 @@ class CountTable(PooledHead):
         self._add_scorer()
 
     def _add_scorer(self) -> None:
-        """Replace the classifier, in a subclass that computes the table in another way."""
+        """Replace the classifier in subclasses that compute the table differently."""
 
     @classmethod
     def for_memory(
@@ -281,7 +281,7 @@ class GaussianCounts(CountTable):
 
 
 class _NumberForEach(PooledHead):
-    """One number for each class, from the pooled memory."""
+    """Base class of the heads with one number for each class, linear in the pooled memory."""
 
     def _add_layers(self) -> None:
         self.classifier = nn.Linear(self.pooled.width, self.num_classes)
@@ -344,4 +344,4 @@ class RegressedCounts(_NumberForEach):
 
 def _convolution(inputs: int, outputs: int, kernel: int, norm: str | None) -> list[nn.Module]:
     conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm is None)
-    return [conv, *[nn.BatchNorm2d(outputs)] * (norm is not None), nn.ReLU()]
+    return [conv, nn.ReLU()] if norm is None else [conv, nn.BatchNorm2d(outputs), nn.ReLU()]

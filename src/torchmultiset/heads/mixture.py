@@ -28,7 +28,7 @@ class CountMixture(PooledHead):
         p_k(\mathcal{Y} \mid x) \propto e^{s(|\mathcal{Y}|)} \prod_c \operatorname{softmax}(x_{kc})_{\mu(c)}
 
     Each component is a `CountTable`, normalised over the sizes that can occur; the size potential s is shared. For
-    `losses.count_mixture_loss`. It has K times the weights of a table and wants as many more examples.
+    `losses.count_mixture_loss`. It has K times the weights of a table and needs more training examples.
 
     Args:
         num_classes: Number of classes, C.
@@ -38,7 +38,7 @@ class CountMixture(PooledHead):
         size_potential: Learn a log-weight for each size.
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
         hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Probability with which pooled features are dropped in training.
+        dropout: Dropout probability of the pooled features.
 
     Example:
         >>> import torch

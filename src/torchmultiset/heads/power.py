@@ -27,7 +27,7 @@ MOST_MULTISETS = 20_000
 class PowerMultiset(OneShotHead):
     """One class per multiset (section 3.2, the power multiset), from pooled features.
 
-    It does not generalise between multisets, so it suits a few hundred of them: four of ten digits make 715.
+    It does not generalise between multisets, so it suits a few hundred of them: there are 715 of four digits.
     For `losses.power_loss`.
 
     Args:
@@ -37,7 +37,7 @@ class PowerMultiset(OneShotHead):
         min_size: Size of the smallest multiset.
         hidden: Units of the hidden layer, which is computed at each position, before pooling.
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        dropout: Probability with which pooled features are dropped in training.
+        dropout: Dropout probability of the pooled features.
 
     Raises:
         ValueError: If there are more than 20,000 such multisets.

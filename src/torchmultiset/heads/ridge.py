@@ -23,7 +23,7 @@ class Ridge(NamedTuple):
     weight: Float[Tensor, "c d"]
     bias: Float[Tensor, " c"]
     penalty: float
-    """Penalty that was chosen, relative to the mean squared singular value of the features."""
+    """Chosen penalty, relative to the mean squared singular value of the features."""
     error: float
     """Mean squared leave-one-out error with that penalty."""
 
@@ -102,8 +102,8 @@ class RidgeCounts(RegressedCounts):
     Args:
         num_classes: Number of classes, C.
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"`` or ``"mean-max"`` (both). ``"attention"`` would need
-            training and is the mean.
+        pool: How positions are pooled: ``"mean"``, ``"max"`` or ``"mean-max"`` (both). ``"attention"``, which is not
+            trained, is the mean.
 
     Example:
         >>> head = RidgeCounts(num_classes=2, memory=3)
@@ -134,7 +134,7 @@ class RidgeCounts(RegressedCounts):
 
     @torch.no_grad()
     def take(self, ridge: Ridge) -> Ridge:
-        """Take over weights that `fit_ridge` found for pooled features."""
+        """Copy the weights of a regression that `fit_ridge` fitted to pooled features."""
         self.classifier.weight.copy_(ridge.weight)
         self.classifier.bias.copy_(ridge.bias)
         return ridge

@@ -31,12 +31,12 @@ class Slots(OneShotHead):
         num_classes: Number of classes, C.
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         slots: Number of slots S, the maximum number of labels.
-        places: Maximum number of positions, each with a learned embedding: h w for maps, 1 for vectors. 0: none has
-            an embedding, so that their number is unlimited and their order does not matter, as for sets.
+        places: Maximum number of positions, each with a learned embedding: h w for maps, 1 for vectors. 0: no
+            embeddings, so that the number of positions is unlimited and their order does not matter, as for sets.
         width: Width of a slot; a multiple of `heads`.
         heads: Number of attention heads.
         layers: Number of layers.
-        dropout: Probability with which channels of the memory are dropped in training.
+        dropout: Dropout probability of the memory's channels.
 
     Example:
         >>> model = Slots(num_classes=10, memory=32, slots=4, places=81)

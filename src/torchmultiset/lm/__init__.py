@@ -1,13 +1,13 @@
 """The order-free loss for language models that write lists.
 
-A language model is trained to write a list whose order means nothing: tags, entities, ingredients. Cross-entropy needs
-one order and penalises all others. The loss here compares each next token with all labels that are still missing
-(`list_oracle`), repetitions included, and with the end token when nothing is missing.
+Some lists have no meaningful order: tags, entities, ingredients. Cross-entropy requires one order and penalises all
+others. The loss here compares each next token with all labels that are still missing (`list_oracle`), including
+repetitions, and with the end token when nothing is missing.
 
 - `list_loss`, `order_and_content`, `list_oracle`: functions of plain tensors
-- `LabelVocabulary`: labels as tokens, checked, and the trie of them
-- `ListCollator`, `ListLoss`: for `transformers.Trainer`, or a loop of your own
-- `AllowedTokens`, `generate_lists`, `sample_batch`: lists of known labels, for prediction and for roll-in
+- `LabelVocabulary`: labels as sequences of tokens, validated and stored as a trie
+- `ListCollator`, `ListLoss`: for `transformers.Trainer`, or a custom training loop
+- `AllowedTokens`, `generate_lists`, `sample_batch`: generation of lists of known labels, for prediction and roll-in
 - `list_scores`, `split_list`: exact match, precision, recall and F1 of generated lists
 
 Only `generate_lists` and `sample_batch` need the extra ``lm``, which installs `transformers`.

@@ -18,8 +18,8 @@ __all__ = ["AllowedTokens", "generate_lists", "sample_batch"]
 class AllowedTokens:
     """Logits processor that allows only tokens that continue a list of known labels.
 
-    Every token it allows continues a label of the vocabulary, or ends the list between two labels. Works with greedy
-    search, sampling and beam search of `transformers`, and in any other loop.
+    Every allowed token continues a label of the vocabulary, or ends the list between two labels. It works with greedy
+    search, sampling and beam search of `transformers`, and in custom decoding loops.
 
     Args:
         vocabulary: Vocabulary of all labels.
@@ -62,7 +62,7 @@ def generate_lists(
         vocabulary: Vocabulary of all labels.
         pad: Padding token.
         max_new_tokens: Maximum number of tokens of a list.
-        **options: More options of `generate`, such as ``do_sample=True`` or ``num_beams=4``. Greedy search without.
+        **options: Options of `generate`, such as ``do_sample=True`` or ``num_beams=4``; greedy search by default.
 
     Returns:
         Tokens (B, T) of the lists without prompt, -100 after the end token; ``vocabulary.decode`` gives the labels.
@@ -95,10 +95,10 @@ def sample_batch(
     max_new_tokens: int,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """Replace the teacher's lists of a batch by samples of the model: roll-in by the model itself.
+    """Replace the reference lists of a batch by samples of the model, for roll-in with the model's own predictions.
 
-    Compute the target before, because it is no longer in the labels: ``target = vocabulary.target(batch["labels"])``.
-    `batch` is one of `ListCollator`; the other arguments are those of `generate_lists`.
+    Compute the target first, since the returned labels do not contain it: ``vocabulary.target(batch["labels"])``.
+    `batch` comes from `ListCollator`; the other arguments are those of `generate_lists`.
 
     Returns:
         Batch of the same form, with the sampled lists in ``labels`` and in the input of the model.

@@ -1,4 +1,4 @@
-"""The multiset loss for lists that a language model writes token by token."""
+"""The multiset loss for lists that a language model generates token by token."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["OrderAndContent", "list_loss", "order_and_content"]
 
 
 class OrderAndContent(NamedTuple):
-    """The loss of each example, split in two."""
+    """The two parts of the loss of each example."""
 
     order: Float[Tensor, " b"]
-    """Entropy of the oracle (B,): the part that no model can avoid, because any missing label may come next."""
+    """Entropy of the oracle (B,): the irreducible part of the loss, because any missing label may come next."""
     content: Float[Tensor, " b"]
     """Kullback-Leibler divergence (B,) from oracle to model: 0 for a model that lists exactly what is missing."""
 
@@ -48,8 +48,8 @@ def list_loss(
 
     Args:
         logits: Scores (B, T, V) of a language model before each token; ``logits[:, t]`` predicts ``tokens[:, t]``.
-        tokens: Tokens (B, T) of the list, by a teacher or by the model. Negative: not part of the list (prompt,
-            padding); these steps contribute nothing.
+        tokens: Tokens (B, T) of a reference list or a sample. Negative: not part of the list (prompt, padding); these
+            steps contribute nothing.
         starts: Mask (B, T) of the steps at which a label or the end token may start.
         target: Counts (B, C) of the labels.
         labels: Tokens (C, L) of each label with its separator, padded with -1 at the end.
@@ -86,8 +86,8 @@ def order_and_content(
     .. math::
         -\sum_v \pi_*(v) \log \pi_\theta(v) = \mathcal{H}(\pi_*) + D_{\text{KL}}(\pi_* \,\|\, \pi_\theta)
 
-    Averaged over all orders of a teacher, the first part is the logarithm of the number of distinct orders of the
-    target, :math:`\log (|\mathcal{Y}|! / \prod_c \mu(c)!)`. The arguments are those of `list_loss`.
+    Averaged over all orders of the reference list, the first part is the logarithm of the number of distinct orders of
+    the target, :math:`\log (|\mathcal{Y}|! / \prod_c \mu(c)!)`. The arguments are those of `list_loss`.
 
     Returns:
         Order and content (B,), summed over the steps; their sum is ``list_loss(..., reduction="none")``.

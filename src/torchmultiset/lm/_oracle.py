@@ -19,10 +19,10 @@ class NextTokens(NamedTuple):
     """Next-token distributions of the oracle, with K entries per step instead of one per token of the vocabulary."""
 
     tokens: Int64[Tensor, "b t k"]
-    """Tokens that continue the list. A token occurs once for each label that it continues: equal tokens add up."""
+    """Tokens that continue the list. A token occurs once for each label that it continues; add up their weights."""
     weights: Int64[Tensor, "b t k"]
-    """Number of missing labels behind each token; their share of the sum over K is the oracle's probability. All are
-    0 at a step that has no oracle: outside of the list, inside of a label that is not missing, and after the end."""
+    """Number of missing labels for each token; the oracle's probability is its share of the sum over K. All are 0 at a
+    step without an oracle: outside of the list, inside of a label that is not missing, and after the end."""
 
 
 def list_oracle(
@@ -46,16 +46,15 @@ def list_oracle(
 
     so that the product over the tokens of a label is the paper's :math:`\mu_t(y) / |\mathcal{Y}_t|`. Once nothing is
     missing, it emits the end token. A complete label that is not missing is a mistake and consumes nothing; neither
-    does an end token that comes too early. Inside of a label that is not missing, no missing label starts with
-    :math:`u`: the oracle is undefined (0/0), and its weights are 0, until the next label starts.
+    does an early end token. Inside of a label that is not missing, no missing label starts with :math:`u`: the oracle
+    is undefined (0/0), and its weights are 0, until the next label starts.
 
-    No label may be the beginning of another one, so each has to end with a separator: `LabelVocabulary` checks it.
+    No label may be a prefix of another one, so each has to end with a separator: `LabelVocabulary` checks this.
 
     Args:
-        tokens: Tokens (B, T) of the list, by a teacher or by the model. Negative: not part of the list (prompt,
-            padding).
-        starts: Mask (B, T) of the steps at which a label or the end token may start: ``LabelVocabulary.read``. With
-            a separator that is always one token of its own, these are the steps after it and the first step.
+        tokens: Tokens (B, T) of a reference list or a sample. Negative: not part of the list (prompt, padding).
+        starts: Mask (B, T) of the steps at which a label or the end token may start: ``LabelVocabulary.read``. If the
+            separator is always a separate token, these are the steps after it and the first step.
         target: Counts (B, C) of the labels.
         labels: Tokens (C, L) of each label with its separator, padded with -1 at the end.
         end: End token.

@@ -16,7 +16,7 @@ __all__ = ["ListScores", "list_scores", "split_list"]
 
 
 class ListScores(NamedTuple):
-    """Scores of each list; take their means."""
+    """Scores of each list."""
 
     exact_match: Float[Tensor, " b"]
     precision: Float[Tensor, " b"]
@@ -31,13 +31,13 @@ def list_scores(
     ignore_case: bool = False,
     ignore_spaces: bool = False,
 ) -> ListScores:
-    """Score lists of strings as multisets: their order does not count, their repetitions do.
+    """Score lists of strings as multisets: the order is ignored, repetitions count.
 
     Args:
         predicted: Generated labels of each example.
         target: True labels of each example.
-        ignore_case: Whether "Rye" is "rye".
-        ignore_spaces: Whether " rye  bread" is "rye bread": spaces around a label, and their number within.
+        ignore_case: Treat "Rye" and "rye" as equal.
+        ignore_spaces: Treat " rye  bread" and "rye bread" as equal: strip labels and collapse spaces within them.
 
     Returns:
         Exact match, precision, recall and F1 of each example (B,), as `torchmultiset.metrics` defines them.

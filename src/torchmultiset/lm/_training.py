@@ -1,4 +1,4 @@
-"""Training of language models on lists: batches in a random order, and the loss in the form of `transformers.Trainer`.
+"""Training of language models on lists: batches with labels in random order, and a loss for `transformers.Trainer`.
 
 Nothing here imports `transformers`: a batch is a dictionary of tensors, and a model is a function of it.
 """
@@ -20,11 +20,11 @@ from torchmultiset.multiset import from_labels
 __all__ = ["IGNORED", "ListCollator", "ListLoss"]
 
 IGNORED = -100
-"""Label of the steps that are not part of a list, as `transformers` has it."""
+"""Label of the steps that are not part of a list, as in `transformers`."""
 
 
 class ListCollator:
-    """Data collator that writes each example's labels in a fresh random order.
+    """Data collator that puts each example's labels in a new random order.
 
     An example is a dictionary with ``"input_ids"``, the tokens of the prompt (causal model) or of the encoder's input
     (encoder-decoder), and ``"labels"``, the label texts in any order. A batch holds tensors, padded on the right:
@@ -32,7 +32,7 @@ class ListCollator:
     encoder-decoders also ``decoder_input_ids``. The prompt of a causal model is part of ``input_ids`` and masked in
     ``labels``.
 
-    With `transformers.Trainer`, set ``remove_unused_columns=False``: "labels" are texts until they are collated.
+    With `transformers.Trainer`, set ``remove_unused_columns=False``, since "labels" are texts before collation.
 
     Args:
         vocabulary: Vocabulary of all labels.
@@ -80,7 +80,7 @@ class ListCollator:
 
 
 class ListLoss:
-    """The multiset loss of lists, as `compute_loss_func` of `transformers.Trainer` or called by hand.
+    """The multiset loss of lists, for `compute_loss_func` of `transformers.Trainer` or a custom training loop.
 
     Args:
         vocabulary: Vocabulary of all labels.
@@ -106,14 +106,14 @@ class ListLoss:
         *,
         target: Int64[Tensor, "b c"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Compute the mean loss of a token.
+        """Compute the mean loss per token.
 
         Args:
-            outputs: Logits (B, T, V), or an object with these as its attribute `logits`.
-            labels: Tokens (B, T) of the lists, by a teacher or by the model; -100 elsewhere.
-            num_items_in_batch: Number of tokens to divide the sum by, if batches are accumulated; those of this batch
-                if None.
-            target: Counts (B, C) of the labels; by default those in `labels`, which has to be a teacher's list.
+            outputs: Logits (B, T, V), or an object with the attribute `logits`.
+            labels: Tokens (B, T) of reference lists or samples; -100 elsewhere.
+            num_items_in_batch: Number of tokens to divide the sum by, for gradient accumulation; None: the number of
+                tokens in this batch.
+            target: Counts (B, C) of the labels. None: those of `labels`, which must then be reference lists.
         """
         logits, tokens, *others = self._arguments(outputs, labels, target)
         total = list_loss(logits, tokens, *others, end=self.vocabulary.end, reduction="sum")
@@ -125,7 +125,7 @@ class ListLoss:
     def order_and_content(
         self, outputs: Any, labels: Int64[Tensor, "b t"], *, target: Int64[Tensor, "b c"] | None = None
     ) -> OrderAndContent:
-        """Split the loss of each list, summed over its tokens, into order and content, for reports."""
+        """Split the loss of each list, summed over its tokens, into order and content, for logging."""
         return order_and_content(*self._arguments(outputs, labels, target), end=self.vocabulary.end)
 
     def _arguments(
@@ -154,7 +154,7 @@ class ListLoss:
 def as_batch(
     inputs: Sequence[Sequence[int]], lists: Sequence[Sequence[int]], *, pad: int, decoder_start: int | None
 ) -> dict[str, Tensor]:
-    """Return the batch of a model from the tokens of inputs and lists: see `ListCollator`."""
+    """Build a batch from the tokens of inputs and lists; see `ListCollator`."""
     if decoder_start is None:
         rows = [[*prompt, *tokens] for prompt, tokens in zip(inputs, lists, strict=True)]
         labels = [[*[IGNORED] * len(prompt), *tokens] for prompt, tokens in zip(inputs, lists, strict=True)]

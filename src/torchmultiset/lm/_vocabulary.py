@@ -22,18 +22,18 @@ class Reading(NamedTuple):
     starts: Bool[Tensor, "b t"]
     """Steps at which a label or the end token starts."""
     completed: Int64[Tensor, "b t"]
-    """Number of the label that is complete with this token, or -1."""
+    """Index of the label that this token completes, or -1."""
     known: Bool[Tensor, "b t"]
     """Steps whose token continues a label of the vocabulary or ends the list; False outside of the list."""
 
 
 class LabelVocabulary:
-    r"""Labels as sequences of tokens: what a language model writes for each of them.
+    r"""Labels as sequences of tokens that a language model generates.
 
     A list is written as its labels in any order, each followed by the separator, then the end token:
-    ``milk\nmilk\nrye bread\n</s>``. Each label is tokenised on its own, together with its separator, so that the
-    tokens of a list are those of its labels one after another, in every order. `from_tokenizer` checks that the
-    tokenizer agrees: it would tokenise the text of neighbouring labels into the same tokens.
+    ``milk\nmilk\nrye bread\n</s>``. Each label is tokenised separately, together with its separator, so that the
+    tokens of a list are the concatenated tokens of its labels, in every order. `from_tokenizer` checks that the
+    tokenizer gives the same tokens for the joined text of neighbouring labels.
 
     Args:
         labels: Text of each label.
@@ -41,8 +41,8 @@ class LabelVocabulary:
         end: Token that ends a list.
 
     Raises:
-        ValueError: If the list could be read in two ways: two labels have the same tokens, or the tokens of one
-            are the beginning of another's. The message contains both labels.
+        ValueError: If a list could be ambiguous: two labels have the same tokens, or the tokens of one are a prefix of
+            another's. The message contains both labels.
 
     Attributes:
         labels: Text of each label.
@@ -57,8 +57,8 @@ class LabelVocabulary:
         [['rye', 'red apple', 'rye']]
         >>> LabelVocabulary(["rye", "rye bread"], [[8], [8, 9]], end=0)
         Traceback (most recent call last):
-        ValueError: labels 'rye' and 'rye bread' are ambiguous: the tokens of the first, [8], are the beginning of those
-        of the second, [8, 9]; tokenise each label with a separator behind it
+        ValueError: labels 'rye' and 'rye bread' are ambiguous: the tokens of the first, [8], are a prefix of those of
+        the second, [8, 9]; tokenise each label with a separator after it
     """
 
     def __init__(self, labels: Sequence[str], tokens: Sequence[Sequence[int]], end: int) -> None:
@@ -78,7 +78,7 @@ class LabelVocabulary:
         keys = [node * self._base + token for node, token, _ in edges]
         self._keys, order = torch.tensor(keys).sort()
         self._child = torch.tensor([child for _, _, child in edges])[order]
-        self._label_of = torch.tensor([*self._leaf, -1])  # the last node fits no label
+        self._label_of = torch.tensor([*self._leaf, -1])  # the last node stands for a mismatch
 
     @classmethod
     def from_tokenizer(
@@ -89,13 +89,13 @@ class LabelVocabulary:
         Args:
             tokenizer: Tokenizer with ``__call__``, ``decode`` and ``eos_token_id``.
             labels: Text of each label; neither empty nor containing the separator.
-            separator: Text behind each label. A newline suits byte-level tokenizers (GPT-2, Llama, Qwen); tokenizers
-                that turn newlines into spaces (T5) need a mark and a space, such as ``"; "``.
+            separator: Text after each label. A newline suits byte-level tokenizers (GPT-2, Llama, Qwen); tokenizers
+                that turn newlines into spaces (T5) need a punctuation mark and a space, such as ``"; "``.
             end: Token that ends a list; the tokenizer's end of sequence if None.
 
         Raises:
-            ValueError: If a label cannot be decoded again, or next to another label is tokenised differently, or two
-                labels are ambiguous.
+            ValueError: If decoding does not restore a label, a label is tokenised differently next to another one, or
+                two labels are ambiguous.
         """
         end = tokenizer.eos_token_id if end is None else end
         if end is None:
@@ -112,7 +112,7 @@ class LabelVocabulary:
                     " represent every character; choose another separator, or add the characters to the tokenizer"
                 )
         vocabulary = cls(labels, pieces, end)
-        # Each label twice in a row, and with the one that follows it.
+        # Check each label followed by itself and by the next label.
         number = len(labels)
         pairs = [(i, i) for i in range(number)] + [(i, (i + 1) % number) for i in range(number)]
         joint = _tokenise(tokenizer, [texts[a] + texts[b] for a, b in pairs])
@@ -148,7 +148,7 @@ class LabelVocabulary:
         return from_labels([[self._find(label) for label in labels] for labels in lists], len(self))
 
     def target(self, tokens: Int64[Tensor, "b t"]) -> Int64[Tensor, "b c"]:
-        """Return the counts (B, C) of the labels in rows of tokens: a teacher's list contains its whole target."""
+        """Return the counts (B, C) of the labels in rows of tokens, such as reference lists."""
         return from_labels(self.read(tokens).completed, len(self))
 
     def read(self, tokens: Int64[Tensor, "b t"]) -> Reading:
@@ -158,8 +158,8 @@ class LabelVocabulary:
             tokens: Tokens (B, T); negative ones are not part of the list (prompt, padding).
 
         Returns:
-            Where labels start and end. After a token that fits no label, nothing is found in the rest of the row,
-            because the start of the next label is unknown.
+            Where labels start and end. After a token that continues no label, no labels are found in the rest of the
+            row, because the start of the next one is unknown.
 
         Example:
             >>> vocabulary = LabelVocabulary(["red apple", "rye"], [[5, 6, 1], [8, 1]], end=0)
@@ -229,7 +229,7 @@ def _refuse_ambiguous(labels: Sequence[str], pieces: Sequence[Sequence[int]], en
         check(len(piece) > 0 and min(piece) >= 0, "tokens", f"at least one token for label {label!r}", piece)
         if end in piece:
             raise ValueError(f"label {label!r} contains the end token {end}, which would end the list: {piece}")
-    # In lexicographic order, a sequence that is the beginning of another one is the beginning of its successor.
+    # In lexicographic order, a sequence that is a prefix of any other is a prefix of its successor.
     order = sorted(range(len(labels)), key=lambda number: [*pieces[number]])
     for a, b in pairwise(order):
         first, second = [*pieces[a]], [*pieces[b]]
@@ -237,8 +237,8 @@ def _refuse_ambiguous(labels: Sequence[str], pieces: Sequence[Sequence[int]], en
             raise ValueError(f"labels {labels[a]!r} and {labels[b]!r} are ambiguous: both have the tokens {first}")
         if first == second[: len(first)]:
             raise ValueError(
-                f"labels {labels[a]!r} and {labels[b]!r} are ambiguous: the tokens of the first, {first}, are the"
-                f" beginning of those of the second, {second}; tokenise each label with a separator behind it"
+                f"labels {labels[a]!r} and {labels[b]!r} are ambiguous: the tokens of the first, {first}, are a prefix"
+                f" of those of the second, {second}; tokenise each label with a separator after it"
             )
 
 

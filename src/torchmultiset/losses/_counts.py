@@ -102,8 +102,8 @@ def cell_joint_loss(
     Args:
         logits: Scores (B, N, C + 1) of N cells; the last class is "nothing".
         target: Counts (B, C), none above N.
-        states: Largest number of sub-multisets of a target, `distributions.joint_states`. A target with more has the
-            loss `cell_count_loss` instead.
+        states: Maximum number of sub-multisets of a target, `distributions.joint_states`. The loss of a target with
+            more is `cell_count_loss`.
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, the likelihood is normalised
             over multisets of these sizes.
         size_scores: Size potential s, (M + 1,) or (B, M + 1) for ``sizes[1]`` = M; only with `sizes`.
@@ -111,7 +111,7 @@ def cell_joint_loss(
 
     Example:
         >>> target = torch.tensor([[1, 1]])
-        >>> cell_joint_loss(torch.zeros(1, 2, 3), target)  # two of nine ways in which two cells predict: ln(9/2)
+        >>> cell_joint_loss(torch.zeros(1, 2, 3), target)  # two of nine assignments of two cells: ln(9/2)
         tensor(1.5041)
     """
     check_counts("target", target)
@@ -188,9 +188,9 @@ def sized_count_loss(
         p(\mathcal{Y}) = \frac{1}{Z} e^{s(|\mathcal{Y}|)} \prod_c p_c(\mu(c)), \qquad
         Z = \sum_{k = \text{min\_size}}^{M} e^{s(k)} P\Big(\sum_c N_c = k\Big)
 
-    No probability is spent on multisets that cannot occur, and the size potential s makes up for sizes that independent
-    counts get wrong. Z is a product of C polynomials, multiplied in pairs. The likelihood is that of
-    `distributions.IndependentCounts`.
+    Multisets that cannot occur have probability 0, and the size potential s corrects the distribution of sizes that
+    independent counts imply. The distribution of :math:`\sum_c N_c` is a product of C polynomials, multiplied pairwise.
+    The likelihood is that of `distributions.IndependentCounts`.
 
     Args:
         log_counts: Log-probabilities (B, C, M + 1) of 0 to M labels of each class; they need not be normalised.

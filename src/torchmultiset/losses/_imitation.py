@@ -24,9 +24,9 @@ FEW_CLASSES = 128
 def multiset_loss_as_defined(
     logits: Float[Tensor, "b t c"], labels: Int64[Tensor, "b t"], target: Int64[Tensor, "b c"]
 ) -> Float[Tensor, ""]:
-    """Compute the multiset loss as Definition 3 states it, for readers.
+    """Compute the multiset loss as written in Definition 3: a readable reference implementation.
 
-    `multiset_loss` computes the same value with fewer passes over memory, and has options.
+    `multiset_loss` computes the same value with fewer passes over memory, and has more options.
 
     Args:
         logits: Scores (B, T, C) of a policy, before each label was emitted.

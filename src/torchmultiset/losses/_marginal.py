@@ -122,18 +122,18 @@ def marginal_estimate_loss(
         -\log \frac{1}{n} \sum_{i=1}^{n} \frac{p_\theta(y^{(i)}, \text{stop})}{q(y^{(i)})}, \qquad
         q(y) = \prod_t \frac{\pi_\theta(y_t \mid y_{<t})}{\sum_{c \in \mathcal{Y}_t} \pi_\theta(c \mid y_{<t})}
 
-    The orders are drawn from q, the policy restricted to the labels that are left (`rollout.sample_order`), so that a
+    The orders are drawn from q, the policy restricted to the remaining labels (`rollout.sample_order`), so that a
     weight p / q is the probability of staying within the multiset at every step. The mean of the weights is an unbiased
     estimate of the likelihood of `marginal_loss`, for any policy and any number of labels. Its negative logarithm is at
     least :math:`-\log p(\mathcal{Y})` on average (Jensen's inequality); the bias is about
-    :math:`\operatorname{Var}(w) / (2 n\, p(\mathcal{Y})^2)`, and none if the policy gives the labels that are left the
-    same total probability in every order. The gradient is that of the orders' log-likelihoods, weighted by their shares
-    of the sum of weights; q is a constant.
+    :math:`\operatorname{Var}(w) / (2 n\, p(\mathcal{Y})^2)`, and vanishes if the remaining labels have the same total
+    probability in every order. The gradient is that of the orders' log-likelihoods, weighted by their shares of the sum
+    of weights; q is treated as a constant.
 
     Args:
         logits: Scores (B, n, T, C), or (B, n, T, C + 1) with END, of n rollouts; T is at least the size of the largest
             target, and one more with END or `stop_logits`, unless it has `max_size` labels.
-        labels: Labels (B, n, T) that were emitted: the target's labels in some order, then anything.
+        labels: Emitted labels (B, n, T): the target's labels in some order, then arbitrary ones.
         target: Counts (B, C).
         stop_logits: Scores (B, n, T) of stopping before each label, from a stop head if there is one.
         end: Whether the last class is END, which follows the last label.
@@ -168,7 +168,7 @@ def marginal_estimate_loss(
     log_pi = log_policy(logits)
     log_end = log_pi[..., -1] if end else torch.zeros_like(log_pi[..., 0])
     log_label = log_pi.gather(3, labels.clamp(min=0, max=classes - 1)[..., None]).squeeze(3)
-    # The proposal: the same scores, normalised over the labels that are left.
+    # The proposal: the same scores, normalised over the remaining labels.
     left = (target[:, None, None] - emitted.cumsum(2) + emitted) > 0
     within = log_pi[..., :classes].detach().masked_fill(~left, -torch.inf).logsumexp(-1)
     log_proposal = log_label.detach() - within

@@ -151,10 +151,5 @@ def _order_of_norm(divergence: str | float) -> float | None:
     if isinstance(divergence, str):
         check(divergence in ("kl", "l1"), "divergence", "'kl', 'l1' or a number of at least 1", divergence)
         return None if divergence == "kl" else 1.0
-    check(
-        not math.isnan(divergence) and divergence >= 1,
-        "divergence",
-        "'kl', 'l1' or a number of at least 1",
-        divergence,
-    )
+    check(divergence >= 1, "divergence", "'kl', 'l1' or a number of at least 1", divergence)
     return float(divergence)

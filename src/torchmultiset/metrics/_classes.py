@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 class _Metric(Metric):
-    """A metric of counts."""
+    """Base class of the metrics."""
 
     is_differentiable = False
     higher_is_better: bool | None = True

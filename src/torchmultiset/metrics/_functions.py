@@ -133,8 +133,8 @@ def count_rmse(
 
     Chattopadhyay et al., "Counting Everyday Objects in Everyday Scenes" (CVPR 2017), use it in four forms. With
     `nonzero`, the inner mean is over the examples that contain class c, :math:`\mu_{Y_i}(c) > 0`, and the outer one
-    over the classes that occur. With `relative`, each squared error is divided by :math:`\mu_{Y_i}(c) + 1`, so that an
-    error of one matters less among many.
+    over the classes that occur. With `relative`, each squared error is divided by :math:`\mu_{Y_i}(c) + 1`, so that
+    errors of large counts have less weight.
 
     Args:
         counts: Predicted counts (B, C) of the whole data set.

@@ -81,11 +81,11 @@ class Answer(Counter[str]):
 
     def _row(self) -> str:
         counts = ", ".join(f"{count} &times; {escape(name)}" for name, count in self.items()) or "nothing"
-        sure = (
+        bar = (
             "" if self.proba is None else f'<br><progress max="1" value="{self.proba:.4f}"></progress> {self.proba:.1%}'
         )
         name = f"<br><small>{escape(self.name)}</small>" if self.name else ""
-        return f"<tr><td>{self._image()}</td><td><b>{counts}</b>{sure}{name}</td></tr>"
+        return f"<tr><td>{self._image()}</td><td><b>{counts}</b>{bar}{name}</td></tr>"
 
     def _image(self) -> str:
         if self._picture is None:

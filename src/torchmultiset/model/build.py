@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _AT_A_TIME = 1024
-"""Training inputs that are read at once to fit an encoder."""
+"""Number of training inputs per batch when an encoder is fitted."""
 _BY_RANK = {1: ("mlp", "lstm", "table"), 2: ("set", "transformer", "table"), 3: ("conv", "conv-lstm", "cells")}
 """Default encoder, policy and count head of vectors, tokens and images, by the number of dimensions of one input."""
 
@@ -81,7 +81,7 @@ def build_predictor(
     )
     model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
     kind = objective.kind
-    if kind.closed_form:  # which trains no layers in front of its own
+    if kind.closed_form:  # it trains no encoder layers
         readable = len(shape) < 3 or (backbone is not None and finetune == "none")
         check(readable, "objective", "another one for images without a frozen backbone", objective.objective)
         model = replace(model, units=())
@@ -122,7 +122,7 @@ def build_predictor(
 
 
 def fit_encoder(predictor: Predictor, train: Examples) -> None:
-    """Fit what an encoder computes from training inputs before training, such as their mean; see its `fit_inputs`.
+    """Fit the statistics that an encoder computes from training inputs before training; see its `fit_inputs`.
 
     Args:
         predictor: Predictor whose encoder is fitted, in place.
@@ -176,7 +176,7 @@ def resolve_kinds(
     tokens: TokenKind | None = None,
     backbone: bool = False,
 ) -> tuple[ModelConfig, ObjectiveConfig]:
-    """Choose encoder, policy and count head for the shape of the inputs, where they are needed and not set.
+    """Choose the encoder, policy and count head that are needed but not set, by the shape of the inputs.
 
     Args:
         model: Settings of the network.
@@ -197,7 +197,7 @@ def resolve_kinds(
         model = replace(model, encoder=encoder)
     if model.channels is None:
         model = replace(model, channels=CHANNELS)
-    if model.pool is None:  # a mean would hide how many tokens there are
+    if model.pool is None:  # a mean would discard the number of tokens
         model = replace(model, pool="sum" if len(shape) == 2 else "mean")
     if model.policy is None and not kind.one_shot:
         model = replace(model, policy="transformer" if kind.counts_only else recurrent)
@@ -233,7 +233,7 @@ def build_objective(
 
     Args:
         objective: Name and settings of the objective.
-        predictor: Predictor to train, which was built for this objective.
+        predictor: Predictor to train, built for this objective.
         seed: Seed of the random rank function.
         height: Height of the images in pixels, for the spatial rank function; required if the inputs are features.
     """

@@ -1,7 +1,7 @@
 """Settings of a model and of its objective, as frozen dataclasses; the command line is generated from them.
 
-Names come from the registry. The settings of an objective are the fields of its class, so that a new objective with
-settings of its own needs no line here.
+Names come from the registry. The settings of an objective are the fields of its class, so that a new objective needs no
+change here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PolicyNorm: TypeAlias = Literal["none", "layer"]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network."""
+    """Settings of the network."""
 
     encoder: EncoderName | None = None
     """Encoder of the inputs. auto: the paper's convolutional tower for images, linear layers for vectors,
@@ -53,7 +53,7 @@ class ModelConfig:
     """Normalisation in the tower; the paper has none."""
     units: tuple[int, ...] = (128, 128)
     """Widths of the linear layers for vectors; the last is also that of the projection of a backbone's features. For
-    text, sets and sequences: as many convolutions or linear layers, all of the last width."""
+    text, sets and sequences: one convolution or linear layer per entry, all of the last width."""
     attention: int = 0
     """Number of self-attention layers of the encoder of text, sets and sequences."""
     policy: PolicyName | None = None
@@ -70,7 +70,7 @@ class ModelConfig:
     paper's), their maximum, both, a learned weighted mean, or their sum. auto: the sum for text, sets and sequences,
     else the mean."""
     dropout: float = 0.0
-    """Probability with which features are dropped in training, before the classifier."""
+    """Dropout probability of the features before the classifier."""
     size_potential: bool = False
     """Whether count heads learn a weight for each size of a multiset."""
     size_head: bool = False
@@ -98,7 +98,7 @@ CHANNELS = (10, 10, 32)
 
 
 def attribute_docs(cls: type) -> dict[str, str]:
-    """Return the docstring below each field of a dataclass, fields that it inherits included.
+    """Return the docstring below each field of a dataclass, including inherited fields.
 
     Example:
         >>> attribute_docs(ModelConfig)["norm"]

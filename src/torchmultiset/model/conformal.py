@@ -8,12 +8,12 @@ of n calibration examples, which the model was neither trained nor selected with
 .. math:: \mathcal{C}(x) = \{ \mathcal{Y} : s(x, \mathcal{Y}) \le \hat q \}, \qquad
     P\left(\mathcal{Y}^\star \in \mathcal{C}(x)\right) \ge \gamma
 
-The inequality holds for a new example that is exchangeable with the calibration examples, whatever the model and the
-data; the probability is over both. A better model gives smaller sets, not more coverage.
+The inequality holds for any model and data, if the new example is exchangeable with the calibration examples; the
+probability is over both. A better model gives smaller sets, not more coverage.
 
 The score is defined by the multisets that the model ranks highest, its candidates: exact for a head, found by a beam
-search for a policy. The truth has an infinite score if it is not among them, so the guarantee also holds where the
-search misses it. The first candidate is always in the set, which can only add coverage.
+search for a policy. The truth has an infinite score if it is not among them, so the guarantee also holds if the search
+misses it. The first candidate is always in the set, which can only increase coverage.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ difficulty of an input."""
 
 _OF_HEAD, _OF_POLICY = 200, 32  # candidates by default: a head ranks exactly and fast, a policy searches
 _BATCH = 16
-# Rounding differs between batches of different sizes; this much only enlarges sets.
+# Tolerance for rounding errors, which differ between batches of different sizes; it can only enlarge sets.
 _SLACK = 1e-6
 _KEY = "conformal"
 
@@ -211,8 +211,8 @@ class Conformal:
         """Score the true multisets of calibration examples.
 
         Args:
-            predictor: The model, finished: any change of its weights voids the guarantee.
-            examples: Calibration examples, which neither trained nor selected the model; see `split_for_conformal`.
+            predictor: The trained model; any later change of its weights voids the guarantee.
+            examples: Calibration examples, not used to train or select the model; see `split_for_conformal`.
             score: See `Score`.
             candidates: Number of multisets to rank; None: 200 for a head, 32 for a policy.
             beam: As for `Predictor.search`.
@@ -257,17 +257,17 @@ class Conformal:
         return ConformalSets(ranked.counts, ranked.log_probability, inside, low, high)
 
     def predict(self, predictor: Predictor, x: Shaped[Tensor, "b ..."], coverage: float) -> ConformalSets:
-        """Return the sets of some inputs.
+        """Return the set of each input.
 
         Args:
             predictor: The model that was calibrated.
             x: Inputs.
-            coverage: Probability with which a set contains the truth, at least.
+            coverage: Minimum probability that a set contains the truth.
         """
         return self.sets(predictor.search(x, k=self.candidates, beam=self.beam), coverage)
 
     def store(self, predictor: Predictor) -> None:
-        """Put the calibration into the model's record, so that `Predictor.save` keeps it."""
+        """Add the calibration to the model's record, so that `Predictor.save` saves it."""
         scores = [None if value == math.inf else value for value in self.scores]  # JSON has no infinity
         settings = {"score": self.score, "candidates": self.candidates, "beam": self.beam}
         predictor.record = {**predictor.record, _KEY: {**settings, "scores": scores}}
@@ -316,11 +316,11 @@ def rank_examples(
 
 
 def split_for_conformal(examples: Examples, share: float = 0.2, seed: int = 0) -> tuple[Examples, Examples]:
-    """Divide examples at random into those to train or select with and those to calibrate with.
+    """Split examples at random into those for training or selection and those for calibration.
 
     Args:
         examples: The examples, such as the training split.
-        share: Share to calibrate with, between 0 and 1.
+        share: Fraction for calibration, between 0 and 1.
         seed: Random seed.
 
     Returns:
@@ -333,13 +333,12 @@ def split_for_conformal(examples: Examples, share: float = 0.2, seed: int = 0) -
     """
     check(0 < share < 1, "share", "between 0 and 1", share)
     chosen = round(share * len(examples))
-    enough = 1 <= chosen < len(examples)
-    check(enough, "examples", f"enough for {share:g} of them to calibrate with, and others", len(examples))
+    check(1 <= chosen < len(examples), "examples", f"enough for two parts with share = {share:g}", len(examples))
     order = np.random.default_rng(seed).permutation(len(examples))
     return examples.subset(np.sort(order[chosen:])), examples.subset(np.sort(order[:chosen]))
 
 
 def _share(coverage: float) -> Fraction:
-    """Return the coverage as it is written: 0.9 is nine tenths, so that (n + 1) * 0.9 is not rounded up."""
+    """Return the coverage as an exact decimal fraction: 0.9 is 9/10, so that (n + 1) * 0.9 has no rounding error."""
     check(0 < coverage < 1, "coverage", "between 0 and 1", coverage)
     return Fraction(repr(float(coverage)))

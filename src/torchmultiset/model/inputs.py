@@ -90,7 +90,7 @@ class Explained(NamedTuple):
 
 
 def open_model(path: str | Path) -> Predictor:
-    """Load a model from its folder, from the folder of its run, by the name of an included model, or from the hub."""
+    """Load a model from its folder, its run folder, the included models (by name), or the hub."""
     return Predictor.load(path)
 
 
@@ -258,10 +258,10 @@ def is_one_file(path: Path) -> bool:
 
 
 def _check_table(predictor: Predictor, records: Sequence[Record], path: Path) -> None:
-    """Raise an error in one sentence if a file lists inputs of another kind, or labels that the model does not know."""
+    """Raise a ValueError if a file lists inputs of another kind, or labels that the model does not know."""
     of_images, kind = input_kind(predictor).of_images, records[0].kind if records else ""
     if of_images and kind == "features":
-        fix = "give image files, a folder of images, or a table with a column 'image'"
+        fix = "pass image files, a folder of images, or a table with a column 'image'"
         raise ValueError(f"this model reads images, but {path} is a table: {fix}")
     if not of_images and (kind == "image" or (kind in VECTORS and not input_kind(predictor).of_tokens)):
         found = "lists images" if kind == "image" else "has sets or sequences of vectors"

@@ -34,7 +34,7 @@ from torchmultiset.model.predictor import BEAM, Predictor
 
 __all__ = ["predict_objects"]
 
-_NAME = 60  # characters of a text that is the name of its answer
+_NAME = 60  # maximum number of characters of a text that is used as the name of its answer
 
 
 def predict_objects(predictor: Predictor, inputs: Any) -> Answer | Answers:
@@ -89,7 +89,7 @@ def _named(predictor: Predictor, counts: Sequence[int]) -> dict[str, int]:
 
 
 def _sources(predictor: Predictor, inputs: Any) -> tuple[list[Source], bool]:
-    """Return the inputs in the form that the model reads, and whether it is a single one."""
+    """Return the inputs in the form that the model reads, and whether there is a single one."""
     kind = input_kind(predictor)
     if isinstance(inputs, str) and _is_text(predictor, inputs):
         return [_from_texts(predictor, [inputs])], True
@@ -129,7 +129,7 @@ def _from_sequence(predictor: Predictor, kind: InputKind, inputs: Sequence[Any])
 
 
 def _is_text(predictor: Predictor, one: str) -> bool:
-    """Return whether a string is a text to read, and not the path of a file: for models of one column of text."""
+    """Return whether a string is an input text and not the path of a file, for a model of one column of text."""
     columns = trained_columns(predictor)
     return len(columns) == 1 and columns[0].text and not (one.endswith((".csv", ".jsonl")) and Path(one).is_file())
 

@@ -96,9 +96,9 @@ class OneShotPredictor(Predictor):
 
     @torch.no_grad()
     def places(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c h w"] | None:
-        """Return the probability that each place of the input counts as each class, if the head has it.
+        """Return the probability that each position of the encoder's map counts as each class; see `Predictor`.
 
-        The places are the positions of the encoder's map; if it covers only the middle of an image, zeros surround it.
+        If the map covers only the middle of an image, zeros surround it.
         """
         with self.evaluating():
             memory = self.encoder(x)
@@ -156,7 +156,7 @@ class OneShotPredictor(Predictor):
         return {"head": describe(self.head, HEADS.classes)}
 
     def _refuse(self, wanted: bool) -> None:
-        """Raise an error if probabilities are wanted, which the head does not have."""
+        """Raise a ValueError if `wanted`: the head gives no probabilities of multisets."""
         if wanted:
             raise ValueError(
                 f"{self.kind} has no probabilities of multisets: train with an objective that has them, such as 'multi'"

@@ -18,7 +18,7 @@ least 1, 2, ... of each class occur; or, for a model without probabilities, the 
 
 
 class SequentialOutput(NamedTuple):
-    """Rollout, with stop and value heads applied; B examples, T steps, C classes (C + 1 with END), D features."""
+    """Rollout and outputs of stop and value heads; B examples, T steps, C classes (C + 1 with END), D features."""
 
     logits: Float[Tensor, "b t c"]
     """Scores of the classes before each label."""

@@ -38,7 +38,7 @@ Stop: TypeAlias = Literal["fixed", "policy", "end"]
 """Stopping mechanism: a fixed size, a stop head, or an END class."""
 
 BEAM = 8
-"""Default beam width of a search. It covers all orders of up to three labels; wider is slow on a CPU for ten labels."""
+"""Default beam width. It covers all orders of up to three labels; wider beams are slow on a CPU for ten labels."""
 
 _PAIRS = "train a policy with an objective such as 'multi', and a head with its own, such as 'counts' for a count head"
 
@@ -164,11 +164,11 @@ class Predictor(nn.Module):
 
     def rollout(self, x: Shaped[Tensor, "b ..."], choose: Choose, *, repeats: int = 1) -> SequentialOutput:  # noqa: ARG002
         """Roll out the policy for training; see `SequentialPredictor.rollout`. A one-shot head raises a ValueError."""
-        raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
+        raise ValueError(f"{self.kind} is a one-shot head, which does not emit labels one at a time: {_PAIRS}")
 
     def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:  # noqa: ARG002
         """Compute the policy's scores after the given labels; see `SequentialPredictor.at`."""
-        raise ValueError(f"{self.kind} is a one-shot head, which emits no labels one after another: {_PAIRS}")
+        raise ValueError(f"{self.kind} is a one-shot head, which does not emit labels one at a time: {_PAIRS}")
 
     def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:  # noqa: ARG002
         """Compute the scores of the head for training; see `OneShotPredictor.forward`."""
@@ -239,7 +239,7 @@ class Predictor(nn.Module):
         raise NotImplementedError
 
     def places(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b c h w"] | None:  # noqa: ARG002
-        """Return the probability that each place of the input counts as each class; None without such places."""
+        """Return the probability that each position of the map counts as each class; None if there is no such map."""
         return None
 
     def graph_outputs(self, x: Shaped[Tensor, "b ..."]) -> dict[str, Tensor]:
@@ -347,12 +347,12 @@ class Predictor(nn.Module):
         """Load a predictor written by `save` or by a training run, without executing code from the folder.
 
         Args:
-            folder: Folder of the predictor or of the run that trained it, name of a shipped model (see `shipped`), or
+            folder: Folder of the predictor or of the run that trained it, name of an included model (see `shipped`), or
                 address ``hf://owner/name``.
             encoder: Encoder with the same architecture, whose weights are replaced. Required if the predictor was saved
                 with a custom encoder.
-            policy: Required for a custom policy, in the same way.
-            head: Required for a custom head, in the same way.
+            policy: Likewise, for a custom policy.
+            head: Likewise, for a custom head.
         """
         folder = locate(folder)
         description, state = read_saved(folder)
@@ -380,7 +380,7 @@ class Predictor(nn.Module):
         except (KeyError, TypeError, AttributeError, OverflowError, MemoryError, RuntimeError) as error:
             raise ValueError(f"{folder / DESCRIPTION} is damaged, {error!r}: {SAVE_AGAIN}") from error
         types = {value.dtype for value in state.values() if value.is_floating_point()}
-        if len(types) == 1:  # it may have been saved in another precision than the default
+        if len(types) == 1:  # it may have been saved in a precision other than the default
             predictor.to(types.pop())
         try:
             predictor.load_state_dict(state)
@@ -391,7 +391,7 @@ class Predictor(nn.Module):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch to evaluation mode within a ``with`` block."""
-        training = [module for module in self.modules() if module.training]  # a frozen encoder stays as it is
+        training = [module for module in self.modules() if module.training]  # excludes frozen encoders
         self.eval()
         try:
             yield

@@ -161,7 +161,7 @@ class SequentialPredictor(Predictor):
             return self._search(beam).log_probability(self.encoder(x), counts)
 
     def exact_beam(self, size: int) -> int:
-        """Return the number of prefixes: if the policy sees only counts, orders of the same labels are one prefix."""
+        """Return the maximum number of prefixes of one size; with `counts_only`, orders of the same labels are one."""
         counts_only = getattr(self.policy, "counts_only", False)
         return math.comb(size, size // 2) if counts_only else math.factorial(size)
 
@@ -174,7 +174,7 @@ class SequentialPredictor(Predictor):
         with self.evaluating():
             memory = self.encoder(x)
             n = batch_size(memory)
-            output = self._roll_out(repeat_memory(memory, samples), _by(labels.repeat(n, 1)), early=False)
+            output = self._roll_out(repeat_memory(memory, samples), _invert_cdf(labels.repeat(n, 1)), early=False)
             if output.stop is not None:  # replace probabilities by sampled decisions
                 drawn = stops.repeat(n, 1).to(output.stop.device) < output.stop.double().sigmoid()
                 output = output._replace(stop=torch.where(drawn, 1.0, -1.0))
@@ -231,7 +231,7 @@ class SequentialPredictor(Predictor):
 
 
 def _not_before(size: int, choose: Choose) -> Choose:
-    """Rule out END, the last class, until `size` labels have been emitted."""
+    """Return a strategy that rules out END, the last class, until `size` labels have been emitted."""
 
     def limited(t: int, logits: Tensor, named: Tensor) -> Tensor:
         if t < size:
@@ -241,8 +241,8 @@ def _not_before(size: int, choose: Choose) -> Choose:
     return limited
 
 
-def _by(draws: Float64[Tensor, "n t"]) -> Choose:
-    """Return a choice that samples each label by inverting the cumulative distribution at a number in [0, 1)."""
+def _invert_cdf(draws: Float64[Tensor, "n t"]) -> Choose:
+    """Return a strategy that samples labels by inverting the cumulative distribution at numbers in [0, 1)."""
 
     def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
         edges = logits.double().softmax(-1).cumsum(-1)

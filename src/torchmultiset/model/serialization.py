@@ -31,7 +31,7 @@ def write_saved(
 
     Args:
         folder: Folder to write to, created if necessary.
-        state: Weights, of which no two share memory.
+        state: Weights; no two tensors may share memory.
         description: Architecture and settings of the predictor.
         record: Additional data.
     """
@@ -71,8 +71,8 @@ def read_description(folder: Path) -> dict[str, Any]:
     own = described.pop(_OWN, None)  # predictors saved by version 0.1 have none
     if own is not None and own != _digest(described):
         raise ValueError(
-            f"{path} was changed after the predictor was saved: {SAVE_AGAIN}; if you changed it on purpose, remove"
-            f" the line {_OWN}"
+            f"{path} was changed after the predictor was saved: {SAVE_AGAIN}; if you changed it on purpose, remove the"
+            f" line {_OWN}"
         )
     return described
 
@@ -114,7 +114,7 @@ _OURS = re.compile(r"(weights-[0-9a-f]{12}\.safetensors|predictor\.json)(\.parti
 
 
 def read_saved(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a description and the weights that belong to it."""
+    """Read the description and the weights of a predictor."""
     description = read_description(folder)
     try:
         sha256 = str(description["weights_sha256"])
@@ -128,7 +128,7 @@ def read_saved(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             return read_saved(folder)
         raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing; {SAVE_AGAIN}") from None
     if hashlib.sha256(weights).hexdigest() != sha256:
-        raise ValueError(f"{path} is damaged, or does not belong to {DESCRIPTION} beside it: {SAVE_AGAIN}")
+        raise ValueError(f"{path} is damaged, or does not belong to the {DESCRIPTION} next to it: {SAVE_AGAIN}")
     try:
         return description, safetensors.torch.load(weights)
     except SafetensorError as error:

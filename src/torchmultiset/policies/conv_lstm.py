@@ -41,7 +41,7 @@ class ConvLSTMPolicy(nn.Module):
 
     At each step the previous label is embedded as a map of the memory's height and width and concatenated to the memory
     as one more channel. The first layer's gates are linear in memory, label map and hidden state, so the memory's
-    contribution is computed once per rollout, and so are those of all C + 1 labels if they are not more than the batch.
+    contribution is computed once per rollout, and so are those of all C + 1 labels if C + 1 is at most the batch size.
 
     Args:
         num_classes: Number of classes, C, including END if there is one.
@@ -53,7 +53,7 @@ class ConvLSTMPolicy(nn.Module):
         norm: ``"layer"`` applies layer normalisation to the pooled features; None, as in the paper, does not. Without
             it training starts slowly, since means over h x w values in (-1, 1) are tiny.
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        dropout: Probability with which channels of the memory are dropped in training, once per rollout.
+        dropout: Dropout probability of the memory's channels, drawn once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout

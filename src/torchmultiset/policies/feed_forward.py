@@ -49,7 +49,7 @@ class CountPolicy(nn.Module):
 
 @recorded
 class FeedForwardPolicy(CountPolicy):
-    """A small network of the memory and the counts so far at each position, pooled over positions.
+    """A small network that reads the memory and the counts so far at each position, pooled over positions.
 
     The first layer is linear in memory and counts, so the memory's contribution is computed once per rollout.
 
@@ -59,7 +59,7 @@ class FeedForwardPolicy(CountPolicy):
         hidden: Units of each layer.
         layers: Number of hidden layers.
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        dropout: Probability with which channels of the memory are dropped in training, once per rollout.
+        dropout: Dropout probability of the memory's channels, drawn once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout

@@ -1,4 +1,4 @@
-"""An LSTM policy for vectors and pooled memories: the paper's recurrent model without space."""
+"""An LSTM policy for vectors and pooled memories: the paper's recurrent model without spatial dimensions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LSTMPolicy(nn.Module):
         layers: Number of layers.
         embedding: Dimension of the label embeddings.
         pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        dropout: Probability with which pooled features are dropped in training, once per rollout.
+        dropout: Dropout probability of the pooled features, drawn once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout

@@ -57,12 +57,12 @@ class TransformerPolicy(CountPolicy):
     Args:
         num_classes: Number of classes, C, including END if there is one.
         memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        places: Maximum number of positions, each with a learned embedding: h w for maps, 1 for vectors. 0: none has
-            an embedding, so that their number is unlimited and their order does not matter, as for sets.
+        places: Maximum number of positions, each with a learned embedding: h w for maps, 1 for vectors. 0: no
+            embeddings, so that the number of positions is unlimited and their order does not matter, as for sets.
         width: Width of the query; a multiple of `heads`.
         heads: Number of attention heads.
         layers: Number of layers.
-        dropout: Probability with which channels of the memory are dropped in training, once per rollout.
+        dropout: Dropout probability of the memory's channels, drawn once per rollout.
 
     Example:
         >>> from torchmultiset.rollout import greedy, rollout
@@ -113,8 +113,8 @@ class TransformerPolicy(CountPolicy):
         n = values.shape[1]
         seen = self.from_memory(values)
         if self.position is not None:
-            of = f"a map of at most {self.places} positions (the policy's `places`)"
-            check(n <= self.places, "memory", of, memory)
+            expected = f"a map of at most {self.places} positions (the policy's `places`)"
+            check(n <= self.places, "memory", expected, memory)
             seen = seen + self.position[:n]
         seen = self.normalised(seen)
         named = torch.zeros(seen.shape[0], self.num_classes, dtype=torch.int64, device=seen.device)

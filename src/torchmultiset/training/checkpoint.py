@@ -90,7 +90,7 @@ class Checkpoint:
 
     @property
     def validated(self) -> Predictor:
-        """Predictor that is validated and saved: the one with averaged weights, if they are averaged."""
+        """Predictor that is validated and saved: the one with averaged weights, if there is an average."""
         if self.average is None:
             return self.predictor
         assert isinstance(self.average.module, Predictor)
@@ -121,7 +121,7 @@ class Checkpoint:
             return Progress()
         if not resume:
             raise FileExistsError(f"{self.folder} already contains a run: resume it, or choose another folder")
-        before = asdict(OptimConfig()) | state["settings"]  # settings newer than the run have defaults
+        before = asdict(OptimConfig()) | state["settings"]  # defaults for settings added after the run was started
         for name, value in self.settings.items():
             check(value == before[name], name, f"{before[name]!r}, as in the run to be resumed in {self.folder}", value)
         for name, part in self._parts().items():
@@ -151,7 +151,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         missing = {"predictor", "adam", "schedule", "progress", "settings"} - state.keys()
-    except Exception as error:  # damaged archives raise almost anything
+    except Exception as error:  # damaged archives raise exceptions of many types
         raise _damaged(path, (str(error).splitlines() or [type(error).__name__])[0][:120]) from error
     if missing:
         raise _damaged(path, f"it has no {', '.join(sorted(missing))}")

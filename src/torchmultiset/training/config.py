@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 __all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "Precision", "ResolvedOptim", "Selection"]
 
 STEPS = 1_200
-"""Usual number of optimisation steps of a first model; it determines the number of epochs, if that is not set."""
+"""Default number of optimisation steps, which determines the number of epochs if that is not set."""
 FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 """Limits of the number of epochs, if it is not set."""
 
@@ -22,39 +22,38 @@ class OptimConfig:
     """Optimiser settings."""
 
     epochs: int | None = None
-    """Passes over the training data. auto: about 1,200 steps in all, but at least 8 and at most 100 epochs."""
+    """Passes over the training data. auto: about 1,200 steps in total, but at least 8 and at most 100 epochs."""
     batch_size: int | None = None
-    """Examples per step, over all devices together. auto: 16, from 500 examples on 32, from 4,000 on 64."""
+    """Examples per step, over all devices together. auto: 16; 32 from 500 training examples; 64 from 4,000."""
     lr: float = 3e-3
     """Learning rate of Adam; its peak with the one-cycle schedule."""
     schedule: Literal["one-cycle", "constant"] = "one-cycle"
-    """Learning-rate schedule: rise for the first tenth and then fall (one-cycle), or stay (constant, the paper's)."""
+    """Learning-rate schedule: one-cycle (rise over the first tenth, then fall), or constant, as in the paper."""
     clip: float = 1.0
-    """Largest norm of the gradient; 0: not clipped, as in the paper."""
+    """Maximum norm of the gradient; 0: not clipped, as in the paper."""
     weight_decay: float = 0.0
     """Decoupled weight decay (AdamW) of weight matrices and kernels; biases and normalisation have none."""
     ema: float = 0.0
-    """Decay of the exponential moving average of the weights, which is validated and saved in their place; 0: no
-    average."""
+    """Decay of the exponential moving average of the weights, which is validated and saved instead of them; 0: none."""
     select: Selection = "em"
     """Which epoch is kept: the best exact match on the validation data (em, the paper's), the best mean of exact match
     and F1 (score, for few validation examples), or the last one."""
     patience: int = 0
     """Epochs without improvement on the validation data after which training stops; 0: never."""
     augment: Augmentation = "none"
-    """Random changes of training images: moved by up to a twelfth of their sides (shift), also rotated by up to 10
-    degrees and scaled by 0.9 to 1.1 (affine); for photographs: small rotations, scale, position and colour (photo),
-    also mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
+    """Augmentation of training images: moved by up to a twelfth of their sides (shift), also rotated by up to 10
+    degrees and scaled by 0.9 to 1.1 (affine); for photographs: small changes of rotation, scale, position and colour
+    (photo), also mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
     mosaic: float = 0.0
-    """Probability that a training image becomes a mosaic: two or four images joined, their labels added."""
+    """Probability that a training image becomes a mosaic: two or four images joined, with all their labels."""
     label_smoothing: float = 0.0
-    """Probability with which the labels of a training example are replaced by those of another one of its batch."""
+    """Probability of replacing the labels of a training example by those of a random example of its batch."""
     precision: Precision | None = None
-    """Numerical precision of training, as Lightning Fabric names it. auto: bf16-mixed for images and their features on
-    a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""
+    """Numerical precision of training, in Lightning Fabric's notation. auto: bf16-mixed for images and their features
+    on a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""
 
     def resolved(self, examples: int, *, precision: Precision = "32-true") -> ResolvedOptim:
-        """Return the settings with a value for everything that is not set.
+        """Return the settings with a value for everything that is unset.
 
         Small data sets get small batches and many epochs; see `epochs` and `batch_size`.
 

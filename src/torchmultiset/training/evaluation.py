@@ -37,10 +37,10 @@ def evaluate(
     """Predict the multisets of a whole split with the predictor's own decoding.
 
     Args:
-        predictor: The model. It stays on its device; on a CPU, every core processes batches of its own.
+        predictor: The model. It stays on its device; on a CPU, every core processes its own batches.
         examples: Examples of the split.
-        batch_size: Examples per batch. For large batches, memory is returned to the system and allocated again every
-            time, which slows the threads down by more than larger batches save.
+        batch_size: Examples per batch. Memory for large batches is returned to the system and allocated again each
+            time, which costs more than larger batches save.
         watch: Called after each batch with its number of examples.
 
     Returns:
@@ -49,7 +49,7 @@ def evaluate(
     check(batch_size >= 1, "batch_size", "at least 1", batch_size)
     device = next(predictor.parameters()).device
     everyone, lengths = np.arange(len(examples)), examples.lengths
-    if lengths is not None:  # inputs of similar length share a batch, to pad them less
+    if lengths is not None:  # inputs of similar length share a batch, which reduces padding
         everyone = lengths.argsort(kind="stable")
     batches = [everyone[start : start + batch_size] for start in range(0, len(examples), batch_size)]
 
@@ -69,7 +69,7 @@ def evaluate(
 
 
 def _in_threads(act: Callable[[np.ndarray], Tensor], batches: list[np.ndarray], threads: int) -> Iterator[Tensor]:
-    """Yield the result for each batch, in order. Each thread takes whole batches: faster than sharing every batch."""
+    """Yield the result for each batch, in order. One batch per thread is faster than all threads sharing each batch."""
     if threads == 1 or len(batches) <= 1:
         yield from map(act, batches)
         return

@@ -3,7 +3,7 @@
 All random numbers derive from (seed, epoch, step, process), and a checkpoint holds the rest of the state. A run that
 was killed and resumed therefore ends with bitwise the same weights as an uninterrupted one.
 
-Each of several processes takes a part of every batch, and gradients are averaged such that a step equals that of the
+With several processes, each takes a part of every batch, and gradients are averaged so that a step equals that of the
 whole batch. Batch normalisation is the exception: each process normalises over its own part, and the running statistics
 of process 0 are saved.
 """
@@ -95,8 +95,8 @@ def fit(
     Args:
         predictor: Model to train in place. It ends with the weights of the last epoch, not of the best.
         objective: Training objective.
-        train: Training examples; or a function from an epoch, starting at 0, to its training examples, always equally
-            many.
+        train: Training examples; or a function from an epoch, starting at 0, to its training examples, whose number
+            must not change.
         validation: Examples that select the best epoch. By default (``optim.select="em"``) it is the one with the
             highest exact match, the earliest in case of a tie; while exact match is 0, the one with the highest F1.
         optim: Optimiser settings.
@@ -134,7 +134,7 @@ def fit(
     progress = checkpoint.load(resume=resume)
     watch(progress)
 
-    with _patience() as interruption:
+    with _deferred_interrupt() as interrupt:
         while progress.epoch < optim.epochs and not (optim.patience and progress.since_best >= optim.patience):
             model.train()
             began = time.perf_counter() - progress.seconds
@@ -148,7 +148,7 @@ def fit(
                 optimiser.zero_grad()
                 fabric.backward(loss)
                 norm = _clip(fabric, model, optimiser, optim.clip)
-                progress.loss, stopped = _over_processes(fabric, interruption.beside(loss), "mean").tolist()
+                progress.loss, stopped = _over_processes(fabric, interrupt.with_loss(loss), "mean").tolist()
                 if not math.isfinite(progress.loss + norm):
                     raise _not_finite(checkpoint, batch, progress)
                 optimiser.step()
@@ -166,7 +166,7 @@ def fit(
             _end_epoch(checkpoint, validation, progress, len(examples), optim.select)
             checkpoint.save(progress)
             watch(progress)
-            if _over_processes(fabric, torch.tensor(float(interruption.waits)), "sum"):
+            if _over_processes(fabric, torch.tensor(float(interrupt.pending)), "sum"):
                 raise _stop(fabric)
     fabric.barrier()
     return progress
@@ -230,13 +230,13 @@ def _batches(
     for start in range(progress.step * size, len(train), size):
         together = order[start : start + size]
         mine = together[fabric.global_rank :: fabric.world_size]
-        # A process without examples still takes part, with weight 0, because the others wait for it.
+        # A process without examples still takes part, with weight 0, since the others would wait for it.
         batch: Batch = fabric.to_device(train.batch(mine if len(mine) else together[:1]))
         yield batch, len(mine) * fabric.world_size / len(together)
 
 
 def _order(train: Examples, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " n"]:
-    """Return the order of an epoch's examples: random, but inputs of similar length share a batch, to pad them less."""
+    """Return the random order of an epoch's examples; inputs of similar length share a batch, which reduces padding."""
     order, lengths = rng.permutation(len(train)), train.lengths
     if lengths is None:
         return order
@@ -270,8 +270,8 @@ def _generator(fabric: Fabric, *place: int) -> torch.Generator:
 def _schedule(adam: torch.optim.AdamW, optim: OptimConfig, steps: int) -> LRScheduler:
     if optim.schedule == "constant":
         return ConstantLR(adam, factor=1.0)
-    # The default also cycles momentum, which gains nothing here. With ten steps or fewer, the rise over a tenth of them
-    # would divide by zero, so a cycle has at least eleven.
+    # By default the momentum is cycled, too, which does not help here. With ten steps or fewer, the rise over a tenth
+    # of them would divide by zero, so a cycle has at least eleven.
     peaks = [group["lr"] for group in adam.param_groups]
     return OneCycleLR(adam, max_lr=peaks, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
 
@@ -282,7 +282,7 @@ def _has_scaler(fabric: Fabric) -> bool:
 
 
 def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
-    """Clip the gradient (0: do not) and return its norm; 0 with a gradient scaler, which skips infinite gradients."""
+    """Clip the gradient unless `largest` is 0; return its norm, or 0 with a gradient scaler, which skips infinities."""
     norm = fabric.clip_gradients(model, optimiser, max_norm=largest or math.inf, error_if_nonfinite=False)
     assert norm is not None
     return 0.0 if _has_scaler(fabric) else norm.item()
@@ -315,7 +315,7 @@ def _end_epoch(
 
 
 def _better(select: Selection, now: tuple[float, float], best: tuple[float, float]) -> bool:
-    """Return whether (exact match, F1) of this epoch beats the best so far; a tie does not."""
+    """Return whether (exact match, F1) of this epoch is strictly better than the best so far."""
     if select == "last":
         return True
     if select == "score":
@@ -340,34 +340,34 @@ def _over_processes(fabric: Fabric, values: Tensor, how: Literal["mean", "sum"])
     return reduced
 
 
-class _Interruption:
-    """Pending Ctrl-C."""
+class _Interrupt:
+    """State of a deferred Ctrl-C."""
 
-    waits = False
+    pending = False
     """Whether Ctrl-C was pressed."""
 
-    def beside(self, loss: Tensor) -> Tensor:
+    def with_loss(self, loss: Tensor) -> Tensor:
         """Return the loss and the flag in one tensor: reduced together, they stop all processes after the same step."""
-        return torch.stack([loss.detach(), loss.new_tensor(float(self.waits))])
+        return torch.stack([loss.detach(), loss.new_tensor(float(self.pending))])
 
 
 @contextmanager
-def _patience() -> Iterator[_Interruption]:
+def _deferred_interrupt() -> Iterator[_Interrupt]:
     """Defer Ctrl-C to the end of a step; a second Ctrl-C is not deferred."""
-    interruption = _Interruption()
+    interrupt = _Interrupt()
     before = signal.getsignal(signal.SIGINT)
 
-    def note(*_: object) -> None:
-        interruption.waits = True
+    def defer(*_: object) -> None:
+        interrupt.pending = True
         signal.signal(signal.SIGINT, before)
 
     # Only Python's default handler is replaced, and only the main thread may do so.
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield interruption
+        yield interrupt
         return
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, defer)
     try:
-        yield interruption
+        yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
 

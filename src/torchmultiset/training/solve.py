@@ -28,7 +28,7 @@ def solve(predictor: Predictor, train: Examples, validation: Examples, folder: s
     """Fit a predictor with the head `RidgeCounts`, and save it like the best epoch of `fit`.
 
     Args:
-        predictor: Predictor to fit, in place; its encoder is used as it is.
+        predictor: Predictor to fit, in place; its encoder is not trained.
         train: Training examples.
         validation: Examples whose scores are recorded.
         folder: Folder for the weights and `epochs.jsonl`.

@@ -175,7 +175,7 @@ def _resolve(read: Sequence[AnnotatedImage], rule: str) -> tuple[list[AnnotatedI
 
 
 def _splits(kept: Sequence[AnnotatedImage], out: Path) -> tuple[list[str | None], list[str]]:
-    """Return the split of each image, and what to report about them."""
+    """Return the split of each image, and notes about the splits."""
     splits = [annotated.split for annotated in kept]
     present = set(splits)
     if len(present) == 1:

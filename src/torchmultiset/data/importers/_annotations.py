@@ -1,4 +1,4 @@
-"""AnnotatedImage images as all importers return them, and the problems that they report."""
+"""Annotated images, as all importers return them, and the problems that they report."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def split_of(name: str) -> str | None:
 
 
 def split_of_folder(path: Path, source: Path) -> str | None:
-    """Return the split that a folder between `source` and the file `path` names, or None."""
+    """Return the split in the name of a folder between `source` and the file `path`, or None."""
     folders = path.relative_to(source).parent.parts
     return next((split for split in map(split_of, folders) if split), None)
 
 
 def read_lines(path: Path, problems: Problems) -> list[str]:
-    """Return the lines of a text file; none, and a problem, if it is not text in UTF-8."""
+    """Return the lines of a text file; if it is not UTF-8, record a problem and return none."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -129,5 +129,5 @@ def _hidden(parts: Iterable[str]) -> bool:
 
 
 Reader = Callable[[Path, Path | None, Problems], list[AnnotatedImage]]
-"""Reader of a format: its arguments are the file or folder of the annotations, the folder of the images (None: it is
-searched around the annotations), and the problems to add to. It returns the annotated images."""
+"""Reader of a format: (file or folder of the annotations, folder of the images or None to search near the annotations,
+collector for problems) -> annotated images."""

@@ -57,7 +57,7 @@ def read_coco(source: Path, images: Path | None, problems: Problems) -> list[Ann
 
 
 def _looks_like_coco(path: Path) -> bool:
-    """Return whether the file is JSON with COCO's keys, or so damaged that reading it should report why."""
+    """Return whether the file is JSON with COCO's keys, or a damaged ``*coco.json``, which is reported later."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
@@ -78,7 +78,7 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
     for key, where, entry in _entries(file, content, "images", "file_name", str, problems):
         image = next(filter(is_file, (folder / entry["file_name"] for folder in folders)), None)
         if image is None:
-            fix = f"looked in {', '.join(map(str, folders))}; give the folder of the images (--images)"
+            fix = f"looked in {', '.join(map(str, folders))}; pass the folder of the images (--images)"
             problems.add(file, where, f"there is no image {show(entry['file_name'])}: {fix}")
             continue
         size = entry.get("width"), entry.get("height")
@@ -147,7 +147,7 @@ def _entries(
 
 
 def _image_folders(file: Path) -> list[Path]:
-    """Return the folders in which the images of an annotation file usually are, without those that do not exist."""
+    """Return the existing folders among those in which the images of an annotation file usually are."""
     name = file.stem.rpartition("_")[2]  # instances_train2017.json: train2017
     near = [file.parent, file.parent.parent] if file.parent.name == "annotations" else [file.parent]
     folders = [folder / part for folder in near for part in ("", "images", name, f"images/{name}")]

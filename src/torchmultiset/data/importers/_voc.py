@@ -94,8 +94,8 @@ def read_voc(source: Path, images: Path | None, problems: Problems) -> list[Anno
 def parse_xml(path: Path) -> Element:
     """Parse an XML file into a tree, without document types and entities.
 
-    A document type is refused before anything in it is read, so no entity can be declared and expanded, neither many
-    times over (an XML bomb) nor from another file.
+    A document type is rejected before its content is read, so that no entity can be declared and expanded, neither
+    recursively (an XML bomb) nor from another file.
 
     Raises:
         ValueError: The file is not XML, too large, too deeply nested, or has a document type; the attribute `line` of
@@ -126,7 +126,7 @@ def parse_xml(path: Path) -> Element:
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     if path.stat().st_size > _LARGEST:
-        raise _XmlError(0, f"larger than {_LARGEST // 2**20} MiB, which no annotation of one image is")
+        raise _XmlError(0, f"larger than {_LARGEST // 2**20} MiB, too large for the annotation of one image")
     try:
         parser.Parse(path.read_bytes(), True)
     except expat.ExpatError as error:
@@ -140,7 +140,7 @@ def parse_xml(path: Path) -> Element:
 
 
 def _listed(root: Path, problems: Problems) -> dict[str, str]:
-    """Return the split of each name in ``ImageSets/Main``; of the lists, train, val and test come before trainval."""
+    """Return the split of each name in ``ImageSets/Main``; train, val and test take precedence over trainval."""
     splits: dict[str, str] = {}
     for name, split in _LISTS:
         file = root / "ImageSets" / "Main" / f"{name}.txt"
@@ -177,7 +177,7 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
     image = _image(file, root, images)
     if image is None:
         written = root.content("filename") or f"{file.stem}.jpg"
-        fix = "add the image, or give the folder of the images (--images)"
+        fix = "add the image, or pass the folder of the images (--images)"
         problems.add(file, root.line, f"there is no image {show(written)}: {fix}")
         return None
     return AnnotatedImage(image, tuple(objects), split, str(file), _size(root))

@@ -16,12 +16,12 @@ _SPLITS = {"train": "train", "val": "validation", "valid": "validation", "valida
 
 @dataclass(frozen=True)
 class DataYaml:
-    """Content of a data.yaml that matters here."""
+    """The relevant content of a data.yaml."""
 
     names: tuple[str, ...] = ()
     """Class names by number."""
     root: str = ""
-    """Value of ``path``, which the folders of the splits are relative to."""
+    """Value of ``path``: the folders of the splits are relative to it."""
     splits: tuple[tuple[str, int, str], ...] = ()
     """Split, line number, and folder or list of images."""
 
@@ -77,7 +77,7 @@ def _names(items: list[str]) -> tuple[str, ...]:
 
 
 def _list(items: list[str]) -> list[str]:
-    """Return the entries of ``[a, b]`` or ``{0: a}``, on one or several lines, of a block, or of one value."""
+    """Return the entries of ``[a, b]`` or ``{0: a}`` (on one or several lines), of a block, or a single value."""
     text = " ".join(items)
     if text.startswith(("[", "{")) and text.endswith(("]", "}")):
         entries = re.findall(r"""((?:"[^"]*"|'[^']*'|[^,"'])+)""", text[1:-1])

@@ -24,7 +24,7 @@ _NAMES = ("classes.txt", "obj.names", "labels/classes.txt", "_darknet.labels")
 _YAML = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 # Text files beside images that are not labels.
 _OTHERS = ("classes.txt", "train.txt", "val.txt", "valid.txt", "test.txt", "readme.dataset.txt", "readme.roboflow.txt")
-_SLACK = 0.01  # tools round, so that a box at the border may exceed the image a little
+_SLACK = 0.01  # tolerance for boxes at the border, which rounding may move outside the image
 
 
 def find_yolo(source: Path) -> list[Path]:
@@ -36,7 +36,7 @@ def find_yolo(source: Path) -> list[Path]:
 
 
 def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
-    """Read the images of a folder, each with the label file that belongs to it; without one, it shows no objects.
+    """Read the images of a folder, each with its label file; an image without one has no objects.
 
     The label file of ``images/train/7.jpg`` is ``labels/train/7.txt`` or ``images/train/7.txt``. Splits are those of
     data.yaml, or else of folders named train, valid or test. Class names are those of data.yaml or classes.txt, or
@@ -58,7 +58,7 @@ def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[Ann
         used.add(file)
         read.append(AnnotatedImage(image, tuple(objects), split, str(file or image), relative=True))
     if not read and not problems.found:
-        problems.add(folder, "", "there are no images: give the folder of the images (--images)")
+        problems.add(folder, "", "there are no images: pass the folder of the images (--images)")
     elif used <= {None} and not problems.found:
         problems.add(folder, "", "none of the images has a label file (labels/NAME.txt or NAME.txt beside the image)")
     elif not content.splits:
@@ -72,7 +72,7 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _images(folder: Path) -> list[Path]:
-    """Return the images in folders named images, or else all: plots of a training run may be beside them."""
+    """Return the images in folders named images, or else all images: other folders may have plots of training runs."""
     found = find_images(folder)
     return [image for image in found if "images" in image.relative_to(folder).parts[:-1]] or found
 

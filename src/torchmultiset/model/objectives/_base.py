@@ -34,14 +34,14 @@ class Objective(ABC):
     baseline: ClassVar[bool] = False
     """Whether the policy needs a value head."""
     closed_form: ClassVar[bool] = False
-    """Whether the minimum of its loss is computed, rather than approached by steps."""
+    """Whether its loss is minimised in closed form, without gradient steps."""
     counts_only: ClassVar[bool] = False
-    """Whether the policy must see counts only, and no order."""
+    """Whether the policy must see only counts, not the order of the labels."""
     no_end: ClassVar[str] = ""
-    """Why it cannot be used with an END class; empty if it can."""
+    """Reason why it cannot be used with an END class; empty if it can."""
 
     @classmethod
-    def head_name(cls, values: Mapping[str, Any]) -> str:  # noqa: ARG003  (one has a choice)
+    def head_name(cls, values: Mapping[str, Any]) -> str:  # noqa: ARG003  (CountsObjective has a choice)
         """Return the name of the one-shot head that the objective trains, given its settings."""
         return cls.head
 

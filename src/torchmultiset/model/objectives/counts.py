@@ -72,7 +72,7 @@ class CountsObjective(Objective):
 
     @classmethod
     def head_name(cls, values: Mapping[str, Any]) -> str:
-        """Return the count head of the settings."""
+        """Return the name of the count head in the settings."""
         name = values["count_head"]
         check_one_of("count_head", name, COUNT_HEADS)
         return str(name)
@@ -89,18 +89,18 @@ class CountsObjective(Objective):
 
 
 def joint_fallback(head: nn.Module, counts: Int64[Tensor, "n c"]) -> str:
-    """Return a sentence on the multisets that are too large for the joint distribution over cells.
+    """Return a message about the multisets that are too large for the joint distribution over cells.
 
     Args:
-        head: The head that is trained.
+        head: Head to train.
         counts: Counts (N, C) of the training data.
 
     Returns:
-        The sentence; empty if there are no such multisets, or if the head has no joint distribution.
+        The message; empty if there are no such multisets, or if the head has no joint distribution.
 
     Example:
         >>> joint_fallback(CellCounts(2, 8, joint_states=4), torch.tensor([[1, 1], [3, 1]]))
-        'Counts of different classes are taken as independent for 1 of 2 multisets: they have up to 8 sub-multisets, and the joint distribution over cells is limited to 4 (joint_states).'
+        'Counts of different classes are treated as independent for 1 of 2 multisets: they have up to 8 sub-multisets, and the joint distribution over cells is limited to 4 (joint_states).'
     """  # noqa: E501
     if not isinstance(head, CellCounts) or not head.joint_states:
         return ""
@@ -109,7 +109,7 @@ def joint_fallback(head: nn.Module, counts: Int64[Tensor, "n c"]) -> str:
     if not many:
         return ""
     return (
-        f"Counts of different classes are taken as independent for {many:,} of {len(counts):,} multisets: they have up"
-        f" to {int(states.max()):,} sub-multisets, and the joint distribution over cells is limited to"
+        f"Counts of different classes are treated as independent for {many:,} of {len(counts):,} multisets: they have"
+        f" up to {int(states.max()):,} sub-multisets, and the joint distribution over cells is limited to"
         f" {head.joint_states:,} (joint_states)."
     )

@@ -25,7 +25,7 @@ class MultisetObjective(Objective):
     """L_multi: the divergence from the oracle to the policy, summed over the steps of a rollout (section 2)."""
 
     strategy: Strategy = "greedy"
-    """Choice of labels in training rollouts: the most probable one, a sample of the policy, or one of the oracle."""
+    """Choice of labels in training rollouts: the most probable one (greedy), a sample of the policy or the oracle."""
     divergence: Literal["kl", "js", "tv"] = "kl"
     """Divergence from the oracle to the policy: Kullback-Leibler (the paper's), Jensen-Shannon or total variation."""
     stop_weight: float = 1.0

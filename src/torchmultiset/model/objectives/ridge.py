@@ -17,7 +17,7 @@ __all__ = ["RidgeObjective"]
 
 @dataclass(frozen=True)
 class RidgeObjective(Objective):
-    """Squared error of linear regression of counts on pooled inputs; `training.solve` finds its minimum."""
+    """Squared error of a linear regression of counts on pooled inputs, minimised by `training.solve`."""
 
     one_shot = True
     head = "ridge"

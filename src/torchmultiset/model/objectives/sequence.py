@@ -36,8 +36,7 @@ class SequenceObjective(Objective):
     seed: int = 0
     """Seed of the permutation of the classes."""
     height: int | float | None = None
-    """Height in pixels of the images that boxes refer to; None if the inputs are these images, and not features of a
-    backbone."""
+    """Height in pixels of the images that boxes refer to; None if the inputs are these images, not their features."""
 
     def __post_init__(self) -> None:
         check_one_of("rank", self.rank, get_args(Rank))

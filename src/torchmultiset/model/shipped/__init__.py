@@ -50,7 +50,7 @@ def locate(model: str | Path) -> Path:
         if folder.is_file():
             hint = "in a command, the model comes before the inputs"
             raise NotADirectoryError(f"{model} is a file, but a model is a folder such as runs/pets: {hint}")
-        return folder  # the error message of `Predictor.load` names the missing file
+        return folder  # `Predictor.load` then reports the missing file
     if str(model) in NAMES:
         return _HERE / str(model)
     beside = [str(path) for path in folder.parent.glob("*/") if path.is_dir()] if folder.parent != Path() else []
