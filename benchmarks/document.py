@@ -40,7 +40,8 @@ def _measured(circumstances: Mapping[str, Any]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in (header, ["---:"] * len(header), *rows)]
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
 
 
 def _speeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
