@@ -12,6 +12,7 @@ import torch
 
 from torchmultiset.data import Examples
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.auto import CANDIDATES, PORTFOLIO, _as_candidate, train_portfolio
 from torchmultiset.pipeline.candidates import Candidate, candidates, finetuned
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
@@ -152,13 +153,29 @@ def features(images: int, max_size: int) -> Task:
 
 
 def test_features_of_a_finer_map_are_computed_for_small_data_only():
-    small, large = ({one.name: one.values for one in candidates(features(n, 20))} for n in (500, 2_500))
+    small, large = ({one.name: one.values for one in candidates(features(n, 20))} for n in (600, 601))
     assert small["cells"]["strides"] == small["poisson"]["strides"] == (16, 32)
     assert small.keys() == large.keys()
     assert not any("strides" in values or "image_size" in values for values in large.values())
 
 
 def test_no_candidate_counts_more_objects_than_its_map_has_cells():
-    assert "cells" in {one.name for one in candidates(features(2_500, 64))}
-    assert "cells" not in {one.name for one in candidates(features(2_500, 65))}
+    assert "cells" in {one.name for one in candidates(features(1_000, 64))}
+    assert "cells" not in {one.name for one in candidates(features(1_000, 65))}
     assert "cells" in {one.name for one in candidates(features(500, 65))}
+
+
+def test_candidates_that_read_the_same_features_are_trained_before_others_are_computed(tmp_path, monkeypatch):
+    swept: list[list[str]] = []
+    real = auto.sweep
+
+    def sweep(runs, *args, **kwargs):
+        swept.append([*runs])
+        return real(runs, *args, **kwargs)
+
+    monkeypatch.setattr(auto, "sweep", sweep)
+    short = {"objective": "ridge"}
+    plan = [Candidate("a", short, ""), Candidate("b", {**short, "image_size": 99}, ""), Candidate("c", short, "")]
+    _, standings = train_portfolio(write_trips(tmp_path / "trips.csv"), tmp_path / "run", only=plan)
+    assert swept[:2] == [["a/part-1", "c/part-1"], ["b/part-1"]]
+    assert {"a", "b", "c"} < {one.name for one in standings}

@@ -219,7 +219,11 @@ def _try(
     until = time.monotonic() + budget
     configs = {one.name: _as_candidate(here.config, one) for one in plan}
     first = {_run_name(name, 1, folds): _fold(config, 1, folds) for name, config in configs.items()}
-    finished = here.run(first, workers, budget)
+    finished: dict[str, FinishedRun] = {}
+    for features in dict.fromkeys(map(_features, first.values())):  # computed before the runs that read them start
+        if not finished or time.monotonic() < until:
+            runs = {name: config for name, config in first.items() if _features(config) == features}
+            finished |= here.run(runs, workers, until - time.monotonic())
     if not finished:
         raise ValueError(f"no candidate could be trained; see the logs in {here.folder / CANDIDATES}")
     groups = {one.name: [run for name, run in finished.items() if name.split("/")[0] == one.name] for one in plan}
@@ -320,6 +324,11 @@ def _as_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """Return the settings with some of them replaced."""
     return config_of({**to_dict(config), **values})
+
+
+def _features(config: RunConfig) -> tuple[Any, ...]:
+    """Return the settings on which the features of a backbone depend."""
+    return config.data.strides, config.data.image_size
 
 
 def _fold(config: RunConfig, part: int, folds: int) -> RunConfig:
