@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from torchmultiset.data import Examples
 from torchmultiset.model.predictor import Predictor
@@ -131,8 +132,6 @@ def test_candidates_suit_the_data(tmp_path):
     assert {"counts", "policy", "power"} <= {one.name for one in candidates(vectors)}
     assert finetuned(vectors) is None
     pixels = np.random.default_rng(0).integers(256, size=(40, 3, 48, 48), dtype=np.uint8)
-    from PIL import Image
-
     lines = ["image,labels"]
     for i, image in enumerate(pixels):
         Image.fromarray(image.transpose(1, 2, 0)).save(tmp_path / f"{i}.png")
@@ -140,6 +139,19 @@ def test_candidates_suit_the_data(tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
     images = prepare(RunConfig(DataConfig(str(tmp_path / "labels.csv"))))
     assert [one.name for one in candidates(images)] == ["cells", "cells-affine", "policy"]
+
+
+@pytest.mark.parametrize(("most", "channels"), [(1, (10, 10, 32)), (5, (16, 32))])
+def test_candidates_for_small_images_have_the_map_of_the_best_guess(tmp_path, most, channels):
+    labels = ["image,labels"]
+    for i in range(20):
+        Image.new("RGB", (96, 96)).save(tmp_path / f"{i}.png")
+        labels.append(f"{i}.png,{';'.join('ab'[j % 2] for j in range(i % most + 1))}")
+    (tmp_path / "labels.csv").write_text("\n".join(labels) + "\n")
+    task = prepare(RunConfig(DataConfig(str(tmp_path / "labels.csv"))))
+    chosen = {one.name: one.values.get("channels") for one in candidates(task)}
+    assert chosen == {"cells": channels, "cells-affine": channels, "policy": None}
+    assert task.config.model.channels == channels  # as `--minutes 0` trains it
 
 
 def features(images: int, max_size: int) -> Task:

@@ -55,7 +55,7 @@ def candidates(task: Task) -> list[Candidate]:
     if len(task.shape) == 1:
         return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if task.config.data.backbone == "none":
-        return _for_images()
+        return _for_images(task)
     return [*_for_features(task), *_power(task, _POOLED), *ridge]
 
 
@@ -143,8 +143,11 @@ def _for_rows(kind: str) -> list[Candidate]:
     return [*found, Candidate("policy", policy, "a policy that emits one label at a time")]
 
 
-def _for_images() -> list[Candidate]:
-    cells = {"objective": "counts", "select": "score"}
+def _for_images(task: Task) -> list[Candidate]:
+    policy = Candidate("policy", {**_MULTI, "select": "score"}, "a policy that emits one label at a time")
+    if task.config.objective.objective != "counts":  # the map is too coarse
+        return [policy]
+    cells = {"objective": "counts", "channels": task.config.model.channels, "select": "score"}
     return [
         Candidate("cells", cells, "each cell of a map counts"),
         Candidate(
@@ -152,7 +155,7 @@ def _for_images() -> list[Candidate]:
             {**cells, "augment": "affine"},
             "each cell of a map counts, in rotated, scaled and shifted images",
         ),
-        Candidate("policy", {**_MULTI, "select": "score"}, "a policy that emits one label at a time"),
+        policy,
     ]
 
 
