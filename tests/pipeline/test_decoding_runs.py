@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -13,12 +12,15 @@ from torch import nn
 from torchmultiset.data import Examples
 from torchmultiset.heads import PoissonCounts
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.auto import CANDIDATES, train_portfolio
 from torchmultiset.pipeline.candidates import Candidate, candidates
 from torchmultiset.pipeline.config import config_of
-from torchmultiset.pipeline.finish import _better_decoding
+from torchmultiset.pipeline.finish import Result, _better_decoding
 from torchmultiset.pipeline.prepare import prepare
+from torchmultiset.pipeline.record import write_record
 from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.standings import Standing
 
 POISSON = {"objective": "counts", "count_head": "poisson", "decoding": "best", "epochs": 4, "lr": 0.01}
 
@@ -72,11 +74,20 @@ def test_a_run_saves_the_decoding_that_it_chose(table, tmp_path):
     assert model.predict(x).tolist() == right[model.decoding].tolist()
 
 
-def test_the_winner_of_a_portfolio_keeps_the_decoding_of_its_candidate(table, tmp_path):
-    given = Candidate("poisson", POISSON, "Poisson counts")
-    train_portfolio(config_of({"data": str(table)}), tmp_path / "run", only=[given])
-    chosen = json.loads((tmp_path / "run" / CANDIDATES / "poisson" / "part-1" / "run.json").read_text())["decoding"]
-    assert Predictor.load(tmp_path / "run" / "model").decoding == chosen
+@pytest.mark.parametrize("chosen", ["greedy", "search"])
+def test_the_winner_of_a_portfolio_keeps_the_decoding_of_its_candidate(table, tmp_path, monkeypatch, chosen):
+    trained = []
+
+    def train(config, *_, **__):
+        trained.append(config)
+        return Result({}, None)
+
+    monkeypatch.setattr(auto, "train", train)
+    monkeypatch.setattr(auto, "_try", lambda here, *_, **__: {"poisson": config_of({"data": str(table), **POISSON})})
+    write_record(tmp_path / "run" / CANDIDATES / "poisson" / "part-1", {"decoding": chosen})
+    monkeypatch.setattr(auto, "_baselines", lambda *_: [Standing("poisson", "", 1, 1.0, 1.0, 0.0, 0.0)])
+    train_portfolio(config_of({"data": str(table)}), tmp_path / "run", only=[Candidate("poisson", POISSON, "")])
+    assert [config.model.decoding for config in trained] == [chosen]
 
 
 def test_policies_of_a_portfolio_choose_their_decoding(table):
