@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import unicodedata
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from torchmultiset._checks import check
-from torchmultiset._files import is_file
-from torchmultiset.data._arrays import ArrayFiles, read_array
+from torchmultiset.data._arrays import ArrayFiles
 from torchmultiset.data._boxes import boxes_and_areas
 from torchmultiset.data._columns import Column, check_columns, encode, learn_columns
 from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, show
+from torchmultiset.data._readable import readable_records
 from torchmultiset.data._records import Record, read_records
 from torchmultiset.data._splits import SPLITS, split_by_id
-from torchmultiset.data._vectors import VECTORS, recognise_vectors, token_rows, wrong_vectors
+from torchmultiset.data._vectors import VECTORS, recognise_vectors, token_rows
 from torchmultiset.data.examples import Examples, Inputs
 from torchmultiset.data.tokens import TokenKind, TokenRows, TokenText
 
@@ -85,7 +84,7 @@ class Manifest:
         accept(records)
         names = _class_names(records, classes, problems)
         _check_together(records, problems)
-        records = _readable(records, problems, skip_unreadable, check_inputs, progress)
+        records = readable_records(records, problems, skip_unreadable, check_inputs, progress)
         problems.stop()
         return cls(source, records, names)
 
@@ -291,60 +290,6 @@ def _check_together(records: list[Record], problems: Problems) -> None:
         for part in parts:
             if getattr(record, part) is None and (record.labels or part == "split"):
                 problems.add(line, f"{part!r} is missing, but other lines have it: add it to all lines or none")
-
-
-def _readable(
-    records: list[Record], problems: Problems, skip: bool, check_inputs: bool, progress: bool
-) -> list[Record]:
-    """Return the records whose file can be read; the others are problems, or skipped with a warning."""
-    folder = problems.path.parent
-    there: list[Record] = []
-    for record in records:
-        if not record.path or is_file(folder / record.path):
-            there.append(record)
-        else:
-            hint = "use / as the path separator" if "\\" in record.path else "correct the path, or remove the line"
-            problems.add(record.line, f"there is no file {folder / record.path}: {hint}")
-    broken: dict[int, str] = {}
-    if vectors := [record for record in there if record.kind in VECTORS]:
-        broken |= wrong_vectors(vectors, folder, problems)
-    if check_inputs and (images := [record for record in there if record.kind == "image"]):
-        broken |= _broken_images(images, folder, progress)
-    if check_inputs and (arrays := [record for record in there if record.kind == "array"]):
-        broken |= _broken_arrays(arrays, folder, problems)
-    if not skip:
-        problems.found += broken.items()
-    elif broken:
-        listed = ManifestError(problems.path, sorted(broken.items()))
-        warnings.warn(f"skipped {len(broken)} of {len(records)} examples: {listed}", stacklevel=3)
-        if len(broken) == len(records):
-            problems.add(0, "no examples are left: none of the files can be read")
-    return [record for record in there if record.line not in broken]
-
-
-def _broken_images(records: list[Record], folder: Path, progress: bool) -> dict[int, str]:
-    from torchmultiset.data.images import unreadable  # so that arrays and features need no Pillow
-
-    found = unreadable([folder / record.path for record in records], progress=progress)
-    return {records[i].line: what for i, what in found.items()}
-
-
-def _broken_arrays(records: list[Record], folder: Path, problems: Problems) -> dict[int, str]:
-    broken: dict[int, str] = {}
-    first: tuple[int, np.dtype, tuple[int, ...]] | None = None
-    for record in records:
-        try:
-            array = read_array(folder / record.path)
-        except (OSError, ValueError) as error:
-            broken[record.line] = str(error)
-            continue
-        line, dtype, shape = first = first or (record.line, array.dtype, array.shape)
-        if (array.dtype, array.shape) != (dtype, shape):
-            found = f"the array is {array.dtype} of shape {array.shape}"
-            problems.add(
-                record.line, f"{found}, but the one on line {line} is {dtype} of shape {shape}: save all alike"
-            )
-    return broken
 
 
 def _splits(

@@ -22,8 +22,33 @@ SYMBOLS = 258
 """Values of channel 0: padding, 256 bytes, and the first position of a text."""
 
 
+class TextWithColumns(OrderedEncoder):
+    """Base class of the encoders of text: the first position also holds the columns of a table, if there are any."""
+
+    columns_needed = 0
+    untrained = "ngrams"
+
+    def _add_columns(self, columns: int, width: int) -> None:
+        self.columns = columns
+        self.standardised = Standardised(columns)
+        self.from_columns = nn.Linear(columns, width) if columns else None
+
+    def _with_columns(self, values: Float[Tensor, "b m d"], x: Float[Tensor, "b n k"]) -> Float[Tensor, "b m d"]:
+        """Add the columns of the inputs (B, N, 1 + columns) to the first position."""
+        if self.from_columns is None:
+            return values
+        beside: Tensor = self.from_columns(self.standardised(x[:, 0, 1:]))
+        first = torch.arange(values.shape[1], device=x.device) == 0
+        return values + beside[:, None] * first[:, None]
+
+    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
+        """Compute the mean and standard deviation of the table's columns from training inputs."""
+        if self.columns:
+            self.standardised.fit(x[:, 0, 1:] for x in batches)
+
+
 @recorded
-class TextEncoder(OrderedEncoder):
+class TextEncoder(TextWithColumns):
     """Text as UTF-8 bytes: embeddings of bytes and byte n-grams, residual convolutions, then self-attention.
 
     Inputs are (B, N, 1 + D): channel 0 is 257 at the first position of a text, byte + 1 at those after it, and 0 at
@@ -50,8 +75,6 @@ class TextEncoder(OrderedEncoder):
     """
 
     name = "text"
-    columns_needed = 0
-    untrained = "ngrams"
 
     def __init__(
         self,
@@ -68,15 +91,13 @@ class TextEncoder(OrderedEncoder):
         super().__init__()
         check(columns >= 0, "columns", "at least 0", columns)
         check(ngrams >= 1, "ngrams", "at least 1", ngrams)
-        self.columns = columns
         self.buckets = buckets
         self.symbols = nn.Embedding(SYMBOLS, width)
         self.ngrams = nn.ModuleList(nn.Embedding(buckets, width) for _ in range(ngrams - 1))
         for each in self.ngrams:
             assert isinstance(each, nn.Embedding)
             nn.init.normal_(each.weight, std=0.1)
-        self.standardised = Standardised(columns)
-        self.from_columns = nn.Linear(columns, width) if columns else None
+        self._add_columns(columns, width)
         self._add_layers(width, layers, kernel, attention, dropout)
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
@@ -85,16 +106,7 @@ class TextEncoder(OrderedEncoder):
         values = self.symbols(symbols)
         for each, codes in zip(self.ngrams, hashed_ngrams(symbols, len(self.ngrams) + 1)[1:], strict=True):
             values = values + each(codes % self.buckets)
-        if self.from_columns is not None:
-            beside = self.from_columns(self.standardised(x[:, 0, 1:]))
-            first = torch.arange(symbols.shape[1], device=x.device) == 0
-            values = values + beside[:, None] * first[:, None]
-        return self._run_layers(values, mask)
-
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Compute the mean and standard deviation of the table's columns from training inputs."""
-        if self.columns:
-            self.standardised.fit(x[:, 0, 1:] for x in batches)
+        return self._run_layers(self._with_columns(values, x), mask)
 
 
 @recorded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +17,7 @@ from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
 from torchmultiset._install import pip_install
 from torchmultiset._memory import MemorySpec, Tokens
-from torchmultiset.encoders._token_layers import Standardised
-from torchmultiset.encoders.text import split_text
+from torchmultiset.encoders.text import TextWithColumns, split_text
 from torchmultiset.encoders.tokens import OrderedEncoder
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _FEATURES = 256
 
 
 @recorded
-class WordEncoder(OrderedEncoder):
+class WordEncoder(TextWithColumns):
     """Text as word pieces with pretrained, frozen embeddings, then residual convolutions and self-attention.
 
     The embeddings are static: 256 numbers for each of 32,000 pieces, from the input layers of large language models.
@@ -65,8 +64,6 @@ class WordEncoder(OrderedEncoder):
     """
 
     name = "words"
-    columns_needed = 0
-    untrained = "ngrams"
     exportable = False
     """Whether `export.to_onnx` supports it; ONNX has no operator for the tokenizer."""
 
@@ -89,10 +86,8 @@ class WordEncoder(OrderedEncoder):
                 f" {str(fingerprint)[:12]}... and is now {_fingerprint()[:12]}.... Install the original version of"
                 f" {_PACKAGE}, or train the model again"
             )
-        self.columns = columns
         self.from_pieces = nn.Linear(_FEATURES, width)
-        self.standardised = Standardised(columns)
-        self.from_columns = nn.Linear(columns, width) if columns else None
+        self._add_columns(columns, width)
         self._add_layers(width, layers, kernel, attention, dropout)
 
     @classmethod
@@ -106,15 +101,7 @@ class WordEncoder(OrderedEncoder):
         """Compute tokens (B, M, width) of M word pieces from padded texts (B, N, 1 + D)."""
         pieces, mask = self._pieces(x)
         values = self.from_pieces(_vectors(x.device)[pieces].to(x.dtype))
-        if self.from_columns is not None:
-            beside = self.from_columns(self.standardised(x[:, 0, 1:]))
-            values = torch.cat([values[:, :1] + beside[:, None], values[:, 1:]], 1)
-        return self._run_layers(values, mask)
-
-    def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
-        """Compute the mean and standard deviation of the table's columns from training inputs."""
-        if self.columns:
-            self.standardised.fit(x[:, 0, 1:] for x in batches)
+        return self._run_layers(self._with_columns(values, x), mask)
 
     def _pieces(self, x: Tensor) -> tuple[Int64[Tensor, "b m"], Bool[Tensor, "b m"]]:
         """Return the indices (B, M) of the word pieces, and the mask of those that are not padding."""
