@@ -43,10 +43,10 @@ imports: $(INSTALLED) ## check that imports go down only
 	$(BIN)/lint-imports
 
 pytest: $(INSTALLED) ## run the tests and the examples in the documentation
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 quick: $(INSTALLED) ## run the fast tests, about a minute
-	$(BIN)/python -m pytest --numprocesses auto -m "not slow" src tests
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow" src tests
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff format .
@@ -63,6 +63,7 @@ TABLES ?= all
 paper: $(INSTALLED) ## run the paper's tables and write docs/results/: SCALE=small TABLES="table-3 entropy" ARGS="--workers 2"
 	$(BIN)/python -m paper run $(TABLES) --scale $(SCALE) $(ARGS)
 	$(BIN)/python -m paper report --scale $(SCALE)
+	$(BIN)/python tools/quote_results.py
 
 docs: $(INSTALLED) ## build the documentation; writes site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -20,8 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
-from importlib.resources import files
+from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,9 @@ Names = Mapping[str, Mapping[str, int]]
 def read_names() -> dict[str, Counter[str]]:
     """Return the heavy atoms of each compound by its name."""
     found: dict[str, Counter[str]] = {}
+    folder = Path(str(distribution("chemicals").locate_file("chemicals/Identifiers")))  # nothing is imported
     for table in _TABLES:
-        for line in (files("chemicals") / "Identifiers" / table).read_text(encoding="utf-8").splitlines():
+        for line in (folder / table).read_text(encoding="utf-8").splitlines():
             cells = line.split("\t")
             if len(cells) <= _NAME or not re.fullmatch(r"([A-Z][a-z]?\d*)+", cells[_FORMULA]):
                 continue

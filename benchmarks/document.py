@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import objectives, profile
 from benchmarks.contestant import OURS, PLAIN, SHAPES
 
 PAGE = Path("docs/performance.md")
@@ -72,7 +71,14 @@ def _training(measured: Mapping[str, Any]) -> list[str]:
 
 
 def _profile(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return table(profile.heads(rows), profile.parts(rows))
+    def cell(row: Mapping[str, Any], part: str) -> str:
+        near = f" ({row['of the peak'][part]:.0%})" if part in row["of the peak"] else ""
+        return f"{row['share'][part]:.0%}{near}"
+
+    header = ["part", *(f"T={row['steps']}, {row['layers']} layer{'s' * (row['layers'] > 1)}" for row in rows)]
+    parts = [[part, *(cell(row, part) for row in rows)] for part in rows[0]["share"]]
+    gain = [f"{row['with all at the peak']:.2f}x" for row in rows]
+    return table(header, [*parts, ["speedup with all convolutions at peak", *gain]])
 
 
 def _tried(measured: Mapping[str, Any]) -> list[str]:
@@ -119,7 +125,14 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _objectives(rows: Sequence[dict[str, Any]]) -> list[str]:
-    return table(objectives.HEADER, ([name.replace("_", r"\_"), *cells] for name, *cells in objectives.lines(rows)))
+    first = {row["steps"]: row["images/s"] for row in reversed(rows)}
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        speed, steps = row["images/s"], row["steps"]
+        numbers = [f"{speed:.0f}", f"{speed / first[steps]:.2f}x", f"{row['peak_mb']:.0f}", f"{row['parameters']:,}"]
+        return [row["objective"].replace("_", r"\_"), str(steps), *numbers]
+
+    return table(["objective", "T", "images/s", "/ the first", "peak MB", "parameters"], map(cells, rows))
 
 
 def _features(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -132,7 +145,8 @@ def _features(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _generation(measured: Mapping[str, Any]) -> list[str]:
     header = ["variant", "plain loop, images/s", "ours, images/s", "speedup"]
-    rows = ([name, f"{a:,.0f}", f"{b:,.0f}", f"{c:.1f}x"] for name, (a, b, c) in _values(measured["speed"]))
+    speeds = {name: row.values() for name, row in measured["speed"].items()}
+    rows = ([name, f"{a:,.0f}", f"{b:,.0f}", f"{c:.1f}x"] for name, (a, b, c) in speeds.items())
     built = measured["build of 4"]
     own = built["peak memory of the process, MB"] - built["of which before the build (Python, PyTorch, digits), MB"]
     return [
@@ -152,10 +166,6 @@ def _lm(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     losses = ["order-free, ms", "`F.cross_entropy`, ms", "ratio", "memory / logits", "of `F.cross_entropy`"]
     return table(["B", "T", "vocabulary", "labels", *losses], map(cells, rows))
-
-
-def _values(rows: Mapping[str, Mapping[str, float]]) -> list[tuple[str, tuple[float, ...]]]:
-    return [(name, tuple(row.values())) for name, row in rows.items()]
 
 
 def _growth(measured: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:

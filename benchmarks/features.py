@@ -12,8 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from torchmultiset.data.examples import Examples
@@ -81,23 +79,9 @@ def _epoch(
     return time.perf_counter() - start, np.array(losses)
 
 
-def report(console: Console) -> list[dict[str, float | str]]:
-    """Measure, print a table, and return the record."""
-    results = [
+def measure_all() -> list[dict[str, float | str]]:
+    """Measure both backbones."""
+    return [
         measure(resnet34(weights=None), images=8, size=600),
         measure(efficientnet_lite0(), images=64, size=256),
     ]
-    table = Table(title="One epoch of a small head: with the frozen backbone, and with cached features")
-    for column in ("backbone", "pixels", "uncached, s", "cached, s", "speedup", "loss difference"):
-        table.add_column(column, justify="right")
-    for result in results:
-        table.add_row(
-            str(result["backbone"]),
-            str(result["size"]),
-            f"{result['epoch_seconds_without']:.2f}",
-            f"{result['epoch_seconds_cached']:.3f}",
-            f"{result['speedup']:.0f}x",
-            f"{result['largest_loss_difference']:.1e}",
-        )
-    console.print(table)
-    return results

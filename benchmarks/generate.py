@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from rich.console import Console
-from rich.table import Table
 
 from torchmultiset.data.digits import DigitPools, Digits, load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build, generate
@@ -23,7 +21,7 @@ from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build, generate
 Resize = Callable[[UInt8[np.ndarray, "28 28"], int], UInt8[np.ndarray, "px px"]]
 
 
-def measure(images: int = 1000, rounds: int = 5, *, full_build: bool = True) -> dict[str, Any]:
+def measure_all(images: int = 1000, rounds: int = 5) -> dict[str, Any]:
     """Time both implementations in turn and keep the best round of each; then build `4` in another process."""
     pools = load_digits()
     resize, library = _resize()
@@ -44,8 +42,7 @@ def measure(images: int = 1000, rounds: int = 5, *, full_build: bool = True) -> 
             "generate, images/s": images / min(ours),
             "ratio": min(plain) / min(ours),
         }
-    if full_build:
-        result["build of 4"] = _measure_build(pools)
+    result["build of 4"] = _measure_build(pools)
     return result
 
 
@@ -122,20 +119,6 @@ def _peak_mb() -> float:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # in bytes on macOS
-
-
-def report(console: Console) -> dict[str, Any]:
-    """Measure, print a table, and return the record."""
-    result = measure()
-    table = Table(title="MNIST Multi, images/s, one process")
-    for column in ("variant", "plain loop", "generate", "speedup"):
-        table.add_column(column, justify="right")
-    for name, (plain, ours, ratio) in ((name, row.values()) for name, row in result["speed"].items()):
-        table.add_row(name, f"{plain:,.0f}", f"{ours:,.0f}", f"{ratio:.1f}x")
-    console.print(table)
-    for name, value in result["build of 4"].items():
-        console.print(f"build of 4: {name}: {value:,.1f}")
-    return result
 
 
 if __name__ == "__main__":  # in a separate process, for `_measure_build`

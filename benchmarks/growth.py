@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.timing import interleaved, peak_bytes
 from torchmultiset.encoders import ConvEncoder
@@ -44,17 +42,9 @@ def measure(steps: int, classes: int, batch: int, side: int) -> tuple[float, flo
     return 1e3 * interleaved({"step": step}, repeats=5)["step"], peak_bytes(step) / 1e6
 
 
-def report(console: Console) -> dict[str, list[dict[str, Any]]]:
-    """Measure, print a table, draw the plot, and return the record."""
-    record = {}
-    table = Table(title="Cost of a training step (one process; T=4, C=10, B=64, 100x100 pixels unless varied)")
-    for column in ("varied", "value", "ms", "peak MB"):
-        table.add_column(column, justify="right")
-    for name, values in SWEEPS.items():
-        record[name] = [_point(name, value) for value in values]
-        for point in record[name]:
-            table.add_row(name, str(point["value"]), f"{point['ms']:.1f}", f"{point['peak_mb']:.0f}")
-    console.print(table)
+def measure_all() -> dict[str, list[dict[str, Any]]]:
+    """Measure all sweeps, and draw the plot."""
+    record = {name: [_point(name, value) for value in values] for name, values in SWEEPS.items()}
     _draw(record)
     return record
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.contestant import CLASSES, OURS, PLAIN, SIDE
@@ -37,15 +35,6 @@ def measure(steps: int, layers: int) -> dict[str, float]:
     return {name: 1e3 * value for name, value in seconds.items()}
 
 
-def report(console: Console) -> list[dict[str, Any]]:
-    """Measure, print a table, and return the record."""
-    table = Table(title="Prediction of a single image, ms")
-    for column in ("T", "layers", OURS, *PLAIN):
-        table.add_column(column, justify="right")
-    rows = []
-    for steps, layers in ((4, 1), (10, 2)):
-        ms = measure(steps, layers)
-        table.add_row(str(steps), str(layers), *[f"{ms[name]:.2f}" for name in (OURS, *PLAIN)])
-        rows.append({"steps": steps, "layers": layers, "ms": ms})
-    console.print(table)
-    return rows
+def measure_all() -> list[dict[str, Any]]:
+    """Measure short and long rollouts."""
+    return [{"steps": steps, "layers": layers, "ms": measure(steps, layers)} for steps, layers in ((4, 1), (10, 2))]

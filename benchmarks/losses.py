@@ -6,13 +6,11 @@ from itertools import product
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from benchmarks.timing import interleaved, peak_bytes
+from benchmarks.timing import forward_backward
 from torchmultiset.losses import multiset_loss
 from torchmultiset.multiset import free_labels, from_labels
 from torchmultiset.oracle import oracle
@@ -20,7 +18,6 @@ from torchmultiset.oracle import oracle
 BATCH, STEPS, CLASSES = 256, (4, 10, 30, 100), (10, 100, 1000, 10_000)
 LARGEST = 250_000_000
 """Maximum number of elements of the logits, 1 GB; larger batches are halved until they fit."""
-WAYS = ("multiset_loss", "F.cross_entropy", "Hungarian")
 
 
 def loop_over_steps(logits: Tensor, labels: Tensor, target: Tensor) -> Tensor:
@@ -65,43 +62,19 @@ def measure(batch: int, steps: int, classes: int) -> dict[str, Any]:
         "F.cross_entropy": lambda: cross_entropy(logits.flatten(0, 1), shares, reduction="sum") / batch,
         "Hungarian": lambda: hungarian(logits, items),
     }
-    found, wanted = (losses[name]().item() for name in WAYS[:2])
+    found, wanted = (losses[name]().item() for name in ("multiset_loss", "F.cross_entropy"))
     assert abs(found - wanted) < 1e-3 * wanted, f"the multiset loss is {found}, cross-entropy {wanted}"
-
-    def forward_backward(name: str) -> None:
-        losses[name]().backward()  # type: ignore[no-untyped-call]
-        logits.grad = None
-
-    actions = {name: lambda name=name: forward_backward(name) for name in WAYS}
     repeats = min(max(50_000_000 // logits.numel(), 5), 100)
-    seconds = interleaved(actions, repeats=repeats)
-    return {
-        "batch": batch,
-        "steps": steps,
-        "classes": classes,
-        "ms": {name: 1e3 * seconds[name] for name in WAYS},
-        "memory": {name: peak_bytes(actions[name]) / logits.nbytes for name in WAYS},
-    }
+    shape = {"batch": batch, "steps": steps, "classes": classes}
+    return {**shape, **forward_backward(losses, logits, repeats=repeats)}
 
 
-def report(console: Console) -> list[dict[str, Any]]:
-    """Measure the whole grid, print a table, and return the record."""
-    table = Table(title="Loss, forward + backward: ms, ratios, peak memory / logits")
-    for column in ("B", "T", "C", *WAYS, "/ F.cross_entropy", "/ Hungarian", "memory"):
-        table.add_column(column, justify="right")
+def measure_all() -> list[dict[str, Any]]:
+    """Measure the whole grid."""
     rows = []
     for steps, classes in product(STEPS, CLASSES):
         batch = BATCH
         while batch * steps * classes > LARGEST:
             batch //= 2
-        row = measure(batch, steps, classes)
-        ours, *others = row["ms"].values()
-        table.add_row(
-            *(str(row[key]) for key in ("batch", "steps", "classes")),
-            *(f"{ms:.2f}" for ms in row["ms"].values()),
-            *(f"{ours / other:.2f}x" for other in others),
-            f"{row['memory']['multiset_loss']:.2f}",
-        )
-        rows.append(row)
-    console.print(table)
+        rows.append(measure(batch, steps, classes))
     return rows

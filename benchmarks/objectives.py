@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.contestant import BATCH, CLASSES, SIDE
 from benchmarks.timing import interleaved, peak_bytes
@@ -16,8 +14,6 @@ from torchmultiset.cli._malloc import keep_freed_memory
 from torchmultiset.data import Batch
 from torchmultiset.model.build import build_objective, build_predictor
 from torchmultiset.multiset import from_labels
-
-HEADER = ["objective", "T", "images/s", "/ the first", "peak MB", "parameters"]
 
 
 def training_step(cell: Cell, labels: int) -> tuple[Callable[[], object], int]:
@@ -62,30 +58,7 @@ def measure(data_set: str, labels: int) -> list[dict[str, Any]]:
     ]
 
 
-def report(console: Console) -> list[dict[str, Any]]:
-    """Measure, print a table, and return the record."""
+def measure_all() -> list[dict[str, Any]]:
+    """Measure the objectives on both data sets."""
     keep_freed_memory()
-    rows = [
-        row for data_set, labels in (("mnist-multi-4", 4), ("mnist-multi-10", 10)) for row in measure(data_set, labels)
-    ]
-    table = Table(*HEADER, title="Training step of each objective, one thread")
-    for cells in lines(rows):
-        table.add_row(*cells)
-    console.print(table)
-    return rows
-
-
-def lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Return the rows of the table."""
-    first = {steps: next(row for row in rows if row["steps"] == steps) for steps in {row["steps"] for row in rows}}
-    return [
-        [
-            row["objective"],
-            str(row["steps"]),
-            f"{row['images/s']:.0f}",
-            f"{row['images/s'] / first[row['steps']]['images/s']:.2f}x",
-            f"{row['peak_mb']:.0f}",
-            f"{row['parameters']:,}",
-        ]
-        for row in rows
-    ]
+    return [*measure("mnist-multi-4", 4), *measure("mnist-multi-10", 10)]

@@ -66,7 +66,8 @@ def learn(source: Path, seed: int, flags: Sequence[str]) -> dict[str, Any]:
         minutes = (time.monotonic() - began) / 60
         run = read_record(Path(folder, "run"))
         predicted, true = read_counts(Path(folder, "run", COUNTS), "test", fix="run it again")
-        leaderboard = json.loads(Path(folder, "run", "leaderboard.json").read_text())
+        compared = Path(folder, "run", "leaderboard.json")
+        leaderboard = json.loads(compared.read_text()) if compared.exists() else []
     splits = prepare(RunConfig(data=DataConfig(data=str(source), split_seed=seed))).splits
     answers = {OURS: torch.from_numpy(predicted.astype(np.int64)), **predict_baselines(splits["train"], splits["test"])}
     target = torch.from_numpy(true.astype(np.int64))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.contestant import CLASSES, OURS, SHAPES, SIDE, Contest, make
@@ -88,28 +85,6 @@ def _part(event: Any) -> str:
     return REST
 
 
-def report(console: Console) -> list[dict[str, Any]]:
-    """Measure, print a table, and return the record."""
-    rows: list[dict[str, Any]] = [{"steps": s, "layers": k, **measure(s, k)} for s, k in SHAPES]
-    table = Table(*heads(rows), title="Time of a training step by part")
-    for cells in parts(rows):
-        table.add_row(*cells)
-    console.print(table)
-    return rows
-
-
-def heads(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the column headings."""
-    return ["part", *(f"T={row['steps']}, {row['layers']} layer{'s' * (row['layers'] > 1)}" for row in rows)]
-
-
-def parts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return one row per part: its share of the time and, for convolutions, the fraction of the peak."""
-
-    def cell(row: Mapping[str, Any], part: str) -> str:
-        near = f" ({row['of the peak'][part]:.0%})" if part in row["of the peak"] else ""
-        return f"{row['share'][part]:.0%}{near}"
-
-    lines = [[part, *(cell(row, part) for row in rows)] for part in (*PARTS, REST)]
-    gain = [f"{row['with all at the peak']:.2f}x" for row in rows]
-    return [*lines, ["speedup with all convolutions at peak", *gain]]
+def measure_all() -> list[dict[str, Any]]:
+    """Measure all shapes."""
+    return [{"steps": steps, "layers": layers, **measure(steps, layers)} for steps, layers in SHAPES]

@@ -7,10 +7,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 Action = Callable[[], object]
@@ -43,6 +45,23 @@ def peak_bytes(action: Action) -> int:
         events = json.loads(trace.read_text())["traceEvents"]
     changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]")
     return max(accumulate(size for _, size in changes), default=0)
+
+
+def forward_backward(
+    losses: Mapping[str, Callable[[], Tensor]], logits: Tensor, *, repeats: int
+) -> dict[str, dict[str, float]]:
+    """Measure forward + backward of each loss: milliseconds, and peak memory relative to the logits."""
+
+    def act(loss: Callable[[], Tensor]) -> None:
+        loss().backward()  # type: ignore[no-untyped-call]
+        logits.grad = None
+
+    actions = {name: partial(act, loss) for name, loss in losses.items()}
+    seconds = interleaved(actions, repeats=repeats)
+    return {
+        "ms": {name: 1e3 * seconds[name] for name in losses},
+        "memory": {name: peak_bytes(action) / logits.nbytes for name, action in actions.items()},
+    }
 
 
 def matmul_gflops(size: int = 2048, repeats: int = 20) -> float:

@@ -12,17 +12,15 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.contestant import BATCH, EVALUATED, OURS, PLAIN, SHAPES, SIDE, Contest, make
+from benchmarks.contestant import BATCH, EVALUATED, OURS, PLAIN, SHAPES, Contest, make
 from benchmarks.profile import mflop
 from benchmarks.timing import matmul_gflops, peak_bytes
 from torchmultiset.pipeline.run import EXAMPLES_EACH
@@ -94,8 +92,8 @@ def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
     return ours | {name: replace(one, name=name) for name in PLAIN}
 
 
-def report(console: Console) -> dict[str, Any]:
-    """Measure training, print a table, and return the record."""
+def measure_training() -> dict[str, Any]:
+    """Measure the speed and the memory of training."""
     gflops = matmul_gflops()
     rows = [_row(steps, layers, train=True) for steps, layers in SHAPES]
     for row in rows:
@@ -103,36 +101,18 @@ def report(console: Console) -> dict[str, Any]:
         row["share of the peak"] = row["images/s"][OURS] * row["mflop"] / 1000 / gflops
         held = {name: peak_bytes(make(Contest(name, row["steps"], row["layers"]))) for name in (OURS, *PLAIN)}
         row["peak_mb"] = {name: size / 1e6 for name, size in held.items()}
-    console.print(_table(f"Training, batch {BATCH}: images/s, {SIDE}x{SIDE} pixels (MNIST Multi)", rows))
     return {"matmul GFLOP/s": gflops, "rows": rows}
 
 
-def report_prediction(console: Console) -> list[dict[str, Any]]:
-    """Measure prediction, print a table, and return the record."""
-    rows = [_row(steps, layers, train=False) for steps, layers in SHAPES]
-    console.print(_table(f"Prediction, batch {EVALUATED}: images/s, {SIDE}x{SIDE} pixels (MNIST Multi)", rows))
-    return rows
+def measure_prediction() -> list[dict[str, Any]]:
+    """Measure the speed of prediction."""
+    return [_row(steps, layers, train=False) for steps, layers in SHAPES]
 
 
 def _row(steps: int, layers: int, *, train: bool) -> dict[str, Any]:
     speed = contest(contestants(steps, layers, train=train), steps=2 if train else 1)
     ratio = {name: speed[OURS] / speed[name] for name in PLAIN}
     return {"steps": steps, "layers": layers, "images/s": speed, "ratio": ratio}
-
-
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title=title, padding=(0, 0, 0, 1))
-    names = list(rows[0]["images/s"])
-    share = "share of the peak" in rows[0]
-    columns = ["T", "layers", "ours", *names[1:], *[f"ours / {name}" for name in PLAIN], *["of peak"] * share]
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        cells = [str(row["steps"]), str(row["layers"]), *[f"{row['images/s'][name]:.0f}" for name in names]]
-        cells += [f"{row['ratio'][name]:.2f}x" for name in PLAIN]
-        cells += [f"{row['share of the peak']:.0%}"] if share else []
-        table.add_row(*cells)
-    return table
 
 
 def _free_port() -> int:

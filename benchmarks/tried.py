@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, pad, pixel_unshuffle
 
@@ -247,23 +245,16 @@ def larger_batches() -> list[dict[str, Any]]:
     return rows
 
 
-def report(console: Console) -> dict[str, Any]:
-    """Measure, print tables, and return the record."""
+def measure_all() -> dict[str, Any]:
+    """Measure all optimisations."""
     keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    table = Table(title="Optimisations of a training step, forward and backward, ms")
-    for column in ("idea", "kept", "without", "with", "speedup"):
-        table.add_column(column, justify="left" if column == "idea" else "right")
     record: dict[str, Any] = {}
     for name, kept, plain, other in ideas():
         seconds = interleaved({"without": plain, "with": other}, repeats=25, warmup=3)
-        ms = {way: 1e3 * value for way, value in seconds.items()}
-        gain = ms["without"] / ms["with"]
-        table.add_row(name, "yes" if kept else "no", f"{ms['without']:.2f}", f"{ms['with']:.2f}", f"{gain:.2f}x")
-        record[name] = {"kept": kept, **ms}
-    console.print(table)
+        record[name] = {"kept": kept, **{way: 1e3 * value for way, value in seconds.items()}}
     record["images/s by batch, one thread"] = {
         batch: batch / interleaved({"step": make(Contest(OURS, 4, 1, batch=batch, threads=1))}, repeats=7)["step"]
         for batch in (16, 32, 64, 128)
@@ -271,20 +262,11 @@ def report(console: Console) -> dict[str, Any]:
     one = Contest(OURS, 4, 1, threads=threads)
     memory = contest({"kept": one, "handed back": replace(one, keep_memory=False)})
     record["images/s with freed memory, one process"] = memory
-    console.print(
-        f"Training images/s of one process: {memory['kept']:.0f} with freed memory kept, "
-        f"{memory['handed back']:.0f} without"
-    )
     if shutil.which("c++"):
         alone = Contest(OURS, 4, 1, batch=B, threads=1)
         joint = replace(alone, name="joint gates")
         compiled = contest({"ours": alone, "joint gates": joint, "compiled": replace(joint, compiled=True)})
         record["images/s of one thread, joint gates also through torch.compile"] = compiled
-        console.print(f"Training images/s of one thread: {', '.join(f'{n} {x:.0f}' for n, x in compiled.items())}")
-    speeds = ", ".join(f"{n}: {speed:.0f}" for n, speed in record["images/s by batch, one thread"].items())
-    console.print(f"Training images/s of one thread by batch: {speeds}")
     torch.set_num_threads(threads)
     record["larger batches"] = larger_batches()
-    for row in record["larger batches"]:
-        console.print("Larger batches, two epochs of the demo:", row)
     return record

@@ -17,55 +17,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from campaign.conditions import adverse_conditions
+from campaign.damage import damaged_inputs
+from campaign.execution import check_execution
+from campaign.kills import kill_all
+from campaign.numbers import degenerate_data
+from campaign.page import page
+from campaign.server import abuse
 from torchmultiset.pipeline.record import environment
 
 RECORD = Path("results/campaign.json")
 PAGE = Path("docs/campaign.md")
 
 
-def _damage(root: Path, given: argparse.Namespace) -> dict[str, Any]:
-    from campaign.damage import damaged_inputs
-
-    return damaged_inputs(root, given.inputs, given.seed, seconds=30 * given.minutes, shown=True)
-
-
-def _kills(root: Path, given: argparse.Namespace) -> dict[str, Any]:
-    from campaign.kills import kill_all
-
-    return kill_all(root, given.kills, given.seed, seconds=24 * given.minutes, shown=True)
-
-
-def _execution(_: Path, __: argparse.Namespace) -> dict[str, Any]:
-    from campaign.execution import check_execution
-
-    return check_execution(Path.cwd())
-
-
-def _conditions(root: Path, _: argparse.Namespace) -> dict[str, Any]:
-    from campaign.conditions import adverse_conditions
-
-    return adverse_conditions(root)
-
-
-def _server(root: Path, given: argparse.Namespace) -> dict[str, Any]:
-    from campaign.server import abuse
-
-    return abuse(root, given.requests, given.seed)
-
-
-def _numbers(root: Path, _: argparse.Namespace) -> dict[str, Any]:
-    from campaign.numbers import degenerate_data
-
-    return degenerate_data(root)
-
-
 PARTS: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
-    "execution": _execution,
-    "damage": _damage,
-    "kills": _kills,
-    "conditions": _conditions,
-    "server": _server,
-    "numbers": _numbers,
+    "execution": lambda _, __: check_execution(Path.cwd()),
+    "damage": lambda root, given: damaged_inputs(
+        root, given.inputs, given.seed, seconds=30 * given.minutes, shown=True
+    ),
+    "kills": lambda root, given: kill_all(root, given.kills, given.seed, seconds=24 * given.minutes, shown=True),
+    "conditions": lambda root, _: adverse_conditions(root),
+    "server": lambda root, given: abuse(root, given.requests, given.seed),
+    "numbers": lambda root, _: degenerate_data(root),
 }
 
 
@@ -86,12 +59,10 @@ def main(words: list[str]) -> int:
             continue
         start, about = time.monotonic(), {"date": datetime.now(UTC).isoformat(timespec="seconds"), **environment()}
         with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
-            told = PARTS[name](Path(folder), given)
-        record[name] = {**about, "minutes": round((time.monotonic() - start) / 60, 1), **told}
+            result = PARTS[name](Path(folder), given)
+        record[name] = {**about, "minutes": round((time.monotonic() - start) / 60, 1), **result}
         RECORD.write_text(json.dumps(record, indent=1) + "\n")  # after each part, because they take minutes
-        print(f"{name}: {len(told['failures'])} failures", flush=True)
-    from campaign.page import page
-
+        print(f"{name}: {len(result['failures'])} failures", flush=True)
     PAGE.write_text(page(record))
     print(f"Wrote {RECORD} and {PAGE}.")
     return int(any(part["failures"] for part in record.values()))

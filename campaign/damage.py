@@ -99,16 +99,9 @@ def attempt(kind_name: str, case: int, seed: int, base: Path, scratch: Path, val
             read = read.replace(str(folder), ".")
         outcome, detail = judge(kind_name, file, code, read, errors.getvalue(), valid)
     except BaseException as error:
-        lines = traceback.format_exception(error)
-        outcome, detail = (
-            "uncaught",
-            "".join(lines[-1:]).strip()[:300]
-            + " | "
-            + " < ".join(
-                f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-                for frame in reversed(traceback.extract_tb(error.__traceback__)[-5:])
-            ),
-        )
+        frames = reversed(traceback.extract_tb(error.__traceback__)[-5:])
+        places = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames)
+        outcome, detail = "uncaught", f"{traceback.format_exception(error)[-1].strip()[:300]} | {places}"
     return {
         "kind": kind_name, "case": case, "file": file.name, "changed": changed, "outcome": outcome,
         "detail": detail.replace(str(folder), "."), "seconds": time.process_time() - start,
@@ -190,11 +183,11 @@ class Crew:
         here, there = self.context.Pipe()
         builder = self.context.Process(target=_build, args=(root, names, there))
         builder.start()
-        told = here.recv()
+        answer = here.recv()
         builder.join()
-        if isinstance(told, str):
-            raise RuntimeError(told)
-        self.valid: dict[str, str] = told
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        self.valid: dict[str, str] = answer
         self.restarts = 0
         self._start()
 
@@ -210,12 +203,12 @@ class Crew:
         outcome, start = "crash", time.monotonic()
         try:
             if self.pipe.poll(_WAIT):
-                told: dict[str, Any] = self.pipe.recv()
-                if told["seconds"] > SECONDS:
-                    told |= {"outcome": "slow", "detail": f"took {told['seconds']:.0f} seconds of processor time"}
-                return told
+                answer: dict[str, Any] = self.pipe.recv()
+                if answer["seconds"] > SECONDS:
+                    answer |= {"outcome": "slow", "detail": f"took {answer['seconds']:.0f} seconds of processor time"}
+                return answer
             outcome = "slow"
-        except EOFError:
+        except (EOFError, ConnectionError):
             pass
         self.process.kill()
         self.process.join()
@@ -223,8 +216,8 @@ class Crew:
         self.restarts += 1
         self._start()
         seconds = time.monotonic() - start
-        told = {"kind": name, "case": case, "file": "", "changed": True, "outcome": outcome, "detail": detail}
-        return {**told, "seconds": seconds, "megabytes": 0.0}
+        answer = {"kind": name, "case": case, "file": "", "changed": True, "outcome": outcome, "detail": detail}
+        return {**answer, "seconds": seconds, "megabytes": 0.0}
 
     def close(self) -> None:
         self.pipe.send(None)
@@ -256,12 +249,12 @@ def damaged_inputs(
             if time.monotonic() - start > seconds:
                 break
             name = turns[number % len(turns)]
-            told = crew.attempt(name, counts[name].total(), seed)
-            counts[name][told["outcome"]] += 1
+            answer = crew.attempt(name, counts[name].total(), seed)
+            counts[name][answer["outcome"]] += 1
             for key in most[name]:
-                most[name][key] = max(most[name][key], round(told[key], 3))
-            if told["outcome"] in BAD:
-                failures.append({key: told[key] for key in ("kind", "case", "file", "outcome", "detail")})
+                most[name][key] = max(most[name][key], round(answer[key], 3))
+            if answer["outcome"] in BAD:
+                failures.append({key: answer[key] for key in ("kind", "case", "file", "outcome", "detail")})
                 if shown:
                     print(failures[-1], flush=True)
             if shown and number % 500 == 499:

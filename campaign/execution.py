@@ -11,17 +11,8 @@ __all__ = ["FOLDERS", "check_execution", "find_execution"]
 
 FOLDERS = ("src", "paper", "benchmarks", "examples", "tools", "campaign")
 _MODULES = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "shelve",
-    "marshal",
-    "jsonpickle",
-    "pickletools",
-}
+    "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle", "pickletools",
+}  # fmt: skip
 _CALLS = {"eval", "exec", "compile", "__import__"}
 _ATTRIBUTES = {
     "yaml.load": "use a parser of plain values",

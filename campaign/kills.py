@@ -83,7 +83,7 @@ def half_written(folder: Path) -> Iterator[str]:
 
 
 def held_locks(folder: Path) -> list[str]:
-    """Return the locks that somebody holds."""
+    """Return the locks that a process holds."""
     held = []
     for file in folder.rglob("*.lock"):
         with file.open("rb") as lock:
@@ -186,18 +186,18 @@ def kill_all(
     shown: bool = False,
 ) -> dict[str, Any]:
     """Kill all scenarios, about so many times in all, and begin no chain of kills after so many seconds."""
-    told = {}
+    results = {}
     total = sum(SCENARIOS[name].share for name in names)
     for name in names:
         share, start = SCENARIOS[name].share / total, time.monotonic()
         wanted = max(1, math.ceil(kills * share))
-        told[name] = kill_scenario(name, root / name.replace(" ", "-"), wanted, seed, seconds * share)
-        told[name]["minutes"] = round((time.monotonic() - start) / 60, 2)
+        results[name] = kill_scenario(name, root / name.replace(" ", "-"), wanted, seed, seconds * share)
+        results[name]["minutes"] = round((time.monotonic() - start) / 60, 2)
         if shown:
-            print(name, told[name], flush=True)
+            print(name, results[name], flush=True)
     return {
         "seed": seed,
-        "tried": sum(one["kills"] for one in told.values()),
-        "scenarios": told,
-        "failures": [f"{name}: {failure}" for name, one in told.items() for failure in one["failures"]],
+        "tried": sum(one["kills"] for one in results.values()),
+        "scenarios": results,
+        "failures": [f"{name}: {failure}" for name, one in results.items() for failure in one["failures"]],
     }

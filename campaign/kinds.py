@@ -142,18 +142,11 @@ def _coco(folder: Path) -> None:
         numbers = range(first, first + 6)
         _pictures(folder / "images", [f"{i}.png" for i in numbers])
         found = [{"id": i, "file_name": f"{i}.png", "width": 40, "height": 20} for i in numbers]
-        objects = [
-            {
-                "id": 3 * i + j,
-                "image_id": i,
-                "category_id": 7 * ((i + j) % 3),
-                "bbox": box,
-                "area": 100 + 9 * i + j,
-                "iscrowd": 0,
-            }
-            for i in numbers
-            for j, box in enumerate(BOXES[: i % 3 + 1])
-        ]
+        objects = []
+        for i in numbers:
+            for j, box in enumerate(BOXES[: i % 3 + 1]):
+                shape = {"category_id": 7 * ((i + j) % 3), "bbox": box, "area": 100 + 9 * i + j, "iscrowd": 0}
+                objects.append({"id": 3 * i + j, "image_id": i, **shape})
         content = {"images": found, "annotations": objects, "categories": categories}
         (folder / file).write_text(json.dumps(content))
 

@@ -17,52 +17,13 @@ __all__ = ["ENCODINGS", "Mutate", "by_bytes", "change_json", "text_structure"]
 Mutate = Callable[[bytes, random.Random], bytes]
 
 NUMBERS = (0, 1, -1, 2, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**63, 2**64, 10**30, -(2**31))
-WORDS: tuple[str, ...] = (
-    "",
-    " ",
-    "nan",
-    "inf",
-    "-inf",
-    "1e309",
-    "null",
-    "true",
-    "\u0000",
-    "\ufeff",
-    "é",
-    "日本",
-    "🙂",
-    "\u202e",
-    "a" * 5000,
-)
-WORDS += (
-    "../../../etc/passwd",
-    "/dev/zero",
-    "C:\\x",
-    "%s%n",
-    "{}",
-    "[]",
-    "'",
-    '"',
-    ";",
-    ",",
-    ":",
-    "=",
-    "\n",
-    "\r\n",
-    "\t",
-)
+WORDS = (
+    "", " ", "nan", "inf", "-inf", "1e309", "null", "true", "\u0000", "\ufeff", "é", "日本", "🙂", "\u202e", "a" * 5000,
+    "../../../etc/passwd", "/dev/zero", "C:\\x", "%s%n", "{}", "[]", "'", '"', ";", ",", ":", "=", "\n", "\r\n", "\t",
+)  # fmt: skip
 ENCODINGS = (
-    "utf-16",
-    "utf-16-be",
-    "utf-32",
-    "utf-7",
-    "latin-1",
-    "cp1252",
-    "cp500",
-    "shift_jis",
-    "gb18030",
-    "utf-8-sig",
-)
+    "utf-16", "utf-16-be", "utf-32", "utf-7", "latin-1", "cp1252", "cp500", "shift_jis", "gb18030", "utf-8-sig",
+)  # fmt: skip
 
 
 def by_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -157,21 +118,8 @@ def _value(rng: random.Random) -> Any:
     for _ in range(rng.choice((3, 200))):
         deep = [deep]
     number = rng.choice(NUMBERS)
-    plain: tuple[Any, ...] = (
-        None,
-        True,
-        False,
-        number,
-        float(number),
-        0.5,
-        float("nan"),
-        float("inf"),
-        [],
-        {},
-        [[]],
-        [None],
-        {"": None},
-    )
+    special: tuple[Any, ...] = float(number), 0.5, float("nan"), float("inf"), [], {}, [[]], [None], {"": None}
+    plain: tuple[Any, ...] = (None, True, False, number, *special)
     return rng.choice((*plain, rng.choice(WORDS), rng.choice(WORDS), deep))
 
 

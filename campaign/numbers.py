@@ -85,10 +85,10 @@ def degenerate_data(
     for name, content in DATA.items():
         for objective in objectives:
             for precision in precisions:
-                told = train(root / "it", content, objective, precision)
-                counts[name][told if told in ("finite", "refused") else "failed"] += 1
-                if told not in ("finite", "refused"):
-                    failures.append(f"{name}, {objective}, {precision}: {told}")
+                outcome = train(root / "it", content, objective, precision)
+                counts[name][outcome if outcome in ("finite", "refused") else "failed"] += 1
+                if outcome not in ("finite", "refused"):
+                    failures.append(f"{name}, {objective}, {precision}: {outcome}")
                     print(failures[-1], flush=True)
         print(f"{name}: {dict(counts[name])}, {time.monotonic() - start:.0f} s", flush=True)
     return {

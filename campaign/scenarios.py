@@ -18,7 +18,7 @@ import numpy as np
 
 __all__ = ["SCENARIOS", "Scenario"]
 
-_TRAIN = ("--batch-size", "8", "--units", "16", "--devices", "1")
+_TRAIN = ["--objective", "multi", "--batch-size", "8", "--units", "16", "--resume"]
 
 
 @dataclass(frozen=True)
@@ -54,45 +54,12 @@ def _table(folder: Path) -> None:
 
 
 def _train(folder: Path) -> None:
-    _main(
-        "train",
-        folder / "table.csv",
-        "--out",
-        folder / "run",
-        "--objective",
-        "multi",
-        "--epochs",
-        12,
-        *_TRAIN,
-        "--resume",
-    )
+    _main("train", folder / "table.csv", "--out", folder / "run", "--epochs", 12, "--devices", 1, *_TRAIN)
 
 
 def _two(folder: Path) -> None:
-    flags = (
-        "--objective",
-        "multi",
-        "--epochs",
-        "3",
-        "--batch-size",
-        "8",
-        "--units",
-        "16",
-        "--devices",
-        "2",
-        "--resume",
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "torchmultiset",
-        "train",
-        str(folder / "table.csv"),
-        "--out",
-        str(folder / "run"),
-        *flags,
-    ]
-    os.execve(sys.executable, command, dict(os.environ))
+    command = [sys.executable, "-m", "torchmultiset", "train", str(folder / "table.csv"), "--out", str(folder / "run")]
+    os.execve(sys.executable, [*command, "--epochs", "3", "--devices", "2", *_TRAIN], dict(os.environ))
 
 
 def _weights(folder: Path) -> object:
@@ -112,30 +79,8 @@ def _photos(folder: Path) -> None:
 
 
 def _finetune(folder: Path) -> None:
-    flags = (
-        "--finetune",
-        "last",
-        "--backbone",
-        "efficientnet-lite0",
-        "--image-size",
-        96,
-        "--epochs",
-        2,
-        "--batch-size",
-        8,
-    )
-    _main(
-        "train",
-        folder / "list.jsonl",
-        "--out",
-        folder / "run",
-        "--objective",
-        "counts",
-        *flags,
-        "--devices",
-        1,
-        "--resume",
-    )
+    flags = "--objective counts --finetune last --backbone efficientnet-lite0 --image-size 96 --epochs 2 --batch-size 8"
+    _main("train", folder / "list.jsonl", "--out", folder / "run", *flags.split(), "--devices", 1, "--resume")
 
 
 def _portfolio(folder: Path) -> None:
@@ -197,22 +142,8 @@ def _views(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    flags = (
-        "--objective",
-        "counts",
-        "--epochs",
-        3,
-        "--units",
-        8,
-        "--batch-size",
-        8,
-        "--lr",
-        0.001,
-        0.01,
-        "--workers",
-        2,
-    )
-    _main("sweep", folder / "table.csv", "--out", folder / "run", *flags)
+    flags = "--objective counts --epochs 3 --units 8 --batch-size 8 --lr 0.001 0.01 --workers 2"
+    _main("sweep", folder / "table.csv", "--out", folder / "run", *flags.split())
 
 
 def _swept(folder: Path) -> object:
@@ -254,7 +185,7 @@ def _exported(folder: Path) -> object:
 
 
 def _serve(folder: Path) -> None:
-    """Serve until somebody has asked for the models, then stop."""
+    """Serve until a client has requested the list of models, then stop."""
     import threading
     import urllib.request
 

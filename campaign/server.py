@@ -107,13 +107,8 @@ def exchange(
 def bad_request(rng: random.Random, model: str) -> tuple[str, bytes, dict[str, Any], tuple[int, ...]]:
     """Return a kind of abuse, its request, how to send it, and the answers that are right."""
     picture, target = _picture(rng), f"/api/predict?model={model}"
-    paths = (
-        "/../../../etc/passwd",
-        "/%2e%2e/%2e%2e/etc/passwd",
-        "/..%2f..%2fpredictor.json",
-        "/samples/../../server.py",
-    )
-    get = f"GET {rng.choice(paths)} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+    paths = "/../../../etc/passwd /%2e%2e/%2e%2e/etc/passwd /..%2f..%2fpredictor.json /samples/../../server.py"
+    get = f"GET {rng.choice(paths.split())} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
     oversized = re.sub(rb"Length: \d+", b"Length: 99999999", _request(picture, target=target))
     valid = _request(picture, target=target)
     choices: list[tuple[str, bytes, dict[str, Any], tuple[int, ...]]] = [
@@ -151,12 +146,8 @@ def _load(port: int, pid: int, requests: int, seed: int, model: str) -> tuple[Co
             if number % 2:
                 kind, request, how, right = bad_request(rng, model)
             else:
-                kind, request, how, right = (
-                    "good",
-                    _request(_picture(rng), target=f"/api/predict?model={model}"),
-                    {},
-                    (200,),
-                )
+                good = _request(_picture(rng), target=f"/api/predict?model={model}")
+                kind, request, how, right = "good", good, {}, (200,)
             status, answer = exchange(port, request, **how)
             secret = b"root:x:0" in answer or b"description_sha256" in answer
             with lock:

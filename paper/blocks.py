@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from paper.records import CellRun
 from torchmultiset.viz.comparison import ALPHA, Comparison
 
 __all__ = [
     "BASELINE",
+    "LOSSES",
     "METRICS",
     "MISSING",
     "MORE_METRICS",
@@ -37,6 +39,8 @@ TITLES = {
     "rates": "Learning rates, chosen by short runs",
     "recipe": "The paper's own recipe",
 }
+LOSSES = "table-3"
+"""The paper's table of its losses, which leads the report."""
 BASELINE = "majority baseline"
 METRICS = {"em": "exact match", "f1": "F1 per example", "class_f1": "class F1"}
 MORE_METRICS = {
@@ -139,6 +143,12 @@ class MethodScores:
         some = self.runs and self.missing
         return f"{self.title} ({len(self.runs)} of {len(self.runs + self.missing)} seeds)" if some else self.title
 
+    @property
+    def seen(self) -> Score:
+        """Exact match on the second test set, whose images are made of training digits; no number without it."""
+        values = [run.metrics["seen"]["overall"]["exact_match"] for run in self.runs if "seen" in run.metrics]
+        return Score(fmean(values) if values and len(values) == len(self.runs) else None, absent="-")
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -185,6 +195,11 @@ class Block:
         return f"Our data: {run.data}, {self.examples:,} {self.split} examples."
 
     @property
+    def results(self) -> tuple[MethodScores, ...]:
+        """Rows that have a result."""
+        return tuple(row for row in self.rows if row.runs)
+
+    @property
     def all_rows(self) -> tuple[MethodScores, ...]:
         """Rows with the baseline last."""
         return self.rows if self.baseline is None else (*self.rows, self.baseline)
@@ -202,7 +217,7 @@ class Overview:
 
 
 def overviews(blocks: Sequence[Block]) -> list[Overview]:
-    """Return an overview of each table with several data sets.
+    """Return an overview of each table with several data sets; rows and columns without a result are left out.
 
     Args:
         blocks: From `summarise`.
@@ -211,10 +226,11 @@ def overviews(blocks: Sequence[Block]) -> list[Overview]:
     for block in blocks:
         tables.setdefault(block.table, []).append(block)
     found = []
-    for parts in tables.values():
-        titles = dict.fromkeys(row.title for part in parts for row in part.rows)
+    for of_table in tables.values():
+        parts = [part for part in of_table if part.results]
+        titles = dict.fromkeys(row.title for part in parts for row in part.results)
         by_title = [{row.title: row for row in part.rows} for part in parts]
-        if len(parts) > 1:
+        if parts and len(of_table) > 1:
             rows = {title: tuple(of.get(title) for of in by_title) for title in titles}
             if any(part.baseline for part in parts):
                 rows[BASELINE] = tuple(part.baseline for part in parts)

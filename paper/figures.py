@@ -13,17 +13,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from paper.blocks import TITLES
+from paper.blocks import LOSSES, TITLES, Block
 from paper.records import ENTROPY_TABLES, CellRun
 from torchmultiset.viz.entropy_figure import draw_oracle, draw_path, draw_policy
+from torchmultiset.viz.panels import PALE, PLAIN
 
 __all__ = [
     "Plot",
     "draw_curves",
     "draw_entropy",
     "draw_errors",
+    "draw_losses",
     "draw_sizes",
     "error_rates",
+    "losses_plot",
     "names_of",
     "plots",
     "png",
@@ -33,8 +36,6 @@ __all__ = [
 
 _DPI = 110
 _WIDTH = 8.0
-_GREY = "#57606a"
-_PALE = "#afb8c1"
 # Okabe and Ito's palette, for colour blindness; further methods get another line style.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _LINES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (6, 3)), (0, (3, 1, 1, 1)))
@@ -97,6 +98,49 @@ def plots(runs: Sequence[CellRun]) -> list[Plot]:
             )
             drawn.append(Plot(f"entropy-{name}{kind}", data_set, caption, draw_entropy(curves, f"{data_set}{title}")))
     return drawn
+
+
+def losses_plot(blocks: Sequence[Block]) -> list[Plot]:
+    """Draw the chart of Table 3, ours beside the paper's; none if there is no result.
+
+    Args:
+        blocks: From `summarise`.
+    """
+    shown = [block for block in blocks if block.table == LOSSES and block.results]
+    caption = "Exact match on test data for each loss, ours beside the paper's."
+    return [Plot("losses", "All data sets", caption, draw_losses(shown))] if shown else []
+
+
+def draw_losses(blocks: Sequence[Block]) -> Figure:
+    """Draw the exact match of each loss as a bar beside the paper's, a panel for each data set.
+
+    Args:
+        blocks: Data sets of Table 3 that have a result.
+    """
+    titles = [*dict.fromkeys(row.title for block in blocks for row in block.rows)]
+    figure, panels = _figure(1, len(blocks), 1.3 + 0.42 * len(titles), "Exact match on test data, by loss")
+    small: dict[str, Any] = {"va": "center", "fontsize": 7}
+    tick: dict[str, Any] = {"color": _COLOURS[1], "markersize": 11, "markeredgewidth": 2}
+    digits = any(row.seen.value is not None for block in blocks for row in block.results)
+    for panel, block in zip(panels, blocks, strict=True):
+        for row in block.rows:
+            place, score = titles.index(row.title), row.scores["em"]
+            if score.value is None:
+                panel.text(0.02, place, "not run yet", color=PLAIN, style="italic", **small)
+                continue
+            ours = (place - 0.19, score.value, _COLOURS[5], "ours, unseen digits" if digits else "ours")
+            for at, value, colour, label in (ours, (place + 0.19, score.paper or 0.0, PALE, "the paper")):
+                panel.barh(at, value, 0.36, color=colour, label=label)
+                panel.text(0.02, at, f"{value:.3f}", **small)
+            if row.seen.value is not None:
+                panel.plot(row.seen.value, place - 0.19, "|", label="ours, training digits", **tick)
+        panel.set_title(block.column, fontsize=10, parse_math=False)
+        panel.set(xlabel="exact match (0 to 1)", xlim=(0, 1.03), ylim=(len(titles) - 0.5, -0.5))
+        panel.grid(False)
+        panel.set_yticks(range(len(titles)), titles if panel is panels[0] else [""] * len(titles), parse_math=False)
+    panels[0].set_ylabel("loss")
+    _legend(figure, *panels)
+    return figure
 
 
 def draw_curves(runs: Sequence[CellRun], title: str = "") -> Figure:
@@ -221,7 +265,7 @@ def png(figure: Figure) -> bytes:
 def style_of(method: str) -> dict[str, Any]:
     """Return colour and line style of a method, the same in all figures."""
     if method not in _METHODS:
-        return {"color": _GREY, "linestyle": ":"}
+        return {"color": PLAIN, "linestyle": ":"}
     times, colour = divmod(_METHODS.index(method), len(_COLOURS))
     return {"color": _COLOURS[colour], "linestyle": _LINES[times]}
 
@@ -232,7 +276,7 @@ def styles_of(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
     for method in methods:
         style, taken = style_of(method), {each["color"] for each in styles.values()}
         free = [colour for colour in _FREE if colour not in taken]
-        if style["color"] in (*taken, _GREY) and free:
+        if style["color"] in (*taken, PLAIN) and free:
             style = {"color": free[0], "linestyle": "-"}
         styles[method] = style
     return styles
@@ -307,7 +351,7 @@ def _figure(rows: int, columns: int, height: float, title: str = "") -> tuple[Fi
     made = figure.subplots(rows, columns, squeeze=False)
     for axes in made.flat:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color=_PALE, linewidth=0.5, alpha=0.6)
+        axes.grid(axis="y", color=PALE, linewidth=0.5, alpha=0.6)
     return figure, [*made.flat]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,7 +169,7 @@ def _worth(model: Predictor, examples: Examples, counts: Counts) -> dict[str, An
         "beam": beam,
         "impossible": int((of_truth == -torch.inf).sum()),
         "negative_log_likelihood": -float(of_truth.clamp(min=_LOWEST).mean()),
-        "calibration": calibrate(confidence, equal(predicted, true)).to_json(),
+        "calibration": asdict(calibrate(confidence, equal(predicted, true))),
     }
 
 

@@ -7,10 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paper.blocks import Block, MethodScores, Overview, Score, overviews, p_value
+from paper.blocks import LOSSES, Block, MethodScores, Overview, Score, overviews, p_value
 from paper.records import CellRun
 
 __all__ = ["Page", "Picture", "in_markdown"]
+
+_BESIDE = "Losses beside the paper"
+_SHORT = "Losses in short"
+_LEAD = "Test exact match of the losses of the paper's Table 3, in short:"
+_NOTES = "How to read these tables"
+_TRAINING_DIGITS = (
+    "Unseen digits occur in no training image. Training digits are a second test set: new images of digits that also"
+    " occur in training images. By the authors' published generator, the paper's test images are of this kind."
+)
 
 
 @dataclass(frozen=True)
@@ -40,59 +49,108 @@ class Page:
 
 
 def in_markdown(page: Page) -> str:
-    """Return the page as Markdown."""
+    """Return the page as Markdown: what was found, the tables, the figures, the runs, and how to read them."""
     done = sum(run.done for run in page.runs)
     scale = "" if page.scale == "paper" else f" Ours are at the scale {page.scale}, the paper's at full scale."
-    parts = [
-        f"# Results, scale `{page.scale}`",
-        f"Written by `{page.command}`: do not edit.{scale} {done} of {len(page.runs)} runs are done.",
-        "\n".join(f"- {_text(note)}" for note in page.notes),
-    ]
-    trained = _trained(page)
-    if trained:
-        parts += ["## Exact match at a glance: Trained losses beside the paper", trained]
+    losses = [block for block in page.blocks if block.table == LOSSES and block.results]
+    lead = next((picture for picture in page.pictures if losses and "/curves-" in picture.address), None)
+    parts = [f"# Results, scale `{page.scale}`"]
+    if losses:
+        parts += [_LEAD, "\n".join(_found(block) for block in losses), f"## Exact match at a glance: {_BESIDE}"]
+        parts += [_beside(losses, page), _TRAINING_DIGITS] if _has_seen(losses) else [_beside(losses, page)]
+    if lead is not None:
+        parts.append(_figure(lead))
+    if len(losses) > 1:
+        parts += [f"## Exact match at a glance: {_SHORT}", _short(losses, page)]
+    parts.append(
+        f"Written by `{page.command}`: do not edit.{scale} {done} of {len(page.runs)} runs are done,"
+        f" {len(page.runs) - done} are still to be run. The tables at a glance leave out rows and columns without a"
+        f" result. [{_NOTES}](#{_NOTES.lower().replace(' ', '-')}) is at the end."
+    )
     for overview in overviews(page.blocks):
         parts += [f"## Exact match at a glance: {_text(overview.title)}", _overview(overview, page)]
     for block in page.blocks:
+        if not block.results:
+            continue
         parts += [f"## {_text(block.title)}", _text(block.data), _table(block, page), _text(block.verdict)]
         if block.comparisons:
             parts.append(_comparisons(block))
-    if page.pictures:
+    others = [picture for picture in page.pictures if picture is not lead]
+    if others:
         parts.append("## Figures")
     titles = {block.data_set: block.column for block in reversed(page.blocks)}
-    for data_set in dict.fromkeys(picture.data_set for picture in page.pictures):
+    for data_set in dict.fromkeys(picture.data_set for picture in others):
         parts.append(f"### {_text(titles.get(data_set, data_set))}")
-        for picture in page.pictures:
-            if picture.data_set == data_set:
-                caption = _text(picture.caption)
-                parts.append(f"![{caption}]({picture.address})\n\n{caption}")
-    return "\n\n".join([*parts, "## Runs", _runs(page)]) + "\n"
+        parts += [_figure(picture) for picture in others if picture.data_set == data_set]
+    missing = [block for block in page.blocks if not block.results]
+    if missing:
+        parts += [
+            "## Tables without a result",
+            "\n".join(f"- {_text(f'{each.title}. {each.data}')}" for each in missing),
+        ]
+    notes = "\n".join(f"- {_text(note)}" for note in page.notes)
+    return "\n\n".join([*parts, "## Runs", _runs(page), f"## {_NOTES}", notes]) + "\n"
 
 
-def _trained(page: Page) -> str:
-    """Return finished runs of Table 3 that were also tested on training digits, as the paper's were."""
-    heads = ["data", "loss", "epochs", "unseen digits", "training digits", "paper"]
-    lines = [_row(heads), _row(["---", "---", *["---:"] * 4])]
-    for run in page.runs:
-        at = run.tables.get("table-3")
-        if at is None or at.paper is None or run.path is None or "seen" not in run.metrics:
-            continue
-        unseen, seen = (run.metrics[split]["overall"] for split in ("test", "seen"))
-        low, high = unseen["interval"]
-        seed = f" (seed {run.seed})" if run.seed else ""
-        lines.append(
-            _row(
-                [
-                    _text(at.column),
-                    _text(at.row + seed),
-                    str(len(run.epochs())),
-                    f"[{unseen['exact_match']:.3f}]({page.link(run.path)}) {low:.3f} to {high:.3f}",
-                    f"[{seen['exact_match']:.3f}]({page.link(run.path)})",
-                    f"{at.paper['em']:.3f}",
-                ]
-            )
-        )
-    return "\n".join(lines) if len(lines) > 2 else ""
+def _found(block: Block) -> str:
+    """Return what the runs of a block of Table 3 say about the paper's numbers."""
+    rows, all_losses = block.results, len(block.rows)
+    epochs = sorted({len(run.epochs()) for row in rows for run in row.runs})
+    head = f"- **{_text(block.column)}**, {' or '.join(map(str, epochs))} epochs: "
+    if len(rows) == 1:
+        (row,) = rows
+        score = row.scores["em"]
+        seen = "" if row.seen.value is None else f" on unseen digits and {row.seen.ours} on training digits"
+        found = f"{row.title} has {score.ours}{seen}; the paper has {score.papers}."
+        left = all_losses - 1
+        return head + _text(found + (f" Still to be run: {left} other losses." if left else ""))
+    scores = [row.scores["em"] for row in rows]
+    found = (
+        f"at or above the paper's exact match: {sum(_reaches(score, score) for score in scores)} of {len(rows)} losses"
+    )
+    if all(row.seen.value is not None for row in rows):
+        found += f", and {sum(_reaches(row.seen, row.scores['em']) for row in rows)} on training digits"
+    return head + _text(f"{found}. {block.verdict}")
+
+
+def _reaches(ours: Score, beside: Score) -> bool:
+    return ours.value is not None and beside.paper is not None and ours.value >= beside.paper
+
+
+def _has_seen(blocks: Sequence[Block]) -> bool:
+    return any(row.seen.value is not None for block in blocks for row in block.results)
+
+
+def _beside(blocks: Sequence[Block], page: Page) -> str:
+    """Return the losses that have a result, beside the paper's numbers; also on training digits, if there are any."""
+    seen = _has_seen(blocks)
+    heads = ["data", "loss", *(["ours, unseen digits", "ours, training digits"] if seen else ["ours"]), "paper"]
+    lines = [_row(heads), _row(["---", "---", *["---:"] * (len(heads) - 2)])]
+    for block in blocks:
+        for number, row in enumerate(block.results):
+            score = replace(row.scores["em"], interval=None)
+            cells = [_text(block.column) if number == 0 else "", _text(row.title), _ours(row, score, page)]
+            lines.append(_row([*cells, *([_ours(row, row.seen, page)] if seen else []), score.papers]))
+    return "\n".join(lines)
+
+
+def _short(blocks: Sequence[Block], page: Page) -> str:
+    """Return a row for each loss, with its exact match on each data set and the paper's number in parentheses."""
+    titles = dict.fromkeys(row.title for block in blocks for row in block.results)
+    lines = [_row(["loss", *(_text(block.column) for block in blocks)]), _row(["---", *["---:"] * len(blocks)])]
+    for title in titles:
+        cells = []
+        for block in blocks:
+            found = [row for row in block.results if row.title == title]
+            score = replace(found[0].scores["em"], interval=None) if found else None
+            cells.append(f"{_ours(found[0], score, page)} ({score.papers})" if score else "-")
+        lines.append(_row([_text(title), *cells]))
+    return "\n".join(lines)
+
+
+def _figure(picture: Picture) -> str:
+    caption = _text(picture.caption)
+    return f"![{caption}]({picture.address})\n\n{caption}"
 
 
 def _table(block: Block, page: Page) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from paper.cells import Cell, Position, describe
+from paper.cells import Cell, Position
 from torchmultiset.pipeline.predictions import COUNTS, has_counts, read_counts
 from torchmultiset.training.checkpoint import EPOCHS
 from torchmultiset.viz.intervals import Counts
@@ -32,9 +32,9 @@ class CellRun:
     tables: Mapping[str, Position]
     command: str
     """Command that runs it alone."""
-    path: Path | None
+    path: Path | None = None
     """Its record; None if there is none yet."""
-    metrics: Mapping[str, Any]
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     """Split -> `Report.to_json`; empty if it is missing."""
     data: str | None = None
     """Name of its data."""
@@ -114,21 +114,11 @@ def read_runs(folder: str | Path, cells: Iterable[Cell] = ()) -> list[CellRun]:
     """
     done = {run.cell: run for run in map(_read, sorted(Path(folder).glob("**/record.json")))}
     known = []
-    for declared in (_run_of(describe(cell)) for cell in cells):
-        record = done.pop(declared.cell, declared)
-        known.append(replace(record, tables=declared.tables, command=declared.command))
+    for cell in cells:
+        tables = dict[str, Position](cell.tables.items())
+        missing = CellRun(cell.id, cell.data_set, cell.method, cell.seed, tables, cell.command)
+        known.append(replace(done.pop(cell.id, missing), tables=tables, command=cell.command))
     return [*known, *done.values()]
-
-
-def _run_of(record: Mapping[str, Any], path: Path | None = None) -> CellRun:
-    """Return a run from its record; for a missing run, from the first part of one."""
-    tables = {name: Position(**{**at, "place": tuple(at["place"])}) for name, at in record["tables"].items()}
-    about = (record["cell"], record["data_set"], record["method"], record["seed"], tables, record["command"], path)
-    if path is None:
-        return CellRun(*about, metrics={})
-    run = record["run"]
-    more = record["best_epoch"], run["minutes"], run.get("parameters")
-    return CellRun(*about, record["metrics"], run["data"]["name"], *more)
 
 
 def _read(path: Path) -> CellRun:
@@ -136,7 +126,11 @@ def _read(path: Path) -> CellRun:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["format"] != _FORMAT:
             raise ValueError(f"{path} has format {record['format']}, and this version reads {_FORMAT}")
-        return _run_of(record, path)
+        tables = {name: Position(**{**at, "place": tuple(at["place"])}) for name, at in record["tables"].items()}
+        about = record["cell"], record["data_set"], record["method"], record["seed"], tables, record["command"], path
+        run = record["run"]
+        more = record["best_epoch"], run["minutes"], run.get("parameters")
+        return CellRun(*about, record["metrics"], run["data"]["name"], *more)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, and the cell is run again") from None
     except (KeyError, TypeError, IndexError) as error:

@@ -69,7 +69,7 @@ def publish(
     Returns:
         Paths of all written files, the page last.
     """
-    from paper.figures import plots, png
+    from paper.figures import losses_plot, plots, png
     from paper.gallery import galleries
 
     out = Path(out)
@@ -78,7 +78,7 @@ def publish(
         return quote(Path(os.path.relpath(record, out)).as_posix())
 
     pictured = galleries(runs, data or {})
-    drawn = [*plots(runs), *pictured]
+    drawn = [*losses_plot(blocks), *plots(runs), *pictured]
     notes = [*NOTES, *([] if pictured else [_NO_IMAGES])]
     files = {out / scale / f"{plot.name}.png": png(plot.figure) for plot in drawn}
     pictures = [

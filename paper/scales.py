@@ -154,6 +154,8 @@ _ON_DIGITS: tuple[TableName, ...] = (
 )
 # Half of the recipe's channels: three times as fast, so that losses that learn slowly get enough steps.
 _SMALL_COCO = {"hidden": 64, "units": (64,)}
+_SUBSET_EASY = DataSet("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO})
+_SUBSET_MEDIUM = DataSet("coco-subset-medium.jsonl", 3350, 591, 1290, 300, {"epochs": 20, **_SMALL_COCO})
 # Settings of the runs at scale small, which are older than these options.
 _PLAIN = {"policy_norm": "none", "precision": "32-true"}
 _SMALL = {"layers": 1, **_PLAIN}
@@ -189,10 +191,8 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-4": _mnist("4", 560, epochs=4, **_SMALL),
             "mnist-multi-1-4": _mnist("1-4", 560, epochs=4, **_SMALL),
             "mnist-multi-10": _mnist("10", 350, epochs=4, **_SMALL),
-            "coco-easy": DataSet("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO, **_PLAIN}),
-            "coco-medium": DataSet(
-                "coco-subset-medium.jsonl", 3350, 591, 1290, 300, {"epochs": 20, **_SMALL_COCO, **_PLAIN}
-            ),
+            "coco-easy": replace(_SUBSET_EASY, values={**_SUBSET_EASY.values, **_PLAIN}),
+            "coco-medium": replace(_SUBSET_MEDIUM, values={**_SUBSET_MEDIUM.values, **_PLAIN}),
             "mnist-multi-1-4-longer": _longer(_mnist("1-4", 560, **_SMALL), "mnist-multi-1-4", 10),
             "mnist-multi-larger": _larger("mnist-multi-larger", 600, _SMALL_SIZES, {"epochs": 6, **_SMALL}),
             "mnist-multi-rare": _rare("mnist-multi-rare", 1200, _SMALL_SIZES, {"epochs": 6, **_SMALL}),
@@ -209,12 +209,8 @@ SCALES: Mapping[ScaleName, Scale] = {
             "mnist-multi-4": _full("4", 520, epochs=12),
             "mnist-multi-1-4": _full("1-4", 480, epochs=12),
             "mnist-multi-10": _full("10", 380, epochs=18),
-            "coco-easy": DataSet(
-                "coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 30, **_SMALL_COCO}, short={"epochs": 30}
-            ),
-            "coco-medium": DataSet(
-                "coco-subset-medium.jsonl", 3350, 591, 1290, 300, {"epochs": 20, **_SMALL_COCO}, short={"epochs": 10}
-            ),
+            "coco-easy": replace(_SUBSET_EASY, short={"epochs": 30}),
+            "coco-medium": replace(_SUBSET_MEDIUM, short={"epochs": 10}),
         },
         coco="subset",
         all_digits=True,

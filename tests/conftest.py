@@ -50,6 +50,27 @@ def pytest_make_collect_report(
     return unless_ci((yield), collector.path)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def figures_of_runs_are_left_out(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs draw no figures, except in tests that use `figures_of_runs`."""
+    if not any(item.get_closest_marker("slow") for item in request.session.items):  # none that trains
+        yield
+        return
+    from run_figures import left_out
+
+    with left_out():
+        yield
+
+
+@pytest.fixture
+def figures_of_runs() -> Iterator[None]:
+    """Draw the figures of runs."""
+    from run_figures import drawn
+
+    with drawn():
+        yield
+
+
 @pytest.fixture
 def without_shape_hook() -> Iterator[None]:
     """Switch the shape checks of the tests off, to see the errors that a user sees."""

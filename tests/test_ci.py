@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -21,33 +20,38 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 
 
-def browser_tests(folder: Path, *, ci: str) -> tuple[int, str]:
-    """Run one of them where the only programs are those of a folder; exit code and what pytest says."""
-    environment = os.environ | {"PATH": str(folder), "PYTHONPATH": str(folder), "CI": ci}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "--maxfail", "1"]
-    ran = subprocess.run(
-        [*command, "tests/page/test_page_browser.py"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    return ran.returncode, ran.stdout
+@pytest.fixture
+def browser_tests(tmp_path, monkeypatch, capsys):
+    """Run one of them in this process, where there are no programs; exit code and what pytest says."""
+    modules = dict(sys.modules)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def run(*, ci: str) -> tuple[int, str]:
+        monkeypatch.setenv("CI", ci)
+        for name in ("test_page_browser", "real_browser"):  # what is missing is found out when they are imported
+            sys.modules.pop(name, None)
+        code = pytest.main(["-p", "no:cacheprovider", "-rs", "--maxfail", "1", "tests/page/test_page_browser.py"])
+        return code, capsys.readouterr().out
+
+    yield run
+    for name in ("test_page_browser", "real_browser"):
+        sys.modules.pop(name, None)
+    sys.modules.update(modules)
 
 
 @pytest.mark.parametrize("missing", ["the Debian package chromium", "the Python package playwright"])
-def test_in_ci_browser_tests_run_or_fail(tmp_path, missing):
+def test_in_ci_browser_tests_run_or_fail(browser_tests, monkeypatch, missing):
     if "playwright" in missing:
-        (tmp_path / "playwright.py").write_text("raise ModuleNotFoundError(name='playwright')")
-    code, said = browser_tests(tmp_path, ci="true")
+        monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
+    code, said = browser_tests(ci="true")
     assert code != 0
     assert "is not to be skipped where CI=true" in said
     assert missing in said
 
 
-def test_outside_of_ci_they_are_skipped_with_a_reason(tmp_path):
-    code, said = browser_tests(tmp_path, ci="")
+def test_outside_of_ci_they_are_skipped_with_a_reason(browser_tests):
+    code, said = browser_tests(ci="")
     assert (code, "FAILED" in said, "ERROR" in said) == (0, False, False)
     assert "needs a browser: the Debian package chromium" in said
 

@@ -323,6 +323,18 @@ def test_a_one_step_model_draws_nothing():
     assert len(model.predict(pets()[0])) == 60
 
 
+def test_ridge_regression_is_solved_in_closed_form():
+    x, y = pets()
+    model = MultisetClassifier(objective="ridge", random_state=0).fit(x, y)
+    assert not hasattr(model, "predict_proba")
+    assert not hasattr(MultisetClassifier(objective="ridge"), "predict_proba")
+    assert len(model.history_) == 1
+    assert model.score(x, y) == 1.0  # the counts are linear in the features
+    # Least squares on the examples that were not held out; the penalty that was chosen is small.
+    numbers = model.predictor_(torch.tensor(x, dtype=torch.float32)).squeeze(-1).detach().numpy()
+    assert np.allclose(numbers, matrix(y), atol=0.01)
+
+
 # In scikit-learn's company
 
 

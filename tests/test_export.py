@@ -22,7 +22,16 @@ from torchmultiset.data.digits import load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, generate
 from torchmultiset.encoders import Backbone, ConvEncoder, MLPEncoder, PretrainedEncoder
 from torchmultiset.export import batches_of, measure_agreement, open_onnx, random_batches, save_new, speed, to_onnx
-from torchmultiset.heads import CellCounts, CountTable, OneStep, PowerMultiset, Slots
+from torchmultiset.heads import (
+    CellCounts,
+    CountMixture,
+    CountTable,
+    GaussianCounts,
+    OneStep,
+    PoissonCounts,
+    PowerMultiset,
+    Slots,
+)
 from torchmultiset.model.inputs import InputKind, Source
 from torchmultiset.model.objectives import (
     CountsObjective,
@@ -54,6 +63,9 @@ CASES = [
     ("table", "policy"),
     ("slots", "policy"),
     ("power", "policy"),
+    ("poisson", "policy"),
+    ("gaussian", "policy"),
+    ("mixture", "policy"),
 ]
 AT_ONCE = {
     "one-step": OneStepObjective(),
@@ -62,8 +74,11 @@ AT_ONCE = {
     "cells with a size head": CountsObjective(),
     "slots": HungarianObjective(),
     "power": PowerObjective(),
+    "poisson": CountsObjective(),
+    "gaussian": CountsObjective(),
+    "mixture": CountsObjective(),
 }
-ON_VECTORS = ("lstm", "feed-forward", "table")
+ON_VECTORS = ("lstm", "feed-forward", "table", "poisson", "gaussian", "mixture")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,6 +100,9 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
             "lstm": lambda: LSTMPolicy(num_classes, 16, hidden=16, layers=2),
             "feed-forward": lambda: FeedForwardPolicy(3, 16),
             "table": lambda: CountTable(3, 16, most=3),
+            "poisson": lambda: PoissonCounts(3, 16),
+            "gaussian": lambda: GaussianCounts(3, 16, most=3),
+            "mixture": lambda: CountMixture(3, 16, sizes=(0, 3), components=2),
         }[policy]()
     else:
         data, kind, encoder = images(600), IMAGES, ConvEncoder(1, (4, 8), norm="batch")
@@ -150,6 +168,14 @@ def test_predictions_on_1000_inputs_are_those_of_pytorch(policy, stop):
 
     for b in (1, 2, 5):
         assert np.array_equal(session.run(["counts"], {"inputs": x[:b]})[0], counts[:b])
+
+
+def test_unusual_inputs_do_not_underflow():
+    predictor, content = exported("poisson", "policy")
+    x = 6 * vectors(100, seed=6).inputs[np.arange(100)]
+    rates = predictor(torch.from_numpy(x)).detach().exp().sum((1, 2))
+    assert rates.max() > 1000  # all counts that can be predicted have a probability below e^-745, 0 in float64
+    the_same(predictor, open_onnx(content), x)
 
 
 def test_the_model_that_is_shipped_reads_1000_images_of_digits_as_pytorch_does():

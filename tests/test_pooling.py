@@ -12,15 +12,18 @@ from torchmultiset._memory import Memory, Tokens, drop_channels, places
 from torchmultiset._pooling import Pool, PooledFeatures
 from torchmultiset.heads import (
     CellCounts,
+    CountMixture,
     CountTable,
     GaussianCounts,
     OneStep,
     PoissonCounts,
     PowerMultiset,
     RegressedCounts,
+    RidgeCounts,
     Slots,
 )
 from torchmultiset.model.predictor import Predictor
+from torchmultiset.model.registry import HEADS, POLICIES
 from torchmultiset.policies import ConvLSTMPolicy, FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import forced, greedy, rollout
 
@@ -103,12 +106,16 @@ def test_a_projection_comes_before_pooling():
 
 READERS = {
     "cells": lambda: CellCounts(C, D, hidden=6, kernel=1),
+    "cells, sizes": lambda: CellCounts(C, D, hidden=6, kernel=1, sizes=(0, 2), size_head=True),
+    "cells, joint": lambda: CellCounts(C, D, hidden=6, kernel=1, sizes=(0, 2), size_potential=True, joint_states=9),
     "table": lambda: CountTable(C, D, most=3),
     "table, projected": lambda: CountTable(C, D, most=3, hidden=6, pool="mean-max"),
     "table, attention": lambda: CountTable(C, D, most=3, pool="attention"),
     "gaussian, sum": lambda: GaussianCounts(C, D, most=3, pool="sum"),
     "poisson": lambda: PoissonCounts(C, D, pool="max"),
     "regression": lambda: RegressedCounts(C, D, hidden=5),
+    "ridge": lambda: RidgeCounts(C, D, pool="mean-max"),
+    "mixture": lambda: CountMixture(C, D, sizes=(0, 3), components=2),
     "one-step": lambda: OneStep(C, D, pool="mean-max", hidden=5),
     "slots": lambda: Slots(C, D, slots=3, places=9, width=8, heads=2),
     "slots of sets": lambda: Slots(C, D, slots=3, places=0, width=8, heads=2),
@@ -129,9 +136,14 @@ def read(name: str, memory: Memory) -> Tensor:
     if hasattr(module, "start"):
         batch = len(memory.values) if isinstance(memory, Tokens) else len(memory)
         return rollout(module, memory, forced(torch.tensor([[0, 2, 2]]).expand(batch, -1)), 3).logits
-    if name == "cells":
+    if name.startswith("cells"):
         return module.believe(module(memory), 0, 2).count_probabilities()
     return module(memory)
+
+
+def test_all_heads_and_policies_of_tokens_are_among_the_readers():
+    tested = {type(make()) for make in READERS.values()}
+    assert tested == {*HEADS.classes.values(), *POLICIES.classes.values()} - {ConvLSTMPolicy}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -148,7 +160,7 @@ def test_every_reader_of_tokens_ignores_padding(name):
         torch.testing.assert_close(read(name, Tokens(values[i : i + 1, :length])), found[i : i + 1])
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name != "cells"])
+@pytest.mark.parametrize("name", [name for name in READERS if not name.startswith("cells")])
 def test_tokens_are_read_like_the_positions_of_a_map(name):
     memory = draw(3, D, 2, 2)
     torch.testing.assert_close(read(name, Tokens(memory.flatten(2).mT)), read(name, memory))

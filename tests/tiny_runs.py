@@ -287,6 +287,7 @@ def main(folder: Path) -> None:
     fit(*ours, folder, fabric=fabric)
     torch.save(weights(ours.predictor), folder.with_name(f"{folder.name}-rank-{fabric.global_rank}.pt"))
     fabric.barrier()
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "which-loss.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "which-loss.md")
 _MARKED = re.compile(r"(<!-- quote(?: (\w+))?: (.*?) -->\n).*?(<!-- /quote -->)", re.DOTALL)
 
 

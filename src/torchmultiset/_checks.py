@@ -7,13 +7,18 @@ since formatting can take as long as the loss of a small batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NoReturn
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn, get_args
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "Settings",
+    "at_least",
+    "bounded",
     "can_look",
     "check",
     "check_counts",
@@ -22,7 +27,10 @@ __all__ = [
     "check_labels",
     "check_mask",
     "check_one_of",
+    "each_at_least",
     "given",
+    "one_of",
+    "some",
 ]
 
 _LONGEST = 200  # characters of a value in a message
@@ -36,6 +44,12 @@ def given(value: object) -> str:
         return f"{'an' if dtype.startswith('int') else 'a'} {dtype} {kind} of shape {tuple(value.shape)}"
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def some(values: Collection[object], most: int = 8) -> str:
+    """Join the first values for a message, and count the others: ``a, b and 3 more``."""
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(map(str, [*values][:most])) + more
 
 
 def check(ok: bool, name: str, expected: str, value: object) -> None:
@@ -118,3 +132,52 @@ def _wanted(shape: str, like: tuple[int | None, ...]) -> str:
 def can_look(value: Tensor) -> bool:
     """Return whether the values can be read cheaply: on the CPU, and not while compiling."""
     return value.device.type == "cpu" and value.numel() > 0 and not torch.compiler.is_compiling()
+
+
+def bounded(ok: Callable[[Any], bool], expected: str, *, default: Any) -> Any:
+    """Return a field of `Settings` whose values are checked.
+
+    Args:
+        ok: Function from a value to whether it is allowed; it is not called with None.
+        expected: Description of the allowed values.
+        default: Default of the field.
+    """
+    return field(default=default, metadata={"ok": ok, "expected": expected})
+
+
+def at_least(least: int | float, *, default: Any) -> Any:
+    """Return a field of `Settings` for a number with a lower bound."""
+    return bounded(lambda value: least <= value < math.inf, f"at least {least}", default=default)
+
+
+def each_at_least(least: int, *, default: Any) -> Any:
+    """Return a field of `Settings` for a tuple of numbers with a lower bound."""
+    expected = f"at least one number, each at least {least}"
+    return bounded(lambda value: len(value) >= 1 and min(value) >= least, expected, default=default)
+
+
+def one_of(choices: Any, *, default: Any) -> Any:
+    """Return a field of `Settings` for one of the values of a `Literal`."""
+    names = get_args(choices)
+    return bounded(lambda value: value in names, f"one of {', '.join(map(repr, names))}", default=default)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base class of settings, which check their values when they are created.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Widths(Settings):
+        ...     hidden: int = at_least(1, default=32)
+        >>> Widths(hidden=0)
+        Traceback (most recent call last):
+            ...
+        ValueError: hidden must be at least 1, but is 0
+    """
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if value is not None and "ok" in setting.metadata:
+                check(setting.metadata["ok"](value), setting.name, setting.metadata["expected"], value)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-__all__ = ["alone", "file_sha256", "is_file", "write_whole"]
+__all__ = ["alone", "file_sha256", "is_file", "json_sha256", "write_whole"]
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically: if the process is killed, the old file or the new one remains.
-
-    Args:
-        path: Path of the file; its folder is created if necessary.
-        content: Text, bytes, or a function that writes to a binary file.
-    """
+    """Write a file atomically, creating its folder: if the process is killed, the old file or the new one remains."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.partial")
     try:
@@ -46,6 +42,11 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file as hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_sha256(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, whose keys may be in any order."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

@@ -13,9 +13,6 @@ __all__ = ["pip_install"]
 def pip_install(extra: str) -> str:
     """Return the command that installs an extra: from the clone, if the package was installed from one.
 
-    Args:
-        extra: Name of the extra, as in pyproject.toml.
-
     Example:
         >>> pip_install("page")
         'pip install ...[page]"'

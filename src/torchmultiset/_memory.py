@@ -7,11 +7,21 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchmultiset._checks import check
 
-__all__ = ["Memory", "MemorySpec", "Tokens", "batch_size", "drop_channels", "places", "repeat_memory", "select_memory"]
+__all__ = [
+    "Memory",
+    "MemoryReader",
+    "MemorySpec",
+    "Tokens",
+    "batch_size",
+    "drop_channels",
+    "places",
+    "repeat_memory",
+    "select_memory",
+]
 
 
 class Tokens(NamedTuple):
@@ -82,6 +92,30 @@ def places(memory: Memory, channels: int) -> Tokens:
         memory,
     )
     return Tokens(memory.flatten(2).transpose(1, 2) if memory.ndim == 4 else memory[:, None])
+
+
+class MemoryReader(nn.Module):
+    """Base class of modules that attend to a memory: a linear layer and, if `places`, embeddings of its positions."""
+
+    def _add_memory(
+        self, num_classes: int, memory: int, places: int, width: int, heads: int, layers: int, dropout: float
+    ) -> None:
+        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        check(layers >= 1, "layers", "at least 1", layers)
+        check(heads >= 1 and width % heads == 0, "width", f"a multiple of heads = {heads}", width)
+        check(places >= 0, "places", "at least 0", places)
+        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
+        self.num_classes, self.memory, self.places, self.dropout = num_classes, memory, places, dropout
+        self.from_memory = nn.Linear(memory, width)
+        self.position = nn.Parameter(0.02 * torch.randn(places, width)) if places else None
+
+    def _read(self, memory: Memory) -> Tokens:
+        values, mask = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
+        n, seen = values.shape[1], self.from_memory(values)
+        if self.position is not None:
+            check(n <= self.places, "memory", f"a map of at most {self.places} positions (argument `places`)", memory)
+            seen = seen + self.position[:n]
+        return Tokens(seen, mask)
 
 
 def drop_channels(tokens: Tokens, p: float, *, training: bool) -> Tokens:

@@ -40,11 +40,6 @@ def index_of(counts: Int64[Tensor, "*b c"], *, max_size: int, min_size: int = 0)
 
     .. math:: \sum_{i=1}^{k} \binom{y_i + i - 1}{i}
 
-    Args:
-        counts: Counts (..., C).
-        max_size: Maximum number of labels.
-        min_size: Minimum number of labels.
-
     Returns:
         Indices (...), from 0 to ``how_many(C, max_size, min_size=min_size) - 1``.
 
@@ -68,15 +63,6 @@ def from_index(
     index: Int64[Tensor, "*b"], num_classes: int, *, max_size: int, min_size: int = 0
 ) -> Int64[Tensor, "*b c"]:
     """Return the multiset at each index: the inverse of `index_of`.
-
-    Args:
-        index: Indices (...).
-        num_classes: Number of classes, C.
-        max_size: Maximum number of labels.
-        min_size: Minimum number of labels.
-
-    Returns:
-        Counts (..., C).
 
     Example:
         >>> from_index(torch.tensor([0, 1, 714]), 10, max_size=4, min_size=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -47,7 +46,7 @@ class Registry(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.places)
 
-    @cached_property
+    @property
     def classes(self) -> dict[str, Any]:
         """Entries by their ``__name__``, which saved models store."""
         return {cls.__name__: cls for cls in self.values()}

@@ -30,7 +30,7 @@ from torchmultiset._checks import check
 from torchmultiset.data import Examples, Inputs
 from torchmultiset.data.in_memory import InMemory, read_in_memory
 from torchmultiset.data.manifest import Column
-from torchmultiset.data.tokens import TokenKind
+from torchmultiset.data.tokens import TokenKind, warn_of_cut
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, resolve_kinds, resolve_stop
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.predictor import Predictor, Stop
@@ -39,6 +39,7 @@ from torchmultiset.pipeline.resolve import input_shape, resolve_objective
 from torchmultiset.training.checkpoint import BEST
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.training.loop import fit, local_fabric
+from torchmultiset.training.solve import solve
 
 __all__ = ["MultisetClassifier"]
 
@@ -160,15 +161,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any) -> MultisetClassifier:
-        """Train the classifier.
-
-        Args:
-            X: Inputs: a table, images (n, channels, height, width), strings, or a list of arrays (N, D).
-            y: One multiset per example: lists of labels, Counters, or a matrix of counts (n, C).
-
-        Returns:
-            The fitted classifier.
-        """
+        """Train the classifier on inputs X and one multiset per example, y, in one of their forms."""
         inputs = self._inputs(X, first=True)
         targets = _read(y)
         check_consistent_length(inputs, targets.counts)
@@ -189,11 +182,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> list[list[Any]] | list[Counter[Any]] | Int64[np.ndarray, "n c"]:
-        """Predict multisets greedily, in the form of the `y` that was passed to `fit`.
-
-        Args:
-            X: Inputs.
-        """
+        """Predict multisets greedily, in the form of the `y` that was passed to `fit`."""
         counts = self._predict(X)
         if self._form == "matrix":
             return counts
@@ -201,17 +190,15 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         rows = [Counter({name: n for name, n in zip(names, row, strict=True) if n}) for row in counts.tolist()]
         return rows if self._form == "counters" else [[*row.elements()] for row in rows]
 
-    @available_if(lambda self: self.objective != "one-step")  # type: ignore[untyped-decorator]
+    @available_if(lambda self: self.objective not in ("one-step", "ridge"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "n c k"]:
         """Return the probability of each count of each class: (n, C, max_size_ + 1), where the last axis sums to 1.
 
         For a policy these are relative frequencies over `samples` rollouts, with labels and stopping drawn from the
         model. All examples use the same random numbers, from `random_state`, so the result for one example does not
         depend on the others. For the objectives ``"counts"``, ``"hungarian"`` and ``"power"`` the probabilities are
-        exact. The method is not available with ``objective="one-step"``, which has no probabilities.
-
-        Args:
-            X: Inputs.
+        exact. The method is not available for the objectives ``"one-step"`` and ``"ridge"``, which have no
+        probabilities.
         """
         check_is_fitted(self)
         check(self.samples >= 1, "samples", "at least 1", self.samples)
@@ -226,10 +213,8 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any) -> float:
         """Return the exact match: the fraction of examples whose multiset is predicted correctly.
 
-        Args:
-            X: Inputs.
-            y: True multisets, in any of the three forms. Columns of a matrix are matched to `classes_` by name if the
-                names agree, else by position.
+        The true multisets y may have any of the three forms. Columns of a matrix are matched to `classes_` by name if
+        the names agree, else by position.
         """
         counts, true = self._predict(X), _read(y)
         check_consistent_length(counts, true.counts)
@@ -275,6 +260,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
     def _in_memory(self, read: InMemory, first: bool) -> Inputs:
         """Return text, vectors or encoded columns, if they are of the kind passed to `fit`."""
         check(len(read.inputs) >= 1, "the length of X", "at least 1", len(read.inputs))
+        warn_of_cut(getattr(read.inputs, "cut", 0))
         width = read.inputs[np.array([0])].shape[-1]
         if first:
             self.n_features_in_ = len(read.columns) or (1 if read.tokens == "text" else width - 1)
@@ -313,9 +299,12 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         epochs, size = (None if number is None else int(number) for number in (self.epochs, self.batch_size))
         optim = OptimConfig(epochs, size, float(self.lr))
         with TemporaryDirectory() as folder:
-            progress = fit(
-                predictor, criterion, train, validation, optim, folder, seed=self._seed, fabric=local_fabric()
-            )
+            if criterion.closed_form:
+                progress = solve(predictor, train, validation, folder)
+            else:
+                progress = fit(
+                    predictor, criterion, train, validation, optim, folder, seed=self._seed, fabric=local_fabric()
+                )
             self.predictor_ = Predictor.load(Path(folder, BEST))
         self.history_ = progress.history
 
@@ -366,11 +355,8 @@ def _read_row(row: Any, i: int) -> Counter[Any]:
     counts = Counter(row)
     wrong = [name for name, count in counts.items() if count < 0 or count % 1 != 0]
     check(not wrong, f"the counts in y[{i}]", "non-negative integers", dict(counts))
-    return Counter({_plain(name): int(count) for name, count in counts.items()})
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
+    plain = {name: name.item() if isinstance(name, np.generic) else name for name in counts}
+    return Counter({plain[name]: int(count) for name, count in counts.items()})
 
 
 def _array(names: Sequence[Any]) -> Shaped[np.ndarray, " c"]:

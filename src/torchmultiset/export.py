@@ -46,7 +46,7 @@ from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset._install import pip_install
 from torchmultiset.data.tokens import START
-from torchmultiset.encoders import PretrainedEncoder
+from torchmultiset.encoders.optional import feature_encoder
 from torchmultiset.model.inputs import InputKind, Source, input_kind
 from torchmultiset.model.predictor import Predictor
 
@@ -145,11 +145,7 @@ def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
 
 
 def open_onnx(model: bytes | str | Path) -> Any:
-    """Open an ONNX Runtime session on the CPU, with PyTorch's number of threads.
-
-    Args:
-        model: Path or content of an ONNX file.
-    """
+    """Open the path or content of an ONNX file in ONNX Runtime, on the CPU, with PyTorch's number of threads."""
     _need_packages()
     runtime: Any = import_module("onnxruntime")
     options = runtime.SessionOptions()
@@ -159,12 +155,7 @@ def open_onnx(model: bytes | str | Path) -> Any:
 
 
 def random_batches(kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, "b ..."]]:
-    """Yield batches of random inputs: images of patches of random brightness, or normally distributed vectors.
-
-    Args:
-        kind: Shape and dtype of the inputs.
-        number: Total number of inputs.
-    """
+    """Yield batches of random inputs: images of patches of random brightness, or normally distributed vectors."""
     rng = np.random.default_rng(0)
     for start in range(0, number, BATCH):
         b = min(BATCH, number - start)
@@ -190,13 +181,7 @@ def _random_tokens(kind: InputKind, number: int, rng: np.random.Generator) -> Sh
 
 
 def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Iterator[Shaped[np.ndarray, "b ..."]]:
-    """Yield batches of the first inputs of some sources, in the dtype of the ONNX file.
-
-    Args:
-        sources: Sources from `open_inputs`.
-        kind: Shape and dtype of the model's inputs.
-        number: Maximum total number of inputs.
-    """
+    """Yield batches of the first inputs of some sources, at most `number` in all, in the dtype of the ONNX file."""
     for _, inputs, _ in sources:
         some = min(number, len(inputs))
         number -= some
@@ -208,13 +193,7 @@ def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Itera
 
 
 def measure_agreement(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Agreement:
-    """Compare the predictions of PyTorch and ONNX Runtime for the same inputs.
-
-    Args:
-        predictor: The predictor that was exported.
-        session: Session from `open_onnx`.
-        batches: Inputs of the model's shape and dtype.
-    """
+    """Compare the predictions of PyTorch and of a session from `open_onnx` for the same inputs."""
     ours = predictor.predict
     pairs = [(ours(torch.from_numpy(x)).numpy(), session.run(["counts"], {"inputs": x})[0]) for x in batches]
     check(len(pairs) >= 1, "batches", "at least one", len(pairs))
@@ -227,12 +206,7 @@ def measure_agreement(predictor: Predictor, session: Any, batches: Iterable[Shap
 
 
 def speed(predict: Callable[[Shaped[np.ndarray, "b ..."]], object], batch: Shaped[np.ndarray, "b ..."]) -> Speed:
-    """Measure the duration of predictions: the median of several, after one warm-up.
-
-    Args:
-        predict: Function to measure.
-        batch: Its inputs.
-    """
+    """Measure the duration of predictions for a batch: the median of several, after one warm-up."""
     return Speed(_seconds(lambda: predict(batch[:1])), _seconds(lambda: predict(batch)) / len(batch))
 
 
@@ -264,8 +238,8 @@ class _Decoder(nn.Module):
         super().__init__()
         self.predictor = predictor
         # A backbone is not a submodule of its encoder. Registering it here includes its weights in the file.
-        encoder = predictor.encoder
-        self.backbone = encoder.backbone() if isinstance(encoder, PretrainedEncoder) else None
+        encoder = feature_encoder(predictor.encoder)
+        self.backbone = None if encoder is None else encoder.backbone()
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.predictor.graph_outputs(inputs).values())

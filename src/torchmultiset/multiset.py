@@ -77,13 +77,7 @@ def from_labels(
 
 
 def to_labels(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b m"]:
-    """List the labels of each multiset in ascending order, with repetitions, padded with -1.
-
-    Args:
-        counts: Counts (..., C).
-
-    Returns:
-        Labels (..., M), where M is the size of the largest multiset.
+    """List the labels of each multiset in ascending order, with repetitions, padded with -1 to the largest size M.
 
     Example:
         >>> to_labels(torch.tensor([[1, 0, 2], [0, 1, 0]]))
@@ -230,12 +224,7 @@ def _add_up(steps: Tensor) -> None:
 
 
 def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
-    """Return whether each label was free when it was emitted.
-
-    Args:
-        target: Counts (B, C).
-        labels: Emitted labels (B, T).
-        end: Whether there is an END class, with label C.
+    """Return whether each label was free when it was emitted; see `free_labels` for `end`.
 
     Example:
         >>> hits(from_labels([[0, 0, 2]], num_classes=3), torch.tensor([[0, 1, 0, 0, 2]]))
@@ -250,12 +239,7 @@ def hits(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: boo
 
 
 def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, end: bool = False) -> Bool[Tensor, "b t"]:
-    """Return whether any label was free at each step: the steps that contribute to a loss.
-
-    Args:
-        target: Counts (B, C).
-        labels: Emitted labels (B, T).
-        end: Whether there is an END class, with label C.
+    """Return whether any label was free at each step: the steps that contribute to a loss. See `free_labels` for `end`.
 
     Example:
         >>> unfinished(from_labels([[0, 2]], num_classes=3), torch.tensor([[0, 1, 2, 0]]))

@@ -21,13 +21,6 @@ def oracle(free: Int64[Tensor, "*b c"], *, dtype: torch.dtype | None = None) -> 
     This is the paper's :math:`1/|\mathcal{Y}_t|` per item, summed over the items of class c. Where nothing is free,
     all entries are 0, so that a finished step contributes nothing to a loss.
 
-    Args:
-        free: Free label multisets as counts (..., C).
-        dtype: Floating-point dtype of the result; PyTorch's default if None.
-
-    Returns:
-        Probabilities (..., C), or zeros where nothing is free.
-
     Example:
         >>> oracle(torch.tensor([[2, 0, 1], [0, 0, 0]]))
         tensor([[0.6667, 0.0000, 0.3333],
@@ -49,9 +42,6 @@ def oracle_entropy(
             :math:`\log |\mathcal{Y}_t|`, which decreases with every correct label (Remark 4). ``"classes"`` is the
             entropy of the distribution over classes, comparable with a policy's; it can increase: from {a, a, b}
             to {a, b}.
-
-    Returns:
-        Entropies (...).
 
     Example:
         >>> free = torch.tensor([[2, 0, 1], [1, 0, 1]])

@@ -157,9 +157,6 @@ def greedy(t: int, logits: Float[Tensor, "b c"], named: Int64[Tensor, "b c"]) ->
 def sample(generator: torch.Generator | None = None) -> Choose:
     r"""Return a strategy that samples the policy, :math:`\hat y_t \sim \pi_\theta(y \mid \hat y_{<t}, x)`.
 
-    Args:
-        generator: Random number generator; PyTorch's default if None.
-
     Example:
         >>> choose = sample(torch.Generator().manual_seed(0))
         >>> choose(0, torch.tensor([[0.0, 99.0, 0.0]]), torch.zeros(1, 3, dtype=torch.int64))
@@ -261,10 +258,6 @@ def forced(labels: Int64[Tensor, "b t"]) -> Choose:
 def until_size(size: Int64[Tensor, " b"], steps: int) -> Bool[Tensor, "b t"]:
     """Return a mask of the first `size` labels, for multisets of known size.
 
-    Args:
-        size: Number of labels of each example (B,).
-        steps: Number of steps, T.
-
     Example:
         >>> until_size(torch.tensor([2, 0]), steps=3)
         tensor([[ True,  True, False],
@@ -295,10 +288,6 @@ def until_stop(stop_logits: Float[Tensor, "b t"], *, threshold: float = 0.5) -> 
 def until_end(labels: Int64[Tensor, "b t"], end: int) -> Bool[Tensor, "b t"]:
     """Return a mask of the labels before the first END (Appendix E, "Special Class").
 
-    Args:
-        labels: Labels (B, T).
-        end: Label of END.
-
     Example:
         >>> until_end(torch.tensor([[0, 2, 3, 1], [3, 3, 3, 3]]), end=3)
         tensor([[ True,  True, False, False],
@@ -310,10 +299,6 @@ def until_end(labels: Int64[Tensor, "b t"], end: int) -> Bool[Tensor, "b t"]:
 
 def append_end(sequence: Int64[Tensor, "b t"], end: int) -> Int64[Tensor, "b t+1"]:
     """Append END to each sequence, so that the sequence loss trains the policy to emit it.
-
-    Args:
-        sequence: Labels (B, T), padded with -1 at the end.
-        end: Label of END.
 
     Example:
         >>> append_end(torch.tensor([[2, 0], [1, -1]]), end=3)

@@ -36,7 +36,7 @@ from torch.nn.functional import logsigmoid, one_hot, pad
 
 from torchmultiset._checks import check, check_counts
 from torchmultiset._memory import Memory, Tokens, batch_size, select_memory
-from torchmultiset.distributions import Ranked
+from torchmultiset.distributions._multisets import Ranked, rank
 from torchmultiset.multiset import cardinality
 from torchmultiset.rollout import Policy, Step
 
@@ -104,11 +104,6 @@ class Search:
 
         The beam proposes 2 k multisets. These and `among` are scored and ranked by `log_probability`, so that no
         multiset ranked above `among` is less probable.
-
-        Args:
-            memory: Output of the encoder (B, ...).
-            k: Number of multisets.
-            among: A multiset (B, C) of each input that is always scored, such as the greedy prediction.
         """
         check(k >= 1, "k", "at least 1", k)
         check_counts("among", among, like=(batch_size(memory), self.num_classes))
@@ -120,15 +115,10 @@ class Search:
         return Ranked(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def log_probability(self, memory: Memory, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
-        """Return the log-probability of one multiset per input; -inf if it cannot be predicted.
-
-        Args:
-            memory: Output of the encoder (B, ...).
-            counts: Counts (B, C).
-        """
+        """Return the log-probability of one multiset per input; -inf if it cannot be predicted."""
         check_counts("counts", counts, like=(batch_size(memory), self.num_classes))
-        everyone = torch.arange(len(counts), device=counts.device)
-        return self._score_each(self.policy.start(memory), everyone, counts)
+        owner = torch.arange(len(counts), device=counts.device)
+        return self._score_each(self.policy.start(memory), owner, counts)
 
     def _at_a_time(self, beam: int) -> int:
         """Return the number of searches to run at a time."""
@@ -146,10 +136,7 @@ class Search:
         proposed, there = torch.cat([proposed, among[:, None]], 1), torch.cat([there, new], 1)
         score = torch.full_like(there, -torch.inf, dtype=torch.float64)
         score[there] = self._score_each(state, there.nonzero()[:, 0], proposed[there])
-        score, at = score.topk(min(k, score.shape[1]))
-        counts = _pick(proposed, at).masked_fill((score == -torch.inf)[..., None], 0)
-        missing = k - score.shape[1]
-        return Ranked(pad(counts, (0, 0, 0, missing)), pad(score, (0, missing), value=-torch.inf))
+        return rank(proposed, score, k)
 
     def _score_each(
         self, state: Any, owner: Int64[Tensor, " m"], counts: Int64[Tensor, "m c"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,8 +29,19 @@ ROOT = Path(__file__).parents[2]
 QUICK = [name for name, kind in KINDS.items() if kind.weight > 1] + ["checkpoint"]
 
 
-def test_damaged_inputs(tmp_path):
-    told = damaged_inputs(tmp_path, 150, seed=1, names=QUICK)
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory):
+    """A worker process, which takes seconds to start, and the valid inputs that it damages."""
+    crew = Crew(tmp_path_factory.mktemp("crew"), QUICK)
+    yield crew
+    crew.close()
+
+
+def test_damaged_inputs(crew, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("campaign.damage.Crew", lambda *_: crew)
+        patch.setattr(crew, "close", lambda: None)
+        told = damaged_inputs(crew.root, 150, seed=1, names=QUICK)
     assert told["failures"] == []
     assert told["tried"] == 150
     assert sum(kind.get("refused", 0) for kind in told["kinds"].values()) > 60
@@ -53,16 +67,13 @@ def test_what_the_judge_calls_wrong(tmp_path):
     assert judge("array (.npy)", file, 1, "", "x.npy is damaged: save it again", "") == ("refused", "")
 
 
-def test_a_worker_that_dies_is_replaced(tmp_path):
-    crew = Crew(tmp_path, ["table (CSV)"])
-    try:
-        assert crew.attempt("table (CSV)", 1, 0)["outcome"] in ("read", "refused")
-        crew.process.kill()
-        crew.process.join()
-        crew._start()
-        assert crew.attempt("table (CSV)", 2, 0)["outcome"] in ("read", "refused")
-    finally:
-        crew.close()
+def test_a_worker_that_dies_is_replaced(crew):
+    restarts = crew.restarts
+    os.kill(crew.process.pid, signal.SIGSTOP)  # so that it dies while it has a case to attempt
+    threading.Timer(0.2, crew.process.kill).start()
+    assert crew.attempt("table (CSV)", 1, 0)["outcome"] == "crash"
+    assert crew.restarts == restarts + 1
+    assert crew.attempt("table (CSV)", 2, 0)["outcome"] in ("read", "refused")
 
 
 @pytest.mark.parametrize("name", ["save", "feature cache with views"])

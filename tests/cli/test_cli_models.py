@@ -63,7 +63,8 @@ def there(place, monkeypatch):
 
 @pytest.fixture
 def resolved(run, monkeypatch):
-    """What a command would run with."""
+    """What a command would run with; no data set is built for it."""
+    monkeypatch.setattr(train_command, "build_missing", lambda *_, **__: None)
 
     def ask(*tokens):
         seen = []
@@ -190,7 +191,6 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
             "the run in run differs: channels was 6 6 and is now 16 32",
         ),
         ("train --data digits --out new --stop fixed", "stop 'fixed' needs multisets of max_size = 2 labels"),
-        ("train --data digits --out new --policy lstm --channels 6", "policy must be 'conv-lstm'"),
         ("train --data digits --out new --objective multi", "x must be images of at least 44x44 pixels"),
         ("train --data digits --out new --start-from mnist-mutli-4", "did you mean mnist-multi-4?"),
         (
@@ -267,6 +267,29 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     assert folder == str(tmp_path / "o")
 
 
+def test_auto_may_be_typed_wherever_it_is_the_default(resolved, run, tmp_path):
+    chosen = [name for name, value in to_dict(RunConfig()).items() if value is None]
+    chosen = [name for name in chosen if name not in ("data", "start_from")]
+    assert {"backbone", "channels", "classes", "count_head", "epochs", "fractions", "objective", "stop"} <= {*chosen}
+    flags = [token for name in chosen for token in (f"--{name.replace('_', '-')}", "auto")]
+    plain, _ = resolved("--data", "x")
+    assert resolved("--data", "x", *flags)[0] == plain
+    # It replaces what a file or a preset sets, as any other value of a flag does.
+    file = tmp_path / "c.toml"
+    file.write_text('epochs = 7\nchannels = [3, 4]\nobjective = "counts"\n')
+    there = ("--preset", "mnist-multi-10", "--config", file)
+    values = resolved(*there, "--epochs", "auto", "--channels=auto")[0]
+    assert (values["epochs"], values["channels"], values["objective"]) == (None, None, "counts")
+    assert resolved(*there)[0] == values | {"epochs": 7, "channels": (3, 4)}
+    file.write_text("".join(f'{name} = "auto"\n' for name in chosen))
+    assert resolved("--data", "x", "--config", file)[0] == plain
+    for flag in ("--lr", "--seed"):
+        code, _, err = run("train", "pets.csv", flag, "auto")
+        assert (code, "auto" in err) == (2, True)
+    code, _, err = run("train", "pets.csv", "--fractions", 0.5, 0.5)
+    assert (code, "fractions must be three numbers" in err) == (2, True)
+
+
 def test_the_architecture_is_that_of_the_model_to_start_from(resolved):
     def asked(*flags, model="mnist-multi-4"):
         values, _ = resolved("--data", "x", "--start-from", model, *flags)
@@ -331,7 +354,7 @@ OTHERS = {
     "conformal": True,
     "strides": (8, 16), "finetune": "last", "views": 2, "holdout": "1/3", "pool": "max", "dropout": 0.4,
     "size_potential": True, "size_head": True, "joint_states": 6, "min_size": 1,
-    "marginal_orders": 3, "weight_decay": 0.1, "ema": 0.9,
+    "marginal_orders": 3, "weight_decay": 0.1, "ema": 0.9, "until": 0.5,
     "select": "last", "patience": 5, "mosaic": 0.2, "attention": 2, "label_smoothing": 0.1, "decoding": "search",
 }  # fmt: skip
 
@@ -346,7 +369,7 @@ def test_every_setting_is_a_flag(resolved):
 # Train
 
 
-def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path):
+def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path, figures_of_runs):
     out = tmp_path / "my run"
     code, lines, err = run("train", "--data", "digits", "--out", out, *SMALL)
     assert code == 0
@@ -446,10 +469,11 @@ def test_a_loss_that_is_not_finite_ends_in_1_with_its_message(run, there, tmp_pa
     assert (tmp_path / "run" / "bad-batch.pt").exists()
 
 
-def test_two_processes_learn_what_one_does(run, there, tmp_path):
-    flags = ["--data", "digits", *TOWER, "--norm", "none", "--precision", "32-true", "--epochs", "2"]
-    two = process("train", *flags, "--devices", "2", "--out", tmp_path / "two", OMP_NUM_THREADS="1")
+def test_the_command_chooses_two_processes_which_learn_what_a_program_that_calls_it_does_in_one(run, there, tmp_path):
+    flags = ["--data", "digits", *TOWER[:-1], "64", "--norm", "none", "--precision", "32-true", "--epochs", "4"]
+    two = process("train", *flags, "--out", tmp_path / "two", OMP_NUM_THREADS="2")
     assert two.returncode == 0, two.stderr
+    assert "distributed" not in two.stderr  # no rendezvous messages
     assert sum(line.startswith("this model") for line in two.stdout.splitlines()) == 1
     assert run("train", *flags, "--out", tmp_path / "one")[0] == 0
     assert [read_record(tmp_path / name)["processes"] for name in ("one", "two")] == [1, 2]
@@ -458,18 +482,12 @@ def test_two_processes_learn_what_one_does(run, there, tmp_path):
         assert np.allclose(value, weights[1][name], atol=1e-5), name
 
 
-def test_the_command_chooses_the_number_of_processes_and_prints_no_rendezvous_messages(there, tmp_path):
-    flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
-    result = process("train", *flags, OMP_NUM_THREADS="2")
-    assert result.returncode == 0, result.stderr
-    assert "distributed" not in result.stderr
-    assert read_record(tmp_path / "run")["processes"] == 2
-
-
-def test_a_program_that_calls_the_command_stays_one_process(run, there, tmp_path):
-    flags = ["--data", "digits", *TOWER[:-1], "64", "--epochs", "1", "--out", tmp_path / "run"]
-    assert run("train", *flags)[0] == 0
-    assert read_record(tmp_path / "run")["processes"] == 1
+@pytest.mark.parametrize(("flags", "devices"), [([], 1), (["--devices", "2"], 2)])
+def test_the_number_of_processes_is_passed_on(run, monkeypatch, flags, devices):
+    passed = []
+    monkeypatch.setattr(train_command, "run", lambda *_, **more: passed.append(more) or Result({}, None))
+    assert run("train", "--data", "x", *flags)[0] == 0
+    assert [more["devices"] for more in passed] == [devices]
 
 
 # Evaluate

@@ -81,6 +81,13 @@ def test_a_model_of_each_objective_is_tested_with_its_confidence(run, there, obj
     assert any("Abstention" in line for line in shown) == (objective not in WITHOUT_PROBABILITIES)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_baselines_are_scored_beside_each_objective_that_is_set(there, objective):
+    scores = json.loads((there / objective / "run.json").read_text())["test"]
+    assert {*scores["baselines"]} == {"ridge regression", "nearest neighbour"}
+    assert scores["constant"]["scores"]["examples"] == scores["overall"]["examples"]
+
+
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name not in WITHOUT_PROBABILITIES])
 def test_the_most_probable_multisets_are_printed_and_uncertain_inputs_abstained(run, there, objective):
     rows = json_lines(
@@ -108,7 +115,7 @@ def test_the_confidence_is_the_probability_of_the_predicted_multiset(run, there,
 
 
 @pytest.mark.parametrize("objective", ["counts", "hungarian", "power", "marginal"])
-def test_images_are_trained_on_and_drawn(run, there, objective, tmp_path):
+def test_images_are_trained_on_and_drawn(run, there, objective, tmp_path, figures_of_runs):
     out = tmp_path / "run"
     code, lines, _ = run("train", "pictures", "--objective", objective, "--out", out, *QUICK)
     assert code == 0

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from torchmultiset.cli.progress import SweepProgress, TrainingProgress
+from torchmultiset.cli.progress import PortfolioProgress, SweepProgress, TrainingProgress
+from torchmultiset.pipeline.standings import Standing
 from torchmultiset.pipeline.sweep import Running, Snapshot
 from torchmultiset.training import Progress
 
@@ -20,7 +21,7 @@ LINE = {"loss": 1.0, "validation_em": 0.5, "validation_f1": 0.75}
 
 def shown(*moments: Progress, holdout: str = "validation") -> list[str]:
     console = Console(file=io.StringIO(), width=120)
-    optim = SimpleNamespace(epochs=3, batch_size=8)
+    optim = SimpleNamespace(last_epoch=3, batch_size=8)
     data = SimpleNamespace(holdout=holdout)
     task = SimpleNamespace(config=SimpleNamespace(optim=optim, data=data), splits={"train": range(90)})
     watch = TrainingProgress(console).start(task)
@@ -74,3 +75,35 @@ def test_a_sweep_has_one_display_with_a_bar_for_all_and_for_each_and_the_remaini
     assert bars[three].fields["about"] == "starting"
     assert bars["all runs"].fields["about"] == "2 of 4 done, 2 min left"
     assert f"{one}: test EM 0.250, F1 0.500, 1.5 min (2 of 4 done, 2 min left)" in console.file.getvalue()
+
+
+RIDGE = Standing("ridge baseline", "", 1_200, 0.25, 0.5, 0.01, 0.0)
+TABLE = Standing("table", "counts", 1_200, 0.5, 0.75, 0.01, 1.5, lead=0.25, lead_error=0.02)
+
+
+def test_without_a_terminal_each_trained_candidate_has_a_line_with_its_scores():
+    console = Console(file=io.StringIO(), width=120)
+    display = PortfolioProgress(console, minutes=0)
+    display(Snapshot([], 0, 2, [Running("table/part-1", 1, 3, 0.1, 0.2, 0.3)], None), [RIDGE])
+    display(Snapshot(["table/part-1"], 0, 1, [], None), [RIDGE, TABLE])
+    display.stop()
+    assert console.file.getvalue().splitlines() == [
+        "table/part-1 is trained: EM 0.500, F1 0.750 on 1,200 held-out examples"
+    ]
+
+
+def test_a_terminal_has_the_leaderboard_best_first_with_the_active_runs_and_the_time():
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    display = PortfolioProgress(console, minutes=1_000)
+    running = [Running("table/part-2", 1, 3, 0.125, 0.25, 0.5), Running("cells/part-1", 0, 0, None, None, 0.0)]
+    display(Snapshot([], 0, 3, running, None), [RIDGE, TABLE])
+    text = console.file.getvalue()
+    display.stop()
+    assert text.index("+0.250 ±0.020") < text.index("ridge baseline")
+    assert "training table/part-2: epoch 2/3, exact match 0.125, F1 0.250" in text
+    assert "cells/part-1" not in text  # it has not begun
+    assert "3 runs to go, 16.7 h left" in text
+    assert not display.live.is_started
+    before = console.file.getvalue()
+    display.stop()  # again, which changes nothing
+    assert console.file.getvalue() == before

@@ -421,7 +421,7 @@ def test_many_wrong_entries_are_counted(make):
     for entry in content["annotations"]:
         entry["category_id"] = 3
     with pytest.raises(
-        ValueError, match=r"27 of 27 annotations have an unknown category_id: ids 1, 2, 3, 4, 5, and 22 more"
+        ValueError, match=r"27 of 27 annotations have an unknown category_id: ids 1, 2, 3, 4, 5 and 22 more"
     ):
         make(None, content)
 

@@ -12,6 +12,7 @@ from torchmultiset.data.examples import Examples
 from torchmultiset.data.images import (
     ImageFiles,
     UnreadableImageError,
+    check_files,
     image_sizes,
     letterbox,
     place_boxes,
@@ -176,7 +177,7 @@ def test_missing_files_are_listed_in_one_error(tmp_path):
     Image.new("L", (4, 4)).save(tmp_path / "there.png")
     paths = [tmp_path / "there.png", *(tmp_path / f"missing-{i}.png" for i in range(12))]
     with pytest.raises(FileNotFoundError) as error:
-        ImageFiles(paths)
+        check_files(paths)
     message = str(error.value)
     assert "12 of 13" in message
     assert "there.png" not in message

@@ -44,6 +44,18 @@ def test_unreadable_images_are_skipped_on_request_with_a_list(photos):
         assert examples.batch(range(len(examples))).x.shape == (len(examples), 3, 8, 8)
 
 
+def test_a_missing_file_that_is_in_another_folder_is_found(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for path in ("a.png", "photos/b.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / path)
+    (tmp_path / "labels.csv").write_text("image,labels\nphotos/a.png,cat\nb.png,cat\nc.png,cat\n")
+    with pytest.raises(ManifestError) as raised:
+        read_manifest(tmp_path)
+    fixes = [what.rpartition(": ")[2] for _, what in raised.value.problems]
+    start = "since paths start at the folder of the table"
+    assert fixes == [f"write a.png, {start}", f"write photos/b.png, {start}", "correct the path, or remove the line"]
+
+
 def test_missing_files_are_not_skipped(photos):
     (photos.parent / "c.png").unlink()
     with pytest.warns(UserWarning, match="skipped"):

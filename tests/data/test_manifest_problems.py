@@ -130,6 +130,7 @@ def test_a_quote_that_is_never_closed_is_reported_where_it_opens(tmp_path):
             "the header must have a column 'labels' or columns of counts such as 'count:cat', but has only",
         ),
         ("image,items", "but has only image, items: rename the column with the labels, or add one"),
+        ("image,cat,dog", "rename them, such as 'dog' to 'count:dog'"),
         ("image,labels,count:cat", "not both"),
         ("image,labels,notes", "unknown column 'notes': rename or remove it, or start its name with '#'"),
         ("image,labels,splt", "unknown column 'splt' (did you mean 'split'?)"),

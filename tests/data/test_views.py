@@ -1,4 +1,4 @@
-"""Views and mosaics in feature caches: which rows are read, what is computed, what is resumed."""
+"""Views in feature caches: which rows are read, what is computed, what is resumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.features import cache_features
-from torchmultiset.data.views import AugmentedImages, cache_views, concatenate, mosaic_examples
+from torchmultiset.data.views import AugmentedImages, cache_views, concatenate
 
 
 class Shrink(torch.nn.Module):
@@ -109,59 +109,19 @@ def test_views_need_families(tmp_path):
 LABELS = np.array([[0, -1, -1], [1, 1, -1], [2, -1, -1], [0, 2, 2], [1, -1, -1], [0, -1, -1]])
 
 
-def made(**options) -> tuple[Examples, Examples]:
-    """Examples of one colour each, and mosaics of them."""
+def test_examples_of_two_splits_are_read_in_order(tmp_path):
     images = np.broadcast_to(np.arange(40, 280, 40, dtype=np.uint8)[:, None, None, None], (6, 3, 16, 16)).copy()
-    examples = Examples(images, LABELS, ("a", "b", "c"), ids=KEYS)
-    return examples, mosaic_examples(examples, 40, **{"max_size": 4, **options})
-
-
-def test_mosaics_contain_the_images_whose_labels_they_have():
-    examples, mosaics = made()
-    assert len(mosaics) == 40
-    x = mosaics.batch(range(40)).x
-    for image, counts, name in zip(x, mosaics.counts, mosaics.ids, strict=True):
-        parts = [KEYS.index(key) for key in name.split("[")[1].split("]")[0].split(", ")]
-        colours = {int(value) for value in image[0, 5:11:5, 5:11:5].flatten()}
-        assert colours == {40 * (part + 1) for part in parts}
-        np.testing.assert_array_equal(counts, examples.counts[parts].sum(0))
-        assert counts.sum() <= 4
-    assert {len(name.split(", ")) for name in mosaics.ids} == {2, 4}
-
-
-def test_mosaics_are_a_function_of_the_seed():
-    assert made()[1].ids == made()[1].ids
-    assert made()[1].ids != made(seed=1)[1].ids
-    first, again = (made(families=("turn", "colour"))[1].batch(range(9)).x for _ in range(2))
-    assert torch.equal(first, again)
-    one_by_one = torch.cat([made(families=("turn", "colour"))[1].batch([i]).x for i in range(9)])
-    assert torch.equal(one_by_one, first)
-
-
-def test_too_large_multisets_are_not_joined():
-    assert len(made(max_size=1)[1]) == 0
-    assert made(max_size=2)[1].counts.sum(1).tolist() == [2] * 40
-
-
-def test_mosaics_are_cached_beside_their_images(tmp_path):
-    examples, mosaics = made()
-    backbone = Shrink()
-    plain = cache_features(backbone, examples.inputs, tmp_path, keys=examples.ids)
-    joined = cache_features(backbone, mosaics.inputs, tmp_path, keys=mosaics.ids)
-    both = concatenate(
-        Examples(plain, examples.labels, examples.classes, ids=examples.ids),
-        Examples(joined, mosaics.labels, mosaics.classes, ids=mosaics.ids),
-    )
-    assert len(both) == 46
-    batch = both.batch([7, 0, 45, 3])
-    pixel_batch = concatenate(examples, mosaics).batch([7, 0, 45, 3])
-    torch.testing.assert_close(batch.x, backbone(pixel_batch.x).half())
-    assert torch.equal(batch.target, pixel_batch.target)
-    assert both.ids[7] == mosaics.ids[1]
-    np.testing.assert_array_equal(both.counts, np.concatenate([examples.counts, mosaics.counts]))
+    first = Examples(images[:4], LABELS[:4], ("a", "b", "c"), ids=KEYS[:4])
+    second = Examples(images[4:], LABELS[4:, :1], ("a", "b", "c"), ids=KEYS[4:])
+    both, whole = concatenate(first, second), Examples(images, LABELS, ("a", "b", "c"), ids=KEYS)
+    chosen = [5, 0, 3, 4]
+    assert torch.equal(both.batch(chosen).x, whole.batch(chosen).x)
+    assert torch.equal(both.batch(chosen).target, whole.batch(chosen).target)
+    assert [*both.ids] == [*KEYS]
+    np.testing.assert_array_equal(both.counts, whole.counts)
 
 
 def test_other_classes_cannot_be_concatenated():
-    examples = made()[0]
+    examples = Examples(pixels(1), np.array([[0]]), ("a", "b", "c"))
     with pytest.raises(ValueError, match="second must be examples of the classes"):
         concatenate(examples, Examples(pixels(1), np.array([[0]]), ("x", "b", "c")))

@@ -14,7 +14,7 @@ from torchmultiset.data import Batch
 from torchmultiset.distributions import CellJoint, cell_joint_log_probability, cell_size_log_probabilities, joint_states
 from torchmultiset.heads import CellCounts
 from torchmultiset.losses import cell_count_loss, cell_joint_loss
-from torchmultiset.model.objectives import CountsObjective, joint_fallback
+from torchmultiset.model.objectives.counts import CountsObjective, joint_fallback
 from torchmultiset.model.predictor import Predictor
 
 B, N, C, MOST = 3, 4, 2, 3

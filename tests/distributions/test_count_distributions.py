@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
+from torch.export import Dim, export
 
 from torchmultiset.distributions import cell_log_probabilities, poisson_binomial
 
@@ -158,6 +159,28 @@ def test_every_outcome_of_the_cells():
 def test_any_number_of_cells(cells):
     logits = random_logits(1, cells, 3, seed=cells)
     torch.testing.assert_close(distribution(logits, 6), reference_distribution(logits, 6), rtol=1e-11, atol=1e-12)
+
+
+class Distribution(nn.Module):
+    """What is exported."""
+
+    def forward(self, log_p: Tensor, log_not: Tensor) -> Tensor:
+        return poisson_binomial(log_p, log_not, 6)
+
+
+@pytest.mark.slow
+def test_an_exported_model_has_the_same_distribution_for_any_number_of_cells(without_shape_hook):
+    sizes = {0: Dim("b"), 1: Dim("n")}
+    example = cell_log_probabilities(random_logits(2, 16, 4))
+    exported = export(Distribution(), example, dynamic_shapes=(sizes, sizes), strict=False).module()
+    for cells, scale in [(1, 2.0), (5, 30.0), (16, 2.0), (33, 300.0), (300, 1.0)]:
+        logits = random_logits(3, cells, 4, seed=cells, scale=scale)
+        # Each way of placing the most probable cells, and cells that surely predict nothing.
+        rows = [logits, logits.sort(1).values, logits.sort(1, descending=True).values]
+        logits = torch.cat(rows)
+        logits[1::3, cells // 2 :, :-1] = -INF
+        pair = cell_log_probabilities(logits)
+        torch.testing.assert_close(exported(*pair), poisson_binomial(*pair, 6), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 300.0])

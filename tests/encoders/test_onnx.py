@@ -223,3 +223,9 @@ def test_without_onnxruntime(conv, monkeypatch):
 def test_an_onnx_file_has_one_map(conv):
     with pytest.raises(ValueError, match="strides must be left out with an ONNX file"):
         make_backbone(conv[1], strides=(16,))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_features_that_could_be_images_are_refused(channels):
+    with pytest.raises(ValueError, match=f"channels must be more than 3, so that .* images, but is {channels}"):
+        PretrainedEncoder("gone.onnx", width=4, channels=channels, fingerprint="abc")

@@ -76,8 +76,7 @@ KINDS = {"text": TextEncoder, "set": SetEncoder, "sequence": SequenceEncoder}
 
 def predictor(encoder: str, objective: str, head: str | None = None, policy: str | None = None) -> Predictor:
     torch.manual_seed(0)
-    units = () if objective == "ridge" else (8,)
-    model = ModelConfig(encoder=encoder, units=units, hidden=8, policy=policy, attention=int(objective != "ridge"))
+    model = ModelConfig(encoder=encoder, units=(8,), hidden=8, policy=policy, attention=int(objective != "ridge"))
     return build_predictor(
         model,
         ObjectiveConfig(objective, count_head=head),

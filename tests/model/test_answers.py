@@ -95,6 +95,13 @@ def test_one_image_in_every_form_gives_one_answer(folder):
         assert 0 < answer.proba < 1
 
 
+def test_hidden_files_of_a_folder_are_not_read(folder):
+    (folder / "._0.png").write_bytes(b"what macOS writes beside a copied image")
+    (folder / "__MACOSX").mkdir()
+    (folder / "__MACOSX" / "1.png").write_bytes(b"likewise, in an archive")
+    assert [answer.name for answer in of_images().predict(folder)] == [str(folder / f"{i}.png") for i in range(3)]
+
+
 def test_several_images_in_every_form_give_answers_in_order(folder):
     predictor, stack = of_images(), np.stack([picture(i) for i in range(3)])
     expected = [counts_of(predictor, pixels) for pixels in stack]

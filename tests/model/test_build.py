@@ -74,6 +74,7 @@ def make_objective(name, stop="policy", **changes):
         ({"shape": VECTOR}, MLPEncoder, LSTMPolicy),
         ({"shape": (512, 3, 3), "backbone": "resnet34"}, PretrainedEncoder, ConvLSTMPolicy),
         ({"shape": IMAGE, "policy": "feed-forward"}, ConvEncoder, FeedForwardPolicy),
+        ({"shape": IMAGE, "policy": "lstm"}, ConvEncoder, LSTMPolicy),
         ({"shape": VECTOR, "policy": "transformer"}, MLPEncoder, TransformerPolicy),
         ({"shape": IMAGE, "objective": "one-step"}, ConvEncoder, OneStep),
         ({"shape": VECTOR, "objective": "one-step"}, MLPEncoder, OneStep),
@@ -107,6 +108,12 @@ def test_sizes_are_those_of_the_config():
     assert pretrained.policy.memory == (6, 3, 5)
     settings = {"backbone": "resnet34", "width": 6, "fingerprint": "abc"}
     assert settings.items() <= pretrained.encoder.arguments.items()
+
+
+def test_an_lstm_pools_a_map_as_the_config_says():
+    policy = build(IMAGE, policy="lstm", pool="mean-max", dropout=0.25).policy
+    assert (policy.pooled.pool.kind, policy.pooled.dropout.p) == ("mean-max", 0.25)
+    assert policy.pooled.width == 2 * SMALL["channels"][-1]
 
 
 @pytest.mark.parametrize(("stop", "steps", "policy_classes"), [("fixed", 3, 3), ("policy", 4, 3), ("end", 4, 4)])
@@ -151,7 +158,7 @@ def test_the_defaults_build_the_papers_network_for_its_images():
 @pytest.mark.parametrize(
     ("shape", "backbone", "policies"),
     [
-        (IMAGE, None, ("conv-lstm", "feed-forward", "transformer")),
+        (IMAGE, None, ("conv-lstm", "lstm", "feed-forward", "transformer")),
         (VECTOR, None, ("lstm", "feed-forward", "transformer")),
         ((512, 2, 3), "resnet34", ("conv-lstm",)),
     ],
@@ -233,7 +240,6 @@ def test_end_is_refused_where_it_has_no_meaning(name):
     ("arguments", "message"),
     [
         ({"shape": VECTOR, "policy": "conv-lstm"}, "policy must be 'lstm', 'feed-forward' or 'transformer'"),
-        ({"shape": IMAGE, "policy": "lstm"}, "policy must be 'conv-lstm', 'feed-forward' or 'transformer'"),
         ({"shape": VECTOR, "encoder": "conv"}, r"encoder must be 'mlp' for inputs of shape \(7,\)"),
         ({"shape": IMAGE, "encoder": "mlp"}, r"encoder must be 'conv' for inputs of shape \(1, 44, 44\)"),
         ({"shape": (0, 4), "encoder": "mlp"}, r"encoder must be 'conv' for inputs of shape \(0, 4\)"),
@@ -272,7 +278,7 @@ def test_end_is_refused_where_it_has_no_meaning(name):
         ),
         ({"shape": (512, 2, 2), "backbone": "vgg"}, "backbone must be one of"),
         ({"policy": "gru"}, "policy must be one of 'conv-lstm', 'lstm', 'feed-forward', 'transformer'"),
-        ({"encoder": "vit"}, "encoder must be one of None, 'conv', 'mlp'"),
+        ({"encoder": "vit"}, "encoder must be one of 'conv', 'mlp'"),
         ({"shape": IMAGE, "norm": "layer"}, "norm must be one of 'none', 'batch'"),
         ({"stop": "never"}, "stop must be one of"),
         ({"max_size": 0}, "max_size must be at least 1"),

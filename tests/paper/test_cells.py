@@ -238,7 +238,7 @@ def test_a_cell_of_the_full_scale_differs_from_others_of_its_data_in_objective_r
     rest = {}
     for cell in all_cells("full", ["table-1", "table-2", "table-3", "entropy"]):
         config = cell.config()
-        config = replace(config, objective=RunConfig().objective, seed=0, optim=replace(config.optim, lr=0.0))
+        config = replace(config, objective=RunConfig().objective, seed=0, optim=replace(config.optim, lr=1.0))
         assert rest.setdefault(cell.data_set, config) == config
         assert (config.model.layers, config.model.policy_norm) == (1, "layer")
     assert len(rest) == 5

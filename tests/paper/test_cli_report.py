@@ -46,7 +46,7 @@ def test_from_records_to_pages(run, tmp_path):
     assert (out / "smoke.md").is_file()
     assert (out / "smoke" / "curves-mnist-multi-4.png").is_file()
     number = len(all_cells("smoke"))
-    assert lines[-1] == f"2 of {number} runs are done. Wrote docs/results/smoke.md with 3 figures."
+    assert lines[-1] == f"2 of {number} runs are done. Wrote docs/results/smoke.md with 4 figures."
 
 
 def test_the_default_is_the_small_scale(run, tmp_path):

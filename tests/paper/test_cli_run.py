@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import runner
 from killed_commands import Command, read
+from workers_here import workers_here
 
 from paper.__main__ import app
 
@@ -110,7 +111,8 @@ def test_a_stale_cell_is_refused_until_it_is_run_again(whole, data, tmp_path, ru
     _, lines, _ = run(*options, "--dry-run")
     assert any("stale: epochs was 30" in line for line in lines)
     assert lines[-1] == "1 cells, 1 with a record, 1 stale."
-    code, _, err = run(*options, "--again", "--threads", 1)
+    with workers_here():
+        code, _, err = run(*options, "--again", "--threads", 1)
     assert code == 0, err
     assert records(tmp_path)[CELLS[1]]["weights_sha256"] == told["weights_sha256"]
 

@@ -14,7 +14,7 @@ from made_records import CLASSES, place, write_record
 from made_records import declared as about
 from PIL import Image
 
-from paper.figures import draw_curves, error_rates, plots
+from paper.figures import draw_curves, error_rates, losses_plot, plots
 from paper.gallery import draw_gallery, galleries
 from paper.records import read_runs
 from paper.report import publish
@@ -63,6 +63,52 @@ def test_the_page_has_numbers_and_what_is_missing(markdown):
         assert words in text
 
 
+def test_the_page_opens_with_what_was_found_and_ends_with_how_to_read_it(markdown):
+    parts = (
+        "- **MNIST Multi (4)**, 2 epochs: at or above the paper's exact match: 2 of 2 losses. No row is first",
+        "## Exact match at a glance: Losses beside the paper",
+        "| MNIST Multi (4) | L\\_multi | [0.750](#d-multi) ±0.000 | 0.500 |",
+        "](smoke/curves-d.png)",
+        "3 of 5 runs are done, 2 are still to be run.",
+        "## Table 3, losses",
+        "](smoke/losses.png)",
+        "## Runs",
+        "## How to read these tables\n\n- ± is",
+    )
+    found = [markdown.index(part) for part in parts]
+    assert found == sorted(found)
+    assert [markdown.count(part) for part in parts] == [1] * len(parts)
+    assert "## " not in markdown.split(parts[-1])[1]
+
+
+def test_tables_without_a_result_are_named_in_a_list(tmp_path):
+    done, not_yet = (place("table-3", "L_multi", (0, i), PAPER, column=f"data {i}") for i in range(2))
+    write_record(tmp_path / "smoke", "d/multi/seed-0", done, RIGHT)
+    runs = read_runs(tmp_path / "smoke", [about("d/multi/seed-0", done), about("e/multi/seed-0", not_yet)])
+    publish(tmp_path, "smoke", runs, summarise(runs), command=COMMAND)
+    text = (tmp_path / "smoke.md").read_text()
+    assert "- **data 0**, 2 epochs: L\\_multi has 0.750; the paper has 0.500.\n" in text
+    assert "\n## Tables without a result\n\n- Table 3, losses: data 1, test data. Our data: none yet.\n" in text
+    assert "## Table 3, losses: data 1" not in text
+
+
+def test_the_losses_stand_beside_the_paper_in_a_chart_too(tmp_path):
+    places = {name: place("table-3", f"L_{name}", (i, 0), PAPER) for i, name in enumerate(("multi", "rl", "seq"))}
+    for name in ("multi", "rl"):
+        path = write_record(tmp_path, f"d/{name}/seed-0", places[name], RIGHT)
+    record = json.loads(path.read_text())
+    record["metrics"]["seen"] = {"overall": {"exact_match": 0.875}}
+    path.write_text(json.dumps(record))
+    blocks = summarise(read_runs(tmp_path, [about(f"d/{name}/seed-0", at) for name, at in places.items()]))
+    (plot,) = losses_plot(blocks)
+    (axes,) = plot.figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["L_multi", "L_rl", "L_seq"]
+    assert [bar.get_width() for bar in axes.patches] == [0.75, 0.5, 0.75, 0.5]
+    assert [text.get_text() for text in axes.texts] == ["0.750", "0.500", "0.750", "0.500", "not run yet"]
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[0.875]]
+    assert losses_plot([block for block in blocks if block.table != "table-3"]) == []
+
+
 def test_cells_not_run_with_the_corrected_rule_are_marked(tmp_path):
     tables = place("table-3", "L_multi", (0, 4), PAPER, column="COCO Medium")
     (block,) = summarise(read_runs(tmp_path, [about("coco-medium/multi/seed-0", tables)]))
@@ -83,12 +129,14 @@ def test_every_link_of_the_markdown_leads_somewhere(markdown, folder):
     assert len(links) > 10
     files = [unquote(link) for link in links if not link.startswith("#")]
     assert all((folder / link).is_file() for link in files)
-    assert {link[1:] for link in links if link.startswith("#")} <= {*re.findall(r'<a id="([^"]+)">', markdown)}
+    headings = {line.lower().replace(" ", "-") for line in re.findall(r"^## (.*)$", markdown, flags=re.MULTILINE)}
+    anchors = headings | {*re.findall(r'<a id="([^"]+)">', markdown)}
+    assert {link[1:] for link in links if link.startswith("#")} <= anchors
 
 
 def test_rows_of_the_markdown_have_as_many_cells_as_their_heads(markdown):
     tables = re.findall(r"(?:^\|.*\|$\n?)+", markdown, flags=re.MULTILINE)
-    assert len(tables) == 3
+    assert len(tables) == 4
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
@@ -106,7 +154,7 @@ def test_figures_of_an_earlier_report_are_removed(tmp_path):
 
 def test_figures(folder):
     names = sorted(path.name for path in (folder / "smoke").iterdir())
-    assert names == ["curves-d.png", "entropy-d.png", "errors-d.png", "sizes-d.png"]
+    assert names == ["curves-d.png", "entropy-d.png", "errors-d.png", "losses.png", "sizes-d.png"]
     for name in names:
         with Image.open(folder / "smoke" / name) as picture:
             assert picture.format == "PNG"
@@ -218,15 +266,28 @@ def test_only_the_images_that_were_tested_on(tmp_path):
 
 def test_trained_losses_stand_beside_the_paper():
     text = (Path(__file__).parents[2] / "docs" / "results" / "full.md").read_text()
-    (_, table) = text.split("## Exact match at a glance: Trained losses beside the paper\n\n")
+    (_, table) = text.split("## Exact match at a glance: Losses beside the paper\n\n")
     rows = [line.split(" | ") for line in table.split("\n\n")[0].splitlines()[2:]]
-    printed = {("MNIST Multi (4)", "L\\_multi"): "0.950 |", ("MNIST Multi (4)", "L\\_RL"): "0.912 |"}
-    found = {(row[0].removeprefix("| "), row[1]): row for row in rows}
-    for key, paper in printed.items():
-        record = json.loads((RESULTS / re.search(r"results/full/(\S+?)\)", found[key][3])[1]).read_text())
-        for cell, split in ((3, "test"), (4, "seen")):
-            assert found[key][cell].startswith(f"[{record['metrics'][split]['overall']['exact_match']:.3f}](")
-        assert found[key][5] == paper
+    printed = {"mnist-multi-4/multi": "0.950 |", "mnist-multi-4/rl": "0.912 |", "mnist-multi-10/multi": "0.920 |"}
+    found = {re.search(r"results/full/(\S+?)/seed", row[2])[1]: row for row in rows}
+    for cell, paper in printed.items():
+        record = json.loads((RESULTS / cell / "seed-0" / "record.json").read_text())
+        for column, split in ((2, "test"), (3, "seen")):
+            assert found[cell][column].startswith(f"[{record['metrics'][split]['overall']['exact_match']:.3f}](")
+        assert found[cell][4] == paper
+
+
+def test_the_table_in_short_has_a_row_for_each_loss_and_the_papers_number_in_parentheses():
+    text = (Path(__file__).parents[2] / "docs" / "results" / "full.md").read_text()
+    (_, table) = text.split("## Exact match at a glance: Losses in short\n\n")
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table.split("\n\n")[0].splitlines()]
+    assert head[:4] == ["loss", "MNIST Multi (4)", "MNIST Multi (1-4)", "MNIST Multi (10)"]
+    assert len({row[0] for row in rows}) == len(rows) == 6
+    (multi,) = (row for row in rows if row[0] == r"L\_multi")
+    for cell, data, paper in zip(multi[1:], ("4", "1-4", "10"), ("0.950", "0.953", "0.920"), strict=False):
+        record = json.loads((RESULTS / f"mnist-multi-{data}" / "multi" / "seed-0" / "record.json").read_text())
+        assert cell.startswith(f"[{record['metrics']['test']['overall']['exact_match']:.3f}](")
+        assert cell.endswith(f" ({paper})")
 
 
 def test_lines_have_the_names_of_the_tables_colours_of_their_own_and_are_at_most_seven(tmp_path):

@@ -294,3 +294,23 @@ def test_a_table_of_several_data_sets_overviews(tmp_path):
     found = {title: [row and row.scores["em"].value for row in rows] for title, rows in overview.rows.items()}
     assert found == {"L_multi": [0.75, 0.25], "L_rl": [0.625, None], "majority baseline": [0.0625, 0.0625]}
     assert overviews(summarise([run for run in read_runs(tmp_path) if run.data_set == "easy"])) == []
+
+
+def test_an_overview_leaves_out_rows_and_columns_without_a_result(tmp_path):
+    at = {
+        (data_set, method): place("table-3", f"L_{method}", (row, column), None, column=data_set)
+        for column, data_set in enumerate(("easy", "hard", "never"))
+        for row, method in enumerate(("multi", "rl", "seq"))
+    }
+    for key in (("easy", "multi"), ("hard", "multi"), ("easy", "rl")):
+        write_record(tmp_path, "/".join([*key, "seed-0"]), at[key], exactly(6, 8))
+    runs = read_runs(tmp_path, [about("/".join([*key, "seed-0"]), place) for key, place in at.items()])
+    (overview,) = overviews(summarise(runs))
+    assert overview.columns == ("easy", "hard")
+    found = {title: [row.scores["em"].ours for row in rows] for title, rows in overview.rows.items()}
+    assert found == {
+        "L_multi": ["0.750", "0.750"],
+        "L_rl": ["0.750", "missing"],
+        "majority baseline": ["0.062", "0.062"],
+    }
+    assert overviews(summarise([run for run in runs if not run.done])) == []

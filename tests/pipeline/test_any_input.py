@@ -10,8 +10,14 @@ import re
 import numpy as np
 import pytest
 from command_line import runner
+from workers_here import workers_here
 
 from torchmultiset import Predictor
+from torchmultiset.model.inputs import open_inputs
+from torchmultiset.pipeline.candidates import candidates
+from torchmultiset.pipeline.config import config_of
+from torchmultiset.pipeline.prepare import prepare
+from torchmultiset.pipeline.run import train
 
 pytestmark = pytest.mark.slow
 
@@ -50,13 +56,16 @@ def write_events(path, key="features", number=120):
         kinds = rng.integers(0, 3, size=2)
         rows = [[3.0 * kind + rng.normal(0, 0.1), rng.normal()] for kind in range(2) for _ in range(kinds[kind])]
         rng.shuffle(rows)
-        value = [[0.0, 9.0], *rows]  # a line of features must not be empty
+        value: object = [[0.0, 9.0], *rows]  # a line of features must not be empty
+        if key == "array":  # files
+            np.save(path.with_name(f"{len(lines)}.npy"), value)
+            value = f"{len(lines)}.npy"
         lines.append(json.dumps({key: value, "labels": {"low": int(kinds[0]), "high": int(kinds[1])}}))
     path.write_text("\n".join(lines))
     return path
 
 
-def test_a_table_with_text_numbers_and_categories(tmp_path, multiset):
+def test_a_table_with_text_numbers_and_categories(tmp_path, multiset, figures_of_runs):
     data, run = write_names(tmp_path / "names.csv"), tmp_path / "run"
     told = multiset("train", data, "--objective", "counts", "--epochs", "12", "--out", run)
     assert re.search(r"text: 'name' \(\d+ different strings\)", told)
@@ -74,19 +83,26 @@ def test_a_table_with_text_numbers_and_categories(tmp_path, multiset):
     assert again[0].total() >= 1
 
 
-@pytest.mark.parametrize("key", ["features", "set", "sequence"])
+@pytest.mark.parametrize("key", ["features", "array", "set", "sequence"])
 def test_vectors_of_different_number(tmp_path, multiset, key):
     data, run = write_events(tmp_path / "events.jsonl", key), tmp_path / "run"
     told = multiset("train", data, "--objective", "multi", "--epochs", "2", "--out", run)
-    assert ("inputs: sets or sequences (arrays differ in length" in told) == (key == "features")
+    assert ("inputs: sets or sequences (arrays differ in length" in told) == (key in ("features", "array"))
     assert f"encoder: {'sequence' if key == 'sequence' else 'set'}" in told
     predictor = Predictor.load(run)
     vectors = np.array([[0.0, 9.0], [3.0, 0.0]])
     assert predictor.predict(vectors) == predictor.predict([vectors])[0]
     np.save(tmp_path / "event.npy", vectors)
     assert predictor.predict(tmp_path / "event.npy") == predictor.predict(vectors)
-    told = multiset("predict", run, tmp_path / "event.npy")
+    told = multiset("predict", run, tmp_path / "event.npy", "--figure", tmp_path / "event.png")
     assert "event.npy" in "".join(told.split())
+    assert (tmp_path / "event.png").stat().st_size > 1000
+    assert "By size of the true multiset" in multiset("evaluate", run, data, "--split", "test")
+    np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"reads vectors of 2 numbers, but those of .*wide.npy have vectors of 3"):
+        predictor.predict(tmp_path / "wide.npy")
+    with pytest.raises(ValueError, match=r"reads sets or sequences of vectors, arrays of shape \(any, 2\), but was"):
+        predictor.predict([{"x": 1}])
 
 
 def test_multisets_too_large_for_the_joint_distribution_are_counted_in_a_sentence(tmp_path, multiset):
@@ -108,15 +124,80 @@ def test_strings_are_texts_for_a_model_of_one_text(tmp_path, multiset):
     assert one.name == "aab"
 
 
+def test_joined_texts_are_trained_on_and_the_model_is_exported(tmp_path, multiset):
+    lines = ["text,labels", *(f"{'a' * (i % 3)}b{i},{';'.join('a' * (i % 3)) or 'b'}" for i in range(60))]
+    (tmp_path / "data.csv").write_text("\n".join(lines))
+    settings = ["--objective", "counts", "--count-head", "gaussian", "--mosaic", "0.5", "--epochs", "3"]
+    multiset("train", tmp_path / "data.csv", *settings, "--out", tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["examples"]["train"] < 60
+    told = multiset("export", tmp_path / "run", "--out", tmp_path / "model.onnx", "--data", tmp_path / "data.csv")
+    assert "agrees with PyTorch on all" in told
+
+
+def test_texts_with_columns_beside_them_are_not_joined(tmp_path):
+    data = write_names(tmp_path / "names.csv", number=60)
+    with pytest.raises(ValueError, match="mosaic must be 0 for text with other columns"):
+        prepare(config_of({"data": str(data), "objective": "counts", "mosaic": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("number", "columns", "joined"), [(6_200, False, True), (6_200, True, False), (300, False, False)]
+)
+def test_texts_are_joined_by_a_candidate_if_they_are_many_and_alone(tmp_path, number, columns, joined):
+    lines = ["text,grams,labels" if columns else "text,labels"]
+    lines += [f"{'ab'[i % 2]} {i},{f'{i},' if columns else ''}{'ab'[i % 2]};{'ab'[i % 3 % 2]}" for i in range(number)]
+    (tmp_path / "data.csv").write_text("\n".join(lines))
+    task = prepare(config_of({"data": str(tmp_path / "data.csv")}))
+    found = {one.name: "mosaic" in one.values for one in candidates(task)}
+    assert found["text"] == joined
+    assert not found["text-attention"]  # where counts do not add, another candidate must be left
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_embeddings_of_words_are_a_candidate_if_the_extra_is_installed(tmp_path, monkeypatch, installed):
+    monkeypatch.setattr("torchmultiset.pipeline.candidates.words_installed", lambda: installed)
+    task = prepare(config_of({"data": str(write_names(tmp_path / "names.csv"))}))
+    encoders = {one.name: one.values.get("encoder") for one in candidates(task)}
+    assert {"text", "text-attention", "ridge"} <= encoders.keys()
+    assert (encoders.get("words") == "words") == installed
+
+
+@pytest.mark.parametrize(
+    ("key", "encoders"), [("features", {"set", "sequence"}), ("set", {"set"}), ("sequence", {"sequence"})]
+)
+def test_vectors_are_read_in_order_unless_they_are_a_set(tmp_path, key, encoders):
+    task = prepare(config_of({"data": str(write_events(tmp_path / "events.jsonl", key))}))
+    found = {one.name: one.values.get("encoder") for one in candidates(task)}
+    assert {encoder for name, encoder in found.items() if name.endswith(("-table", "-sum"))} == encoders
+    assert {"policy", "ridge"} <= found.keys()
+
+
+@pytest.mark.filterwarnings("always:1 input is longer")
 def test_long_inputs_are_cut_and_the_run_says_so(tmp_path, multiset):
     lines = ["text,labels", *(f"{'x' * (5000 if i == 7 else 3)},a" for i in range(20))]
     (tmp_path / "data.csv").write_text("\n".join(lines))
     told = multiset("train", tmp_path / "data.csv", "--objective", "counts", "--epochs", "1", "--out", tmp_path / "run")
     assert "limit: the first 2,048 bytes of text (1 input is longer)" in told
+    lines = [json.dumps({"text": text}) for text in ("", "漢字 é", "x" * 100_000)]
+    (tmp_path / "new.jsonl").write_text("\n".join(lines))
+    told = multiset("predict", tmp_path / "run", tmp_path / "new.jsonl", "--figure", tmp_path / "figure.png")
+    assert "1 input is longer than 2,048 bytes or vectors: only the first part of each is read" in told
+    with pytest.warns(UserWarning, match="2 inputs are longer"):
+        first, second = Predictor.load(tmp_path / "run").predict(["x" * 2_049, "x" * 100_000])
+    assert first == second
+
+
+def test_a_text_in_place_of_its_file_gets_a_hint(tmp_path):
+    (tmp_path / "data.csv").write_text("\n".join(["text,labels", *(f"{'ab'[i % 2]}{i},a" for i in range(20))]))
+    train(config_of({"data": str(tmp_path / "data.csv"), "objective": "ridge"}), tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match=r"no file or folder ethanol: write texts to a .csv or .jsonl file, as"):
+        open_inputs(Predictor.load(tmp_path / "run"), ["ethanol"])
 
 
 def test_the_portfolio_tries_networks_and_ridge_on_ngrams(tmp_path, multiset):
     data = write_names(tmp_path / "names.csv", number=60)
-    multiset("train", data, "--minutes", "0.2", "--epochs", "1", "--out", tmp_path / "run")
+    with workers_here():
+        multiset("train", data, "--minutes", "0.2", "--epochs", "1", "--out", tmp_path / "run")
     names = [row["name"] for row in json.loads((tmp_path / "run" / "leaderboard.json").read_text())]
     assert {"ridge", "majority baseline", "ridge baseline"} <= {*names}

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from torchmultiset.data.digits import load_digits
+from torchmultiset.data.mnist_multi import MnistMulti, build
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.predictor import Predictor
@@ -50,6 +52,20 @@ def test_a_fifth_of_the_training_examples_is_set_aside_whatever_is_held_out(conf
         splits = prepare(replace(config, data=replace(config.data, holdout=holdout))).splits
         assert {*splits["calibration"].ids} == {*first["calibration"].ids}
         assert {*splits["calibration"].ids}.isdisjoint({*splits["train"].ids, *splits["validation"].ids})
+
+
+@pytest.mark.parametrize("changes", [{"conformal": True}, {"holdout": "2/3"}])
+def test_images_that_are_held_out_are_not_trained_on_where_others_are_made_in_each_epoch(changes, tmp_path):
+    digits = MnistMulti(sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, train=60, validation=8, test=8)
+    build(tmp_path / "digits", digits, load_digits("bundled"), fresh="plain")
+    task = prepare(RunConfig(DataConfig(str(tmp_path / "digits"), **changes), objective=ObjectiveConfig("counts")))
+    held_out = task.splits["calibration" if "conformal" in changes else "validation"]
+    kept = {image.tobytes() for image in held_out.inputs[np.arange(len(held_out))]}
+    assert len(kept) == len(held_out) > 0
+    for epoch in (0, 1):
+        trained = task.fresh(epoch)
+        assert len(trained) == len(task.splits["train"])
+        assert kept.isdisjoint(image.tobytes() for image in trained.inputs[np.arange(len(trained))])
 
 
 def test_the_sets_of_a_run_contain_the_truth_as_often_as_requested(config, tmp_path, monkeypatch):

@@ -12,11 +12,12 @@ from torch import nn
 from torchmultiset.data import Examples
 from torchmultiset.heads import PoissonCounts
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline import auto
-from torchmultiset.pipeline.auto import CANDIDATES, train_portfolio
+from torchmultiset.pipeline import auto, finish
+from torchmultiset.pipeline.auto import train_portfolio
 from torchmultiset.pipeline.candidates import Candidate, candidates
 from torchmultiset.pipeline.config import config_of
 from torchmultiset.pipeline.finish import Result, _better_decoding
+from torchmultiset.pipeline.portfolio import CANDIDATES
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.record import write_record
 from torchmultiset.pipeline.run import train
@@ -74,6 +75,13 @@ def test_a_run_saves_the_decoding_that_it_chose(table, tmp_path):
     assert model.predict(x).tolist() == right[model.decoding].tolist()
 
 
+def test_examples_that_were_trained_on_do_not_choose_the_decoding(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(finish, "_better_decoding", lambda *_: "search")
+    for holdout, decoding in (("none", "greedy"), ("1/3", "search")):
+        result = train(config_of({"data": str(table), **POISSON, "epochs": 1, "holdout": holdout}), tmp_path / decoding)
+        assert result.record["decoding"] == decoding
+
+
 @pytest.mark.parametrize("chosen", ["greedy", "search"])
 def test_the_winner_of_a_portfolio_keeps_the_decoding_of_its_candidate(table, tmp_path, monkeypatch, chosen):
     trained = []
@@ -83,7 +91,12 @@ def test_the_winner_of_a_portfolio_keeps_the_decoding_of_its_candidate(table, tm
         return Result({}, None)
 
     monkeypatch.setattr(auto, "train", train)
-    monkeypatch.setattr(auto, "_try", lambda here, *_, **__: {"poisson": config_of({"data": str(table), **POISSON})})
+
+    def compare(here, *_, **__):
+        here.trained["poisson"] = []
+        return {"poisson": config_of({"data": str(table), **POISSON})}
+
+    monkeypatch.setattr(auto, "_try", compare)
     write_record(tmp_path / "run" / CANDIDATES / "poisson" / "part-1", {"decoding": chosen})
     monkeypatch.setattr(auto, "_baselines", lambda *_: [Standing("poisson", "", 1, 1.0, 1.0, 0.0, 0.0)])
     train_portfolio(config_of({"data": str(table)}), tmp_path / "run", only=[Candidate("poisson", POISSON, "")])

@@ -21,10 +21,10 @@ from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.objectives import MultisetObjective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline import resolve as picking
-from torchmultiset.pipeline.config import DataConfig, RunConfig
+from torchmultiset.pipeline.config import DataConfig, ResolvedData, RunConfig
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.record import read_record
-from torchmultiset.pipeline.resolve import resolve_objective
+from torchmultiset.pipeline.resolve import resolve, resolve_objective
 from torchmultiset.policies import LSTMPolicy
 from torchmultiset.training import fit
 from torchmultiset.training.config import OptimConfig
@@ -147,7 +147,7 @@ def test_the_test_examples_of_training_can_be_predicted_again(run, tmp_path):
     assert len(everyone) == 60
 
 
-def test_a_folder_of_small_images_is_trained_from_scratch(run, tmp_path):
+def test_a_folder_of_small_images_is_trained_from_scratch(run, tmp_path, figures_of_runs):
     draw_dots(tmp_path / "dots", size=(80, 72))
     code, lines, _ = run("train", "dots/")
     assert code == 0
@@ -177,7 +177,7 @@ def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     assert code == 0
     told = picked(lines)
     assert (told["backbone"], told["image_size"]) == ("efficientnet-lite0", "256")
-    assert told["objective"] == "power"  # a few multisets, again and again
+    assert (told["objective"], told["count_head"]) == ("counts", "table")
     assert (tmp_path / "photos-efficientnet-lite0-256" / "features.f16").exists()
     assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 256, 256]
 
@@ -297,7 +297,7 @@ def test_names_and_categories_that_are_long_still_fit_in_a_line(tmp_path):
     rows = [f"{['one such long category', 'another, not shorter one'][i % 2]!r},{i or ''},x" for i in range(40)]
     path.write_text("\n".join([f"{name},{name}!,labels", *rows]).replace("'", '"'))
     for pick in prepare(RunConfig(DataConfig(str(path)))).choices:
-        assert len(f"  {pick}") <= 80
+        assert len(f"  {pick.what}: {pick.value} ({pick.reason})") <= 80
 
 
 def test_many_columns_with_texts_and_empty_cells_are_reported_in_a_few_lines(tmp_path):
@@ -351,40 +351,60 @@ def test_a_tower_that_would_leave_no_map_is_not_chosen(tmp_path, labels, objecti
 
 
 @pytest.mark.parametrize(
-    ("counts", "most", "expected"),
+    ("most", "head"), [(1, "table"), (4, "table"), (5, None), (8, None), (9, "poisson"), (64, "poisson")]
+)
+def test_photographs_get_a_head_that_suits_the_number_of_objects(most, head):
+    auto = ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most
+    objective, model, picks = resolve_objective(*auto, backbone=True)
+    assert (objective.objective, objective.count_head, model.policy) == ("counts", head, None)
+    pooled = ("mean-max", (256,)) if head else (None, (128, 128))
+    assert (model.pool, model.units, model.dropout) == (*pooled, 0.3)
+    assert [(pick.what, pick.value) for pick in picks] == [
+        ("objective", "counts"),
+        *([("count_head", head)] if head else []),
+        ("dropout", "0.3"),
+    ]
+    heads = ObjectiveConfig(count_head="cells")  # who asks for a count head gets it, with the usual settings
+    objective, model, _ = resolve_objective(heads, ModelConfig(), (1280, 8, 8), most, backbone=True)
+    assert (objective.objective, objective.count_head, model) == ("counts", "cells", ModelConfig())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
     [
-        ([[1, 1], [1, 1], [2, 0], [2, 0]], 2, "power"),
-        ([[1, 1], [1, 1], [1, 1], [2, 0]], 2, "power"),  # three of four
-        ([[1, 1], [1, 1], [0, 2], [2, 0]], 2, "multi"),  # half of them
-        ([[1, 1] + [0] * 40] * 4, 4, "multi"),  # up to 4 of 42 classes: 163,185 multisets
-        ([[1, 1] + [0] * 40] * 4, 2, "power"),  # 2 of 42: 903
-        ([[5, 0], [5, 0]], 5, "counts"),
+        (RunConfig(), ("table", "mean-max", 0.3, 2e-3, 0.05, 0.99, "last")),
+        (  # what the user has changed is kept
+            RunConfig(model=ModelConfig(dropout=0.5), optim=OptimConfig(lr=1e-4, weight_decay=0.2)),
+            ("table", "mean-max", 0.5, 1e-4, 0.2, 0.99, "last"),
+        ),
+        (RunConfig(model=ModelConfig(max_size=5)), ("cells", "mean", 0.3, 3e-3, 0.05, 0.99, "last")),
+        (RunConfig(model=ModelConfig(max_size=9)), ("poisson", "mean-max", 0.3, 2e-3, 0.05, 0.99, "last")),
+        (RunConfig(objective=ObjectiveConfig("counts")), ("cells", "mean", 0.0, 3e-3, 0.0, 0.0, "score")),
+        (RunConfig(objective=ObjectiveConfig(count_head="table")), ("table", "mean", 0.0, 3e-3, 0.0, 0.0, "score")),
     ],
 )
-def test_photographs_whose_multisets_occur_again_get_a_class_for_each(counts, most, expected):
-    known = np.array(counts)
-    auto = ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most
-    objective, model, picks = resolve_objective(*auto, backbone=True, counts=known)
-    assert objective.objective == picks[0].value == expected
-    assert model.policy == ("transformer" if expected == "multi" else None)
+def test_the_best_guess_for_photographs_is_regularised_unless_the_user_sets_it(given, expected):
+    photos = Examples(np.zeros((12, 1), np.uint8), np.array([[0, 1]] * 6 + [[1, -1]] * 6), ("cat", "dog"))
+    data = ResolvedData(data="photos", backbone="efficientnet-lite0", image_size=256)
+    resolved, _ = resolve(given, data, photos, (1280, 8, 8))
+    model, optim = resolved.model, resolved.optim
+    chosen = (resolved.objective.count_head, model.pool, model.dropout)
+    assert (*chosen, optim.lr, optim.weight_decay, optim.ema, optim.select) == expected
 
 
-def test_power_is_not_chosen_if_it_would_be_refused():
-    counts = np.zeros((4, 24), np.int64)
-    counts[:, 0] = 4  # 17,550 multisets of 4 labels, 20,475 of up to 4
-    for least, expected in ((None, "power"), (4, "power"), (0, "multi")):
-        model = ModelConfig(min_size=least)
-        picked, _, _ = resolve_objective(ObjectiveConfig(), model, (1280, 8, 8), 4, backbone=True, counts=counts)
-        assert picked.objective == expected
-
-
-@pytest.mark.parametrize(("most", "expected"), [(4, ("multi", "transformer")), (5, ("counts", None))])
-def test_photographs_with_few_objects_get_a_policy(most, expected):
-    objective, model, picks = resolve_objective(ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most, backbone=True)
-    assert (objective.objective, model.policy) == expected
-    assert [pick.value for pick in picks] == [value for value in expected if value is not None]
-    heads = ObjectiveConfig(count_head="cells")  # who asks for a count head gets one
-    assert resolve_objective(heads, ModelConfig(), (1280, 8, 8), most, backbone=True)[0].objective == "counts"
+@pytest.mark.parametrize(
+    ("objective", "holdout", "expected"),
+    [
+        (None, "none", "last"),
+        ("multi", "none", "last"),
+        ("multi", "1/3", "score"),
+    ],
+)
+def test_without_held_out_examples_the_last_epoch_is_kept(objective, holdout, expected):
+    photos = Examples(np.zeros((12, 1), np.uint8), np.array([[0, 1]] * 12), ("cat", "dog"))
+    data = ResolvedData(data="photos", backbone="efficientnet-lite0", holdout=holdout)
+    resolved, _ = resolve(RunConfig(objective=ObjectiveConfig(objective)), data, photos, (1280, 8, 8))
+    assert resolved.optim.select == expected
 
 
 @pytest.mark.parametrize(
@@ -467,7 +487,7 @@ def test_a_damaged_image_is_reported_with_its_line_before_training(run, tmp_path
 
 def test_data_is_given_once(run, tmp_path):
     code, _, err = run("train", "a.csv", "--data", "b.csv")
-    assert (code, err) == (2, "multiset: data is given twice, a.csv and --data: keep one\n")
+    assert (code, err) == (2, "multiset: data is given twice, a.csv and --data: keep one\nSee: multiset train --help\n")
     (tmp_path / "c.toml").write_text('data = "b.csv"\n')
     code, _, err = run("train", "a.csv", "--config", "c.toml")  # what is typed comes before what is in a file
     assert (code, err) == (1, "multiset: there is no file or folder a.csv\n")

@@ -33,7 +33,7 @@ def test_one_model_from_a_file_to_an_answer(here, capsys):
 
 
 def test_a_budget_compares_models(here, monkeypatch, capsys):
-    pets = write_pets(here)
+    pets = write_pets(here, examples=1_200)  # enough to be trained once, without cross-validation
     few = [Candidate("ridge", {"objective": "ridge"}, "regression")]
     monkeypatch.setattr("torchmultiset.pipeline.auto.candidates", lambda _: few)
     model = torchmultiset.train(pets, minutes=1, out=here / "kept")
@@ -42,6 +42,17 @@ def test_a_budget_compares_models(here, monkeypatch, capsys):
     assert "majority" in out
     assert model.predict(pets)[0].total() >= 0
     assert (here / "kept" / "leaderboard.json").is_file()
+
+
+@pytest.mark.usefixtures("figures_of_runs")
+def test_ridge_regression_has_no_epochs_to_choose_and_to_draw(here, capsys):
+    torchmultiset.train(write_pets(here), objective="ridge", holdout="none")
+    out = capsys.readouterr().out
+    assert "with ridge, in closed form" in out
+    assert " train and validation, " in out  # each counted once
+    assert "epoch" not in out
+    assert not (here / "runs" / "pets" / "curve.png").exists()
+    assert (here / "runs" / "pets" / "predictions.png").exists()
 
 
 def test_what_is_wrong_is_reported_before_training(here):

@@ -16,10 +16,12 @@ from tiny_runs import Task, outcome, task, vectors, weights
 from torch import Tensor
 
 from torchmultiset.data import Examples
+from torchmultiset.model.build import build_objective, build_predictor
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.objectives import MultisetObjective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.rollout import greedy
-from torchmultiset.training import NotFiniteError, fit, local_fabric
+from torchmultiset.training import NotFiniteError, evaluation, fit, local_fabric
 from torchmultiset.training.checkpoint import read_checkpoint
 from torchmultiset.training.evaluation import evaluate
 
@@ -160,6 +162,56 @@ def test_the_score_is_the_sum_of_exact_match_and_f1(tmp_path):
     progress = fit(*with_optim(task("plain"), select="score"), tmp_path, fabric=cpu())
     scores = [line["validation_em"] + line["validation_f1"] for line in progress.history]
     assert Predictor.load(tmp_path / "best").record["epoch"] == int(np.argmax(scores)) + 1
+
+
+def counting(max_size: int, **values) -> Task:
+    """A count head for vectors, whose epoch is chosen by its loss."""
+    torch.manual_seed(0)
+    objective = ObjectiveConfig("counts", count_head="table")
+    model = build_predictor(
+        ModelConfig(units=(16,)), objective, shape=(3,), classes="abc", min_size=1, max_size=max_size, stop="policy"
+    )
+    ours = with_optim(task("plain", epochs=6), select="loss", lr=0.3, **values)
+    return ours._replace(predictor=model, objective=build_objective(objective, model, seed=0))
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_the_epoch_with_the_lowest_loss_on_the_validation_data_is_kept(ema, tmp_path):
+    ours = counting(3, ema=ema)
+    progress = fit(*ours, tmp_path, fabric=cpu())
+    losses = [line["validation_loss"] for line in progress.history]
+    kept = Predictor.load(tmp_path / "best")
+    assert kept.record["epoch"] == int(np.argmin(losses)) + 1
+    everything = ours.validation.batch(np.arange(len(ours.validation)))
+    with torch.no_grad(), kept.evaluating():
+        assert float(ours.objective.loss(kept, everything, torch.Generator())) == pytest.approx(min(losses), rel=1e-5)
+    assert progress.best_loss == min(losses)
+
+
+def test_validation_examples_of_a_size_that_is_never_predicted_have_no_loss(tmp_path):
+    losses = []
+    for possible in (False, True):
+        ours = counting(2)
+        train, validation = (
+            each.subset(np.flatnonzero(each.counts.sum(1) < 3)) for each in (ours.train, ours.validation)
+        )
+        assert len(validation) < len(ours.validation)
+        ours = ours._replace(train=train, **({"validation": validation} if possible else {}))
+        progress = fit(*ours, tmp_path / str(possible), fabric=cpu())
+        losses.append([line["validation_loss"] for line in progress.history])
+    assert losses[0] == losses[1]
+
+
+def test_training_ends_at_a_share_of_the_epochs_with_the_learning_rates_of_all(tmp_path):
+    whole, half = task("plain", epochs=4), with_optim(task("plain", epochs=4), until=0.5)
+    fit(*whole, tmp_path / "whole", fabric=cpu())
+    progress = fit(*half, tmp_path / "half", fabric=cpu())
+    lines = [(tmp_path / name / "epochs.jsonl").read_text().splitlines() for name in ("whole", "half")]
+    losses = [[json.loads(line)["loss"] for line in some] for some in lines]
+    assert losses[1] == losses[0][:2]
+    assert len(progress.history) == 2
+    again = fit(*with_optim(task("plain", epochs=4), until=0.5), tmp_path / "half", fabric=cpu(), resume=True)
+    assert again.history == progress.history
 
 
 def test_patience_ends_a_run_that_does_not_improve(tmp_path):
@@ -396,6 +448,15 @@ def test_evaluation_is_in_order_whatever_the_batch_size(batch_size):
     assert max(steps) == min(batch_size, 11)
 
 
+def test_large_inputs_are_evaluated_in_small_batches(monkeypatch):
+    predictor, examples = readable(11)
+    monkeypatch.setattr(evaluation, "_LARGEST", 4 * examples.inputs[0].size)
+    steps: list[int] = []
+    counts, _ = evaluate(predictor, examples, watch=steps.append)
+    assert steps == [4, 4, 3]
+    assert counts.tolist() == np.round(examples.inputs).tolist()
+
+
 def test_evaluation_of_nothing():
     predictor, examples = readable(11)
     counts, target = evaluate(predictor, examples.subset([]))
@@ -434,13 +495,14 @@ def test_evaluation_is_on_the_device_of_the_predictor():
     [
         ({"epochs": -1}, "epochs must be at least 1, but is -1"),
         ({"batch_size": -1}, "batch_size must be at least 1"),
-        ({"lr": 0.0}, "lr must be above 0"),
+        ({"lr": 0.0}, "lr must be more than 0"),
         ({"clip": -1.0}, "clip must be at least 0"),
         ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
         ({"ema": 1.0}, "ema must be at least 0 and below 1"),
         ({"patience": -1}, "patience must be at least 0"),
         ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1"),
-        ({"select": "first"}, "select must be one of 'em', 'score', 'last'"),
+        ({"until": 1.5}, "until must be above 0 and at most 1, but is 1.5"),
+        ({"select": "first"}, "select must be one of 'em', 'score', 'loss', 'last'"),
         ({"schedule": "cosine"}, "schedule must be one of 'one-cycle', 'constant'"),
     ],
 )

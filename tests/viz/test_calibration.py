@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -88,13 +89,13 @@ def test_one_example_and_one_confidence():
     shown = told([0.0, 0.0], [True, False])
     assert (shown.error, shown.area, len(shown.bins)) == (0.5, 0.5, 1)
     assert shown.answered[1].exact_match is None
-    json.dumps(shown.to_json(), allow_nan=False)
+    json.dumps(asdict(shown), allow_nan=False)
     draw_calibration(shown)
 
 
 def test_json_and_tables_say_the_same():
     shown = told(*made())
-    plain = json.loads(json.dumps(shown.to_json(), allow_nan=False))
+    plain = json.loads(json.dumps(asdict(shown), allow_nan=False))
     assert plain["error"] == shown.error
     assert plain["bins"][3]["exact_match"] == shown.bins[3].exact_match
     assert plain["answered"][2]["min_confidence"] == 0.6

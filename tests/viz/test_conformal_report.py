@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def test_the_report_has_the_models_own_calibration_and_fits_80_columns(predictor
     assert report.stored.size == pytest.approx(float(sets.inside.sum(1).double().mean()))
     assert report.stored.examples == 80
     assert report.resampled == alone.resampled
-    json.dumps(report.to_json(), allow_nan=False)
+    json.dumps(asdict(report), allow_nan=False)
     shown = lines(report)
     assert max(map(len, shown)) <= 80
     assert any(line.startswith("of the model") and f"{sum(hits) / 60:.3f}" in line for line in shown)

@@ -118,10 +118,12 @@ def test_a_caption_stays_under_its_image_and_bars_stay_visible():
 
 def test_end_has_its_bar_and_its_step():
     prediction = predicted([[1, 0]], [[0, -1, -1]], 3)
-    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)
+    (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, end=True)
     _, *steps = draw_predictions([panel], ["a", "b"]).axes
     assert len(steps) == 2  # "a", and then END
     assert [label.get_text() for label in steps[-1].get_xticklabels()] == ["a", "b", "END"]
+    (panel,) = panels([np.zeros((20, 20), np.uint8)], predicted([[1, 0]], [[0, -1, -1]], 2))
+    assert len(panel.probabilities) == 1  # a model without END has no step for it
 
 
 def test_of_many_classes_those_that_matter_have_bars():
@@ -191,6 +193,10 @@ def test_one_prediction_is_annotated(tmp_path):
     for part in ("1 or more", "2 or more", "Prediction: a", "the truth is: a, $b$", "not predicted"):
         assert part in text
     assert "step" not in text
+    for draw in (draw_example, lambda panel, classes: draw_predictions([panel] * 2, classes)):
+        text = written(draw(replace(wrong, probabilities=probabilities[:1], shares=True), ["a", "b"])).lower()
+        assert "share of each label" in text
+        assert not any(part in text for part in ("probability", "or more", "≥"))
     save_predictions([steps], ["a", "b"], tmp_path / "one.png")
     save_predictions([steps, steps], ["a", "b"], tmp_path / "two.png")
     with Image.open(tmp_path / "one.png") as one:

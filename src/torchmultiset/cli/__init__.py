@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Group
 
 from torchmultiset import __version__
 from torchmultiset._install import pip_install
-from torchmultiset.cli._help import shown_in_full
+from torchmultiset.cli._help import HELP_ALL, in_full
 from torchmultiset.cli._malloc import keep_freed_memory
 
 __all__ = ["app", "main"]
@@ -51,9 +51,9 @@ _COMMANDS = (
         "train",
         "train:app",
         _START,
-        "Train a model on a data set, and test it.\n\nThe model is evaluated on the validation data after each epoch;"
-        " the best epoch is kept and tested once at the end. All output goes to one folder, with everything needed to"
-        " reproduce the run.",
+        "Train a model on a data set, and test it.\n\nOn your own data, several models are compared on held-out"
+        " examples, and the best one is kept; otherwise one model is trained. It is tested once at the end, beside"
+        " simple baselines. All output goes to one folder, with everything needed to reproduce the run.",
     ),
     (
         "predict",
@@ -114,15 +114,25 @@ def main(tokens: Sequence[str] | None = None, *, commands: App = app) -> int:
         torchmultiset ...
         0
     """
-    _replace_unprintable()
-    name = commands.name[0]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a question mark for characters that the terminal's encoding lacks
+    name, arguments = commands.name[0], sys.argv[1:] if tokens is None else tokens
     if tokens is None:  # this process runs nothing else
         keep_freed_memory()
+    in_full.set(HELP_ALL in arguments)
+    given = ["--help" if token == HELP_ALL else token for token in arguments]
+    parsed = False
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"{name}: {message}", file=sys.stderr)
-            with shown_in_full(sys.argv[1:] if tokens is None else tokens) as given:
-                return _run(commands, given)
+            command, bound, _ = commands.parse_args(given, exit_on_error=False, print_error=False)
+            parsed = True
+            command(*bound.args, **bound.kwargs)
+            sys.stdout.flush()  # here, where a BrokenPipeError is caught
+    except CycloptsError as error:  # also raised by `sweep`, which parses the settings of each run as those of `train`
+        where = " ".join([name, *(error.command_chain or ()), "--help"])
+        return _fail(name, f"{_in_words(str(error))}\nSee: {where}", 2)
     except KeyboardInterrupt as stop:
         return _fail(name, ": ".join(["stopped", *map(str, stop.args)]), 130)
     except BrokenPipeError:
@@ -130,30 +140,13 @@ def main(tokens: Sequence[str] | None = None, *, commands: App = app) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ImportError, OSError, ValueError) as error:
+        if not parsed and isinstance(error, ValueError):  # settings that are wrong or cannot be combined
+            where = " ".join([name, *commands.parse_commands(given)[0], "--help"])
+            return _fail(name, f"{error}\nSee: {where}", 2)
         if os.environ.get(DEBUG):
             raise
         return _fail(name, _message(error), 1)
-
-
-def _run(commands: App, tokens: list[str]) -> int:
-    name = commands.name[0]
-    try:
-        command, bound, _ = commands.parse_args(tokens, exit_on_error=False, print_error=False)
-    except CycloptsError as error:
-        return _misused(name, error)
-    except ValueError as error:  # a config dataclass rejects incompatible values
-        return _fail(name, str(error), 2)
-    try:
-        command(*bound.args, **bound.kwargs)
-    except CycloptsError as error:  # `sweep` parses the settings of each run as those of `train`
-        return _misused(name, error)
-    sys.stdout.flush()  # here, where a BrokenPipeError is caught
     return 0
-
-
-def _misused(name: str, error: CycloptsError) -> int:
-    where = " ".join([name, *(error.command_chain or ()), "--help"])
-    return _fail(name, f"{_in_words(str(error))}\nSee: {where}", 2)
 
 
 def _in_words(message: str) -> str:
@@ -174,10 +167,3 @@ def _message(error: Exception) -> str:
         what, extra = _EXTRAS[missing]
         return f"{what}, which is not installed: {pip_install(extra)}"
     return str(error)
-
-
-def _replace_unprintable() -> None:
-    """Print a question mark, instead of failing, for characters that the terminal's encoding lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")

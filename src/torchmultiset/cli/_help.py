@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -12,21 +10,12 @@ from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 from rich.markdown import Markdown
 
-__all__ = ["HELP_ALL", "HelpOf", "shown_in_full"]
+__all__ = ["HELP_ALL", "HelpOf", "in_full"]
 
 HELP_ALL = "--help-all"
 
-_in_full: ContextVar[bool] = ContextVar("in_full", default=False)
-
-
-@contextmanager
-def shown_in_full(tokens: Sequence[str]) -> Iterator[list[str]]:
-    """Replace ``--help-all`` by ``--help`` in the arguments, and show all options within the ``with`` block."""
-    before = _in_full.set(HELP_ALL in tokens)
-    try:
-        yield ["--help" if token == HELP_ALL else token for token in tokens]
-    finally:
-        _in_full.reset(before)
+in_full: ContextVar[bool] = ContextVar("in_full", default=False)
+"""Whether the command line contains ``--help-all``."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +39,13 @@ class HelpOf:
         entries = [
             entry.copy(default=None) if {*entry.names} & {*self.unset} else entry
             for entry in panel.entries
-            if _in_full.get() or entry.positional_label or not entry.names or {*entry.names} & {*self.common}
+            if in_full.get() or entry.positional_label or not entry.names or {*entry.names} & {*self.common}
         ]
-        order = [name for entry in entries for name in entry.names] if _in_full.get() else self.common
+        order = [name for entry in entries for name in entry.names] if in_full.get() else self.common
         entries.sort(key=lambda entry: min((order.index(name) for name in entry.names if name in order), default=-1))
         if entries:
             DefaultFormatter()(console, options, panel.copy(entries=entries))
-        if _in_full.get() and str(panel.title) == self.last:
+        if in_full.get() and str(panel.title) == self.last:
             console.print(Markdown(self.more))
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.inputs import Explained
-from torchmultiset.model.outputs import Prediction
+from torchmultiset.model.outputs import Prediction, by_name
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import from_labels
 from torchmultiset.viz.scores import in_words
 from torchmultiset.viz.terminal import empty_table
 
-__all__ = ["add_row", "csv_lines", "named", "prediction_rows", "predictions_table"]
+__all__ = ["add_row", "csv_lines", "prediction_rows", "predictions_table"]
 
 _LISTED = 20  # maximum number of multisets that a table lists for one input, besides the first
 
@@ -44,7 +44,7 @@ def prediction_rows(
         confidence = float(prediction.confidence[i])
         row: dict[str, Any] = {
             "input": name,
-            "labels": named(counts[i], predictor),
+            "labels": by_name(counts[i].tolist(), predictor.classes),
             "sequence": _in_order(prediction, i, predictor.classes),
             "confidence": None if math.isnan(confidence) else confidence,
         }
@@ -57,7 +57,7 @@ def prediction_rows(
             row["intervals"] = {name: [low, high] for name, low, high in bounds if high}
         if batch.truth is not None:
             right = bool((counts[i] == batch.truth[i]).all())
-            row |= {"truth": named(batch.truth[i], predictor), "right": right}
+            row |= {"truth": by_name(batch.truth[i].tolist(), predictor.classes), "right": right}
             if sets is not None:
                 row["in_set"] = bool((sets.counts[i, sets.inside[i]] == batch.truth[i]).all(-1).any())
         if min_confidence is not None:
@@ -70,8 +70,8 @@ def prediction_rows(
 def _listed(counts: torch.Tensor, log_probability: torch.Tensor, predictor: Predictor) -> list[dict[str, Any]]:
     """Return multisets (k, C) with their probabilities."""
     return [
-        {"labels": named(multiset, predictor), "probability": math.exp(log)}
-        for multiset, log in zip(counts, log_probability.tolist(), strict=True)
+        {"labels": by_name(multiset, predictor.classes), "probability": math.exp(log)}
+        for multiset, log in zip(counts.tolist(), log_probability.tolist(), strict=True)
         if log > -math.inf
     ]
 
@@ -84,11 +84,6 @@ def _in_order(prediction: Prediction, i: int, classes: Sequence[str]) -> list[st
     if not torch.equal(from_labels(labels, len(classes)), prediction.counts[i]):
         return None
     return [classes[label] for label in labels.tolist() if label >= 0]
-
-
-def named(counts: torch.Tensor, predictor: Predictor) -> dict[str, int]:
-    """Return a multiset as a dictionary from class name to count."""
-    return {name: count for name, count in zip(predictor.classes, counts.tolist(), strict=True) if count}
 
 
 def csv_lines(row: Mapping[str, Any], *, header: bool) -> str:

@@ -17,9 +17,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from torchmultiset.cli.models import named, open_splits
+from torchmultiset.cli.models import open_splits
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.model.inputs import open_model
+from torchmultiset.model.outputs import by_name
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.multiset import equal
 from torchmultiset.pipeline.prepare import as_trained
@@ -141,7 +142,8 @@ def _differences(compared: Sequence[_Compared], number: int) -> Table | None:
     table = numbers_table("Disagreements", "example", *(one.name for one in compared))
     for i in differ.tolist():
         answers = (
-            Text(f"{'✓' if one.right[i] else '✗'} {in_words(named(one.counts[i], one.predictor))}") for one in compared
+            Text(f"{'✓' if one.right[i] else '✗'} {in_words(by_name(one.counts[i].tolist(), one.predictor.classes))}")
+            for one in compared
         )
         table.add_row(str(i), *answers)
     return table

@@ -19,7 +19,7 @@ from torchmultiset._install import pip_install
 from torchmultiset.data import Examples
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.heads import CellCounts
-from torchmultiset.model.objectives import CountsObjective
+from torchmultiset.model.objectives.counts import CountsObjective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.training.evaluation import evaluate

@@ -6,7 +6,8 @@ import json
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from cyclopts.validators import Number
 from cyclopts.validators import Path as PathOf
 from rich.console import Console
 
-from torchmultiset.cli._predictions import add_row, csv_lines, named, prediction_rows, predictions_table
+from torchmultiset.cli._predictions import add_row, csv_lines, prediction_rows, predictions_table
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 from torchmultiset.model.conformal import Conformal
@@ -31,7 +32,7 @@ from torchmultiset.viz.conformal import conformal_report, conformal_table
 from torchmultiset.viz.entropy import entropy_curves
 from torchmultiset.viz.scores import best_constant, report, tables
 
-__all__ = ["evaluate", "named", "open_splits", "predict"]
+__all__ = ["evaluate", "open_splits", "predict"]
 
 evaluate = App(
     name="evaluate",
@@ -118,7 +119,7 @@ def _evaluate(
             log = log_probabilities(predictor, examples, counts, beam=beam, watch=advance)
             calibrated = calibrate(log.exp(), equal(counts, target))
         shown += calibration_tables(calibrated)
-        plain["calibration"] = calibrated.to_json()
+        plain["calibration"] = asdict(calibrated)
         if figure is not None:
             from torchmultiset.viz.calibration_figure import save_calibration
 
@@ -127,7 +128,7 @@ def _evaluate(
         with progress_bar(sys.stderr.isatty(), "conformal sets", len(examples)) as advance:
             conformal = conformal_report(predictor, examples, coverage, watch=advance)
         shown.append(conformal_table(conformal))
-        plain["conformal"] = conformal.to_json()
+        plain["conformal"] = asdict(conformal)
     if entropy is not None:
         from torchmultiset.viz.entropy_figure import save_entropy
 
@@ -190,13 +191,14 @@ def _predict(
         _check_probabilities(predictor, flag)
     sets = None if coverage is None else _sets_of(predictor, coverage, best)
     sources = open_inputs(predictor, inputs, split=split, skip_unreadable=skip_unreadable)
-    in_order, drawn, tally = predictor.steps > 0, _Panels(figure, predictor), Counter[str]()
+    in_order, drawn, tally = predictor.steps > 0, list[Explained](), Counter[str]()
     table = predictions_table(in_order=in_order)
     found = explain(predictor, sources, number=number, best=best or 0, beam=beam)
     if sets is not None:  # ranked as in the calibration; fewer inputs at a time, as each has many candidates
         found = explain(predictor, sources, number=number, batch_size=16, best=sets.candidates, beam=sets.beam)
     for batch in found:
-        drawn.add(batch)
+        if figure is not None and sum(len(one.names) for one in drawn) < _FIGURE:
+            drawn.append(batch)
         for row in prediction_rows(batch, predictor, min_confidence, sets, coverage):
             if json_:
                 print(json.dumps(row, ensure_ascii=False, allow_nan=False))
@@ -207,7 +209,7 @@ def _predict(
                 add_row(table, row, in_order=in_order)
                 tally.update(name for name, value in row.items() if value not in (None, False))
                 tally["in sets"] += len(row.get("set", ()))
-    shown = drawn.save()
+    shown = 0 if figure is None else _draw(drawn, predictor, figure)
     if not json_ and not csv_:
         if not tally["truth"]:  # the last column
             table.columns.pop()
@@ -286,36 +288,18 @@ def _check_steps(predictor: Predictor) -> None:
     import torchmultiset.viz.entropy_figure  # noqa: F401  (needs matplotlib)
 
 
-class _Panels:
-    """Panels of the figure; without an output file nothing is collected, so matplotlib is not needed."""
+def _draw(batches: Sequence[Explained], predictor: Predictor, path: Path) -> int:
+    """Draw predictions, and return their number."""
+    from torchmultiset.viz.figures import save_predictions
+    from torchmultiset.viz.panels import panels
 
-    def __init__(self, path: Path | None, predictor: Predictor) -> None:
-        self.path = path
-        self.predictor = predictor
-        self.panels: list[Any] = []
-        self.names: list[str] = []
-
-    def add(self, batch: Explained) -> None:
-        """Add panels for a batch until the figure is full."""
-        if self.path is not None and len(self.panels) < _FIGURE:
-            from torchmultiset.viz.panels import panels
-
-            made = panels([*batch.inputs], batch.prediction, batch.truth)
-            self.panels += made[: _FIGURE - len(self.panels)]
-            self.names += batch.names
-
-    def save(self) -> int:
-        """Save the figure, if there is one, and return the number of panels."""
-        if self.path is not None and self.panels and self.panels[0].image.ndim < 3:
-            from torchmultiset.viz.bars import panel_bars
-            from torchmultiset.viz.preview import save_figure
-
-            save_figure(panel_bars(self.panels, self.names, self.predictor.classes), self.path)
-        elif self.path is not None:
-            from torchmultiset.viz.figures import save_predictions
-
-            save_predictions(self.panels, self.predictor.classes, self.path)
-        return len(self.panels)
+    shown = [
+        panel
+        for batch in batches
+        for panel in panels([*batch.inputs], batch.prediction, batch.truth, end=predictor.end)
+    ][:_FIGURE]
+    save_predictions(shown, predictor.classes, path, ids=[name for batch in batches for name in batch.names])
+    return len(shown)
 
 
 def _constant(predictor: Predictor, splits: Mapping[str, Examples]) -> torch.Tensor | None:

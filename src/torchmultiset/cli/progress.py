@@ -13,9 +13,8 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task
-from torchmultiset.pipeline.record import read_record
+from torchmultiset.pipeline.record import Watch, read_record
 from torchmultiset.pipeline.standings import Standing, standings_table
 from torchmultiset.pipeline.sweep import Snapshot
 from torchmultiset.training.checkpoint import Progress
@@ -39,7 +38,7 @@ class TrainingProgress:
 
     def start(self, task: Task) -> Watch:
         """Start the display; call the returned object at the start, and after each step and each epoch."""
-        self.epochs = task.config.optim.epochs
+        self.epochs = task.config.optim.last_epoch
         self.batch = task.config.optim.batch_size
         self.examples = len(task.splits["train"])
         self.scored = "training" if task.config.data.holdout == "none" else "validation"  # what the scores are of
@@ -157,8 +156,15 @@ class PortfolioProgress:
         seconds = self.end - time.monotonic()
         left = f", {duration(seconds)} left" if seconds > 0 else ""
         if not self.console.is_terminal:
+            scores = {one.name: one for one in standings}
             for name in snapshot.ended:
-                self.console.print(f"{name} is trained{left}", highlight=False, soft_wrap=True)
+                one = scores[name.split("/")[0]]  # of all parts of a cross-validation so far
+                self.console.print(
+                    f"{name} is trained: EM {one.exact_match:.3f}, F1 {one.f1:.3f}"
+                    f" on {one.examples:,} held-out examples{left}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
             return
         if not self.running:
             self.live.start()

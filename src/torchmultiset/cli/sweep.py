@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, cast
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
@@ -171,7 +171,10 @@ def _parse(tokens: Sequence[str]) -> RunConfig:
     """Return the config that `multiset train` would use."""
     from torchmultiset.cli import app as multiset
 
-    _, bound, _ = multiset.parse_args(["train", *tokens], exit_on_error=False, print_error=False)
+    try:
+        _, bound, _ = multiset.parse_args(["train", *tokens], exit_on_error=False, print_error=False)
+    except ValueError as error:  # settings that are wrong or cannot be combined
+        raise CycloptsError(str(error)) from error
     bound.apply_defaults()
     given = bound.arguments
     data = given["data"] if given["source"] is None else replace(given["data"], data=given["source"])

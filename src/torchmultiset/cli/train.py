@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -23,13 +24,12 @@ from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.inputs import input_kind, open_model
 from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.pipeline import auto
-from torchmultiset.pipeline.config import DataConfig, RunConfig, check_config, to_dict
+from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 from torchmultiset.pipeline.finish import CURVE, PREDICTIONS, Result
-from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, build_missing, values_of
-from torchmultiset.pipeline.quick import compares_models, run_folder
-from torchmultiset.pipeline.record import read_config, translated
+from torchmultiset.pipeline.quick import run_folder, time_budget
+from torchmultiset.pipeline.record import CONFIG, Watch, read_config, translated
 from torchmultiset.pipeline.run import train as run
 from torchmultiset.pipeline.standings import standings_table
 from torchmultiset.training.config import OptimConfig
@@ -49,22 +49,40 @@ def _default(value: object) -> str | None:
     return "auto" if value is None else None if value == "" else str(value)
 
 
-def _check(_: type, value: Any) -> None:
-    check_config(value)
-
-
 # Each field of a dataclass becomes a flag; several values are separated by spaces: --channels 10 10 32.
-_Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default, validator=_check)
+_Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default)
+
+
+_NEVER_CHOSEN = ("--data", "--start-from")
+_CHOSEN = {
+    flag
+    for name, default in to_dict(RunConfig()).items()
+    if default is None and (flag := f"--{name.replace('_', '-')}") not in _NEVER_CHOSEN
+}
+"""Flags of the settings that are chosen from the data if they are not set; their default is shown as "auto"."""
 
 
 def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Fill in flags that are not given: from the config file, the model to start from, the recipe and the preset."""
+    chosen = set()
+    for argument in arguments:
+        if argument.name in _CHOSEN and [token.value for token in argument.tokens] == ["auto"]:
+            argument.tokens.clear()
+            chosen.add(argument.name.removeprefix("--").replace("-", "_"))
+
+    def below_flags(values: Mapping[str, Any], source: str) -> None:
+        nested = {name: value for name, value in values.items() if name not in chosen}
+        # Nested under this command: at the top level, the parser would skip `data`, which is the name of a command.
+        for command in reversed(commands):
+            nested = {command: nested}
+        Dict(nested, source=source)(app, commands, arguments)
+
     source = _given(arguments, _SOURCE)
     if source is not None and _given(arguments, "--data") is not None:
         raise ValueError(f"data is given twice, {source} and --data: keep one")
     file = _given(arguments, "--config")
     if file is not None:
-        _below_flags(read_config(file), file, app, commands, arguments)
+        below_flags(read_config(file), file)
     for argument in arguments:
         for token in argument.tokens:
             # The parser would silently round a fraction.
@@ -77,12 +95,12 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
     start = _given(arguments, "--start-from")
     if start:
         network = _network_of(start, _given(arguments, "--objective"), _given(arguments, "--policy"))
-        _below_flags(network, f"model {start}", app, commands, arguments)
+        below_flags(network, f"model {start}")
     preset, recipe = _given(arguments, "--preset"), _given(arguments, "--recipe") or "fast"
     # Unknown names are rejected later, with a suggestion.
     if preset in (None, *get_args(PresetName)) and recipe in get_args(RecipeName):
         values = values_of(preset, recipe)  # type: ignore[arg-type]
-        _below_flags(values, f"recipe {recipe}", app, commands, arguments)
+        below_flags(values, f"recipe {recipe}")
         if not (source or _given(arguments, "--data")):
             raise ValueError(_no_data(preset))
 
@@ -119,16 +137,6 @@ def _check_together(**given: Any) -> None:
     objective = given.get("objective", ObjectiveConfig())
     if "model" in given and given["model"].stop == "end" and objective.objective is not None:
         check_together(objective, "end")
-
-
-def _below_flags(
-    values: Mapping[str, Any], source: str, app: App, commands: tuple[str, ...], arguments: ArgumentCollection
-) -> None:
-    # Nested under this command: at the top level, the parser would skip `data`, which is the name of a command.
-    nested = dict(values)
-    for command in reversed(commands):
-        nested = {command: nested}
-    Dict(nested, source=source)(app, commands, arguments)
 
 
 def _given(arguments: ArgumentCollection, name: str) -> str | None:
@@ -173,7 +181,7 @@ app = App(
     name="train",
     config=_fill_in,
     validator=_check_together,
-    help_formatter=HelpOf(_COMMON, ("--data", "--start-from"), _MORE, "Optimisation"),
+    help_formatter=HelpOf(_COMMON, _NEVER_CHOSEN, _MORE, "Optimisation"),
     help_epilogue="""\
 All options: `multiset train --help-all`
 
@@ -232,18 +240,21 @@ def train(
     assert data.data is not None  # `_fill_in` refuses a command without data
     out = out or (Path("runs") / preset if preset else run_folder(data.data))
     console = Console(stderr=True)
-    build_missing(preset, data.data, progress=console.is_terminal)
+    if preset:
+        build_missing(preset, data.data, progress=console.is_terminal)
     whole = RunConfig(data, model, objective, optim, seed)
     shown = TrainingProgress(console)
     # Further processes rerun the command line of this one, which in a notebook or another program is a different one.
     may_start_others = sys.argv[1:2] == ["train"]
 
-    def start(task: Task) -> Watch:
-        if recipe == "fast" and (preset or is_store(task.config.data.data)):  # the paper has no recipe for other data
-            _say(textwrap.fill(_unlike_the_paper(task.config, preset), 80, subsequent_indent="  "))
+    say = partial(print, flush=True)  # keeps the order with standard error in a log
+
+    def compare_with_paper(task: Task) -> Watch:
+        say(textwrap.fill(_unlike_the_paper(task.config, preset), 80, subsequent_indent="  "))
         return shown.start(task)
 
-    budget = _budget(whole, preset, minutes)
+    like_paper = preset or is_store(data.data)  # the paper has no recipe for other data
+    budget = time_budget(whole, minutes)
     if budget:
         _train_portfolio(whole, out, budget, resume)
         return
@@ -256,26 +267,14 @@ def train(
             nodes=nodes,
             command=["multiset", *sys.argv[1:]],
             progress=console.is_terminal,
-            say=_say,
-            watch=start,
+            say=say,
+            watch=compare_with_paper if recipe == "fast" and like_paper else shown.start,
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"start the same command with --resume to resume the run in {out}") from None
     finally:
         shown.stop()
     _print_result(out, data.data, result)
-
-
-def _budget(config: RunConfig, preset: str | None, minutes: float | None) -> float:
-    """Return the time budget of a portfolio in minutes; 0 if only one model is trained."""
-    if preset or not compares_models(config):
-        if minutes:
-            raise ValueError(
-                "--minutes is the budget for comparing models on your own data: leave it out, or leave out"
-                " --objective, --policy, --preset and --start-from"
-            )
-        return 0.0
-    return auto.MINUTES if minutes is None else float(minutes)
 
 
 def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool) -> None:
@@ -294,7 +293,7 @@ def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool)
             resume=resume,
             command=["multiset", *sys.argv[1:]],
             progress=console.is_terminal,
-            say=_say,
+            say=partial(print, flush=True),
             watch=shown,
             watch_winner=winner,
         )
@@ -303,12 +302,9 @@ def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool)
     finally:
         shown.stop()
         retrained.stop()
-    Console().print(standings_table(standings))
+    if standings:
+        Console().print(standings_table(standings))
     _print_result(out, str(config.data.data), result)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)  # keeps the order with standard error in a log
 
 
 def _no_data(preset: str | None) -> str:
@@ -339,7 +335,10 @@ def _print_result(out: Path, data: str, result: Result) -> None:
         for table in tables(result.report):
             console.print()
             console.print(table)
-        print(f"\nTrained in {record['minutes']:.1f} minutes; the weights of epoch {record['best_epoch']} are kept.")
+        if not OBJECTIVES[read_config(out / CONFIG)["objective"]].closed_form:  # which has no epochs
+            print(
+                f"\nTrained in {record['minutes']:.1f} minutes; the weights of epoch {record['best_epoch']} are kept."
+            )
         if record.get("verdict"):
             print("\n" + textwrap.fill(record["verdict"], 80))
     where, what = shlex.quote(str(out)), shlex.quote(data)

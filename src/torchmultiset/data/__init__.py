@@ -5,6 +5,7 @@
 - `coco`: the paper's variants of COCO
 - `manifest`: user-defined images, arrays, tables, text, sets or sequences
 - `tokens`: inputs of varying length, padded per batch
+- `joined`: pairs of such inputs, joined for training
 - `in_memory`: strings, arrays and tables in memory
 - `importers`: annotated images from COCO JSON, YOLO text and Pascal VOC XML
 - `ranks`: label orders for the sequence loss

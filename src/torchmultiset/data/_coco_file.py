@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-__all__ = ["CocoFile", "read_coco_file", "without_outline"]
+from torchmultiset._checks import some
 
-_SHOWN = 5  # maximum number of invalid entries listed in an error message
+__all__ = ["CocoFile", "read_coco_file", "without_outline"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +117,7 @@ class _Entries:
         if lacking.any():
             places = [f"{self.name}[{position}]" for position in np.flatnonzero(lacking)]
             raise ValueError(
-                f"{self.path}: {len(places)} of {len(self.entries)} {self.name} have no {key!r}: {_some(places)}."
+                f"{self.path}: {len(places)} of {len(self.entries)} {self.name} have no {key!r}: {some(places, 5)}."
                 " Add it, or remove these entries"
             )
         try:
@@ -141,7 +140,7 @@ class _Entries:
         if wrong.any():
             ids = [self.entries[position]["id"] for position in np.flatnonzero(wrong)]
             raise ValueError(
-                f"{self.path}: {len(ids)} of {len(self.entries)} {self.name} have {problem}: ids {_some(ids)}."
+                f"{self.path}: {len(ids)} of {len(self.entries)} {self.name} have {problem}: ids {some(ids, 5)}."
                 " Correct or remove these entries"
             )
 
@@ -174,8 +173,3 @@ def _areas(objects: _Entries) -> Float64[np.ndarray, " n"] | None:
 def _repeats(values: Shaped[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return counts[inverse] > 1
-
-
-def _some(values: Sequence[object]) -> str:
-    more = [f"and {len(values) - _SHOWN} more"] * (len(values) > _SHOWN)
-    return ", ".join([*map(str, values[:_SHOWN]), *more])

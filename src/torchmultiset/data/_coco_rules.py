@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float64
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.data._coco_file import CocoFile
 
-__all__ = ["CocoRules", "Selection", "Stage", "count", "object_areas", "select"]
+__all__ = ["CocoRules", "SelectedObjects", "Stage", "count", "object_areas", "select"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Stage(NamedTuple):
     classes: int
 
 
-class Selection(NamedTuple):
+class SelectedObjects(NamedTuple):
     """Objects selected from one annotation file (N objects, C categories), with the threshold and classes used."""
 
     kept: Bool[np.ndarray, " n"]
@@ -91,8 +91,8 @@ class Selection(NamedTuple):
 
 
 def select(
-    split: Literal["training", "test"], file: CocoFile, rules: CocoRules, *, like: Selection | None = None
-) -> Selection:
+    split: Literal["training", "test"], file: CocoFile, rules: CocoRules, *, like: SelectedObjects | None = None
+) -> SelectedObjects:
     """Pass all objects through the stages, with the threshold and classes of `like` if given."""
     stages = [count(split, "all annotations", file, np.ones(len(file.image), dtype=bool))]
     # `count` sees only images with objects; the file also lists images without any.
@@ -118,8 +118,8 @@ def select(
     kept = keep(f"large objects: area above {min_area:,.2f}", kept & (areas > min_area))
     _check_large_boxes(file, kept)
 
-    least, most = rules.sizes
-    kept = keep(f"{_span(least, most)} of them in an image", kept & _of_right_size(file, kept, rules))
+    number = " to ".join(map(str, dict.fromkeys(rules.sizes)))
+    kept = keep(f"{number} of them in an image", kept & _of_right_size(file, kept, rules))
 
     frequency = np.bincount(file.category[kept], minlength=len(file.categories)) / kept.sum()
     rare_below = 1 / len(file.categories) if rules.rare_below is None else rules.rare_below
@@ -136,7 +136,7 @@ def select(
         fits = kept & ~_holds_any(file, kept & ~allowed[file.category])
     kept = keep(f"mixed images: {rules.mixed}", fits)
     classes = np.bincount(file.category[kept], minlength=len(file.categories)) > 0
-    return Selection(kept, min_area, common, classes, tuple(stages))
+    return SelectedObjects(kept, min_area, common, classes, tuple(stages))
 
 
 def object_areas(file: CocoFile, rules: CocoRules) -> Float64[np.ndarray, " n"]:
@@ -179,7 +179,3 @@ def count(
     """Count the images, objects and classes among the kept objects."""
     images, classes = np.unique(file.image[kept]), np.unique(file.category[kept])
     return Stage(split, name, len(images), int(kept.sum()), len(classes))
-
-
-def _span(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"

@@ -19,7 +19,7 @@ __all__ = ["DownloadError", "cache_folder", "download"]
 
 _BLOCK = 1 << 16
 
-Report = Callable[[int, int | None], None]
+DownloadProgress = Callable[[int, int | None], None]
 """Callback that receives the number of bytes downloaded and, if known, the total."""
 
 
@@ -115,7 +115,7 @@ def _from_any(
     part: Path,
     sha256: str,
     timeout: float,
-    report: Report,
+    report: DownloadProgress,
     *,
     rounds: int,
     pause: float,
@@ -141,7 +141,7 @@ def _from_any(
     )
 
 
-def _from_one(url: str, part: Path, sha256: str, timeout: float, report: Report) -> None:
+def _from_one(url: str, part: Path, sha256: str, timeout: float, report: DownloadProgress) -> None:
     """Download `part` from this mirror and verify its checksum, or raise."""
     resumed = part.exists()
     with suppress(_NothingToResume):
@@ -155,7 +155,7 @@ def _from_one(url: str, part: Path, sha256: str, timeout: float, report: Report)
     _from_one(url, part, sha256, timeout, report)
 
 
-def _fetch(url: str, part: Path, timeout: float, report: Report) -> None:
+def _fetch(url: str, part: Path, timeout: float, report: DownloadProgress) -> None:
     """Request the missing bytes and append them to `part`; start over if the mirror cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "torchmultiset"} | ({"Range": f"bytes={have}-"} if have else {})
@@ -209,7 +209,7 @@ def _network(timeout: float) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(name: str, shown: bool) -> Iterator[Report]:
+def _bar(name: str, shown: bool) -> Iterator[DownloadProgress]:
     if not shown:
         yield lambda _done, _total: None
         return

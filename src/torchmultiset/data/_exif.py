@@ -25,13 +25,7 @@ _TURNS = {
 def upright_boxes(
     boxes: Float64[np.ndarray, "m 4"], size: Int64[np.ndarray, " 2"], image: Path
 ) -> Float64[np.ndarray, "m 4"]:
-    """Transform boxes (M, 4) from the stored pixels to the image after EXIF rotation.
-
-    Args:
-        boxes: x, y, width and height in pixels of the image as stored.
-        size: Width and height of the image as stored.
-        image: The image file, from which the orientation is read.
-    """
+    """Transform boxes (M, 4) from the pixels as stored, of this width and height, to the image after EXIF rotation."""
     with Image.open(image) as opened:
         orientation = opened.getexif().get(ExifTags.Base.Orientation, 1)
     *mirrored, transposed = _TURNS.get(orientation, (False, False, False))

@@ -26,19 +26,8 @@ def read_idx(path: str | os.PathLike[str], *, ndim: int) -> UInt8[np.ndarray, "*
         path: The file.
         ndim: Required number of dimensions: 3 for images, 1 for labels.
 
-    Returns:
-        A read-only array.
-
     Raises:
         ValueError: The file is not an idx file of `ndim` dimensions, or is truncated or damaged.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "labels"
-        ...     _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 0, 9]))
-        ...     read_idx(file, ndim=1)
-        array([7, 0, 9], dtype=uint8)
     """
     path = Path(path)
     with path.open("rb") as file:

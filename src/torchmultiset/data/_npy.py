@@ -64,16 +64,7 @@ def readable(path: Path, fix: str) -> Iterator[None]:
 
 
 def open_array(path: Path, fix: str) -> Shaped[np.ndarray, "*shape"]:
-    """Open an .npy file as a memory map; pickles are never loaded.
-
-    Args:
-        path: The file.
-        fix: What the user should do if the file cannot be read.
-
-    Raises:
-        OSError: The file does not exist or cannot be opened.
-        ValueError: The file is damaged or not an .npy file.
-    """
+    """Open an .npy file as a memory map; pickles are never loaded."""
     with readable(path, fix):
         # Mapping compares the header with the file length before anything is allocated.
         array: Shaped[np.ndarray, "*shape"] = np.lib.format.open_memmap(path, mode="r")

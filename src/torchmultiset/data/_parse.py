@@ -58,9 +58,6 @@ class Problems:
     path: Path
     found: list[tuple[int, str]] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        return len(self.found)
-
     def add(self, line: int, what: object) -> None:
         """Record a problem."""
         self.found.append((line, str(what)))
@@ -110,11 +107,7 @@ def read_count(value: Any, name: str) -> int:
 
 def read_fields(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[tuple[int, Fields]]:
     """Return line number and fields of each non-blank line; with `labelled`, a CSV header must declare labels."""
-    text = _decode(path.read_bytes(), problems)
-    return _csv_lines(text, problems, labelled) if path.suffix.lower() == ".csv" else _json_lines(text, problems)
-
-
-def _decode(data: bytes, problems: Problems) -> str:
+    data = path.read_bytes()
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         problems.add(0, "the file is UTF-16: save it as UTF-8 ('CSV UTF-8' in a spreadsheet)")
         problems.stop()
@@ -125,7 +118,8 @@ def _decode(data: bytes, problems: Problems) -> str:
             byte = line[error.start : error.start + 1]
             problems.add(number, f"the byte {byte!r} is not valid UTF-8: save the file as UTF-8")
     problems.stop()
-    return data.decode("utf-8-sig")
+    text = data.decode("utf-8-sig")
+    return _csv_lines(text, problems, labelled) if path.suffix.lower() == ".csv" else _json_lines(text, problems)
 
 
 def _json_lines(text: str, problems: Problems) -> Iterator[tuple[int, Fields]]:
@@ -158,31 +152,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> Fields:
 
 
 def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[int, Fields]]:
-    delimiter = _delimiter(text)
+    # Spreadsheets use ';' in locales with a decimal comma: detect the delimiter from the header.
+    first = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
+    delimiter = next((mark for mark in ",;\t" if mark in first), ",")
     rows = _csv_rows(text, delimiter, problems)
     number, header = next(rows, (0, []))
-    columns = [_column(cell) for cell in header]
-    before = len(problems)
-    _check_header(number, columns, problems, labelled)
-    if len(problems) > before:
+    before = len(problems.found)
+    columns, inputs = _read_header(number, header, problems, labelled)
+    if len(problems.found) > before:
         return
-    inputs = [] if {*_FILES} & set(columns) else [c for c in columns if _is_feature(c)]
     for number, row in rows:
         if len(row) != len(columns):
             fix = f"put quotes around cells that contain {delimiter!r}"
             problems.add(number, f"has {len(row)} cells, but the header has {len(columns)}: {fix}")
             continue
-        before = len(problems)
+        before = len(problems.found)
         cells = {column: cell.strip() for column, cell in zip(columns, row, strict=True)}
         fields = _csv_fields(number, cells, inputs, problems)
-        if len(problems) == before:
+        if len(problems.found) == before:
             yield number, fields
-
-
-def _delimiter(text: str) -> str:
-    # Spreadsheets use ';' in locales with a decimal comma: detect the delimiter from the header.
-    header = next((line for line in io.StringIO(text, newline=None) if line.strip()), "")
-    return next((mark for mark in ",;\t" if mark in header), ",")
 
 
 def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[int, list[str]]]:
@@ -206,41 +194,44 @@ def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[i
             csv.field_size_limit(limit)
 
 
-def _column(cell: str) -> str:
-    name = cell.strip()
-    if name.casefold() in (*_COLUMNS, "text"):
-        return name.casefold()
-    if name.casefold().startswith(_COUNT):
-        return _COUNT + name[len(_COUNT) :].strip()
-    return name
-
-
-def _is_feature(column: str) -> bool:
-    return column not in _COLUMNS and not column.startswith((_COUNT, "#"))
-
-
-def _check_header(number: int, columns: list[str], problems: Problems, labelled: bool) -> None:
-    if not columns:
+def _read_header(number: int, header: list[str], problems: Problems, labelled: bool) -> tuple[list[str], list[str]]:
+    """Return the names of all columns, and of those that are features."""
+    if not header:
         problems.add(0, "the file is empty: write a header such as image,labels and one line per example")
-        return
+        return [], []
+    columns = []
+    for name in map(str.strip, header):
+        known = name.casefold()
+        if known.startswith(_COUNT):
+            known = _COUNT + name[len(_COUNT) :].strip()
+        elif known not in (*_COLUMNS, "text"):
+            known = name
+        columns.append(known)
+    features = [name for name in columns if name not in _COLUMNS and not name.startswith((_COUNT, "#"))]
     for name, times in Counter(columns).items():
         if not name or times > 1:
             problems.add(number, f"duplicate column {name!r}: rename one" if name else "a column has no name: add one")
     counted = any(name.startswith(_COUNT) for name in columns)
     if counted == ("labels" in columns) and (counted or labelled):
         listed = ", ".join(columns[:_SHOWN]) + (", ..." if len(columns) > _SHOWN else "")
-        which = "not both" if counted else f"but has only {listed}: rename the column with the labels, or add one"
+        fix = "rename the column with the labels, or add one"
+        if len(features) > 1:
+            fix += f"; if there is a column of counts for each class, rename them, such as {features[-1]!r} to"
+            fix += f" {_COUNT + features[-1]!r}"
+        which = "not both" if counted else f"but has only {listed}: {fix}"
         expected = "a column 'labels' or columns of counts such as 'count:cat'"
         problems.add(number, f"the header must have {expected}, {which}")
-    others = [name for name in columns if _is_feature(name)]
+        if not counted:
+            return columns, features  # one of the other columns has the labels
     if {*_FILES} & set(columns):
-        for name in others:
+        for name in features:
             hint = " (supported only in JSONL)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
             fix = "rename or remove it, or start its name with '#' to ignore it"
             problems.add(number, f"unknown column {name!r}{hint}: {fix}")
-    elif not others:
+    elif not features:
         expected = "a column 'text', a column 'image', 'array', 'set' or 'sequence' (paths), or feature columns"
         problems.add(number, f"the header must have an input, {expected}, but has none")
+    return columns, [] if {*_FILES} & set(columns) else features
 
 
 def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems: Problems) -> Fields:

@@ -31,10 +31,6 @@ def resize(images: UInt8[np.ndarray, "n h h"], px: int) -> UInt8[np.ndarray, "n 
     The result is identical on every machine: the weights are multiples of 1/256, so every product and sum has at
     most 24 bits and is exact in float32, regardless of the summation order of the BLAS.
 
-    Args:
-        images: Images (N, h, h).
-        px: New width and height.
-
     Example:
         >>> resize(np.array([[[0, 200], [0, 200]]], dtype=np.uint8), 4)[0, 0]
         array([  0,  50, 150, 200], dtype=uint8)
@@ -67,14 +63,9 @@ def paste(
     x: Int64[np.ndarray, " k"],
     patches: UInt8[np.ndarray, "k px px"],
 ) -> None:
-    """Paste patches onto the canvas in place; zeros in a patch are transparent.
+    """Paste patches onto images `which` in place, with their upper left corners at (y, x); no two may overlap.
 
-    Args:
-        canvas: Images (N, H, W).
-        which: Index of each patch's image (K,).
-        y: Row of each patch's upper left corner (K,).
-        x: Column of each patch's upper left corner (K,).
-        patches: Patches (K, px, px), no two of which may overlap.
+    Zeros in a patch are transparent.
     """
     windows = sliding_window_view(canvas, patches.shape[1:], axis=(1, 2), writeable=True)
     covered = windows[which, y, x]

@@ -20,12 +20,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def example_keys(seed: int, stream: int, indices: Int64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """Compute one key per example, from which all its numbers are drawn.
-
-    Args:
-        seed: Random seed, from 0 to 2^64 - 1.
-        stream: Stream number, from 0 to 2^64 - 1; different splits use different streams.
-        indices: Indices of the examples, starting at 0.
+    """Compute one key per example, from which all its numbers are drawn; different splits use different streams.
 
     Example:
         >>> example_keys(0, 0, np.array([5, 6, 5])) == example_keys(0, 0, np.array([5]))
@@ -79,12 +74,6 @@ def draw_distinct(
     below: Int64[np.ndarray, " n"],
 ) -> Int64[np.ndarray, "n slots"]:
     """Draw integers from 0 to below - 1 without replacement; every ordered choice is equally likely.
-
-    Args:
-        keys: One key per example.
-        purpose: Identifier of what the numbers are used for.
-        slots: How many numbers to draw per example, at most the minimum of `below`.
-        below: Upper bound of each example, exclusive.
 
     Example:
         >>> draw_distinct(example_keys(0, 0, np.arange(3)), purpose=0, slots=4, below=np.array([4, 4, 9]))

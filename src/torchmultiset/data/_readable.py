@@ -15,19 +15,21 @@ from torchmultiset.data._vectors import VECTORS, wrong_vectors
 
 __all__ = ["readable_records"]
 
+_FOLDERS = 20
+"""Number of folders in which a missing file is looked for."""
+
 
 def readable_records(
     records: list[Record], problems: Problems, skip: bool, check_inputs: bool, progress: bool
 ) -> list[Record]:
     """Return the records whose file can be read; the others are problems, or skipped with a warning."""
     folder = problems.path.parent
-    there: list[Record] = []
-    for record in records:
-        if not record.path or is_file(folder / record.path):
-            there.append(record)
-        else:
-            hint = "use / as the path separator" if "\\" in record.path else "correct the path, or remove the line"
-            problems.add(record.line, f"there is no file {folder / record.path}: {hint}")
+    there = [record for record in records if not record.path or is_file(folder / record.path)]
+    if len(there) < len(records):
+        found, folders = {record.line for record in there}, _folders(folder)
+        for record in records:
+            if record.line not in found:
+                problems.add(record.line, f"there is no file {folder / record.path}: {_hint(record.path, folders)}")
     broken: dict[int, str] = {}
     if vectors := [record for record in there if record.kind in VECTORS]:
         broken |= wrong_vectors(vectors, folder, problems)
@@ -43,6 +45,31 @@ def readable_records(
         if len(broken) == len(records):
             problems.add(0, "no examples are left: none of the files can be read")
     return [record for record in there if record.line not in broken]
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return a folder and some of the folders in it."""
+    try:
+        return [folder, *sorted(path for path in folder.iterdir() if path.is_dir())[:_FOLDERS]]
+    except OSError:  # it may not be listed
+        return [folder]
+
+
+def _hint(path: str, folders: list[Path]) -> str:
+    """Return what to write instead of the path of a file that does not exist.
+
+    Args:
+        path: The path.
+        folders: Folder of the table, and folders in it, which may hold the file.
+    """
+    if "\\" in path:
+        return "use / as the path separator"
+    name = Path(path).name
+    for folder in folders:
+        if is_file(folder / name):
+            there = (folder / name).relative_to(folders[0]).as_posix()
+            return f"write {there}, since paths start at the folder of the table"
+    return "correct the path, or remove the line"
 
 
 def _broken_images(records: list[Record], folder: Path, progress: bool) -> dict[int, str]:

@@ -57,33 +57,24 @@ def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> li
         labelled: Whether every line must have labels; if False, missing labels mean an empty multiset.
     """
     instead: Fields = {} if labelled else {"labels": []}
-    records = [
-        _record(line, fields if "counts" in fields else {**instead, **fields}, problems)
-        for line, fields in read_fields(path, problems, labelled=labelled)
-    ]
-    return [record for record in records if record is not None]
-
-
-def _record(line: int, fields: Fields, problems: Problems) -> Record | None:
-    fields = {key: value for key, value in fields.items() if value is not None and not key.startswith("#")}
-    before = len(problems)
-    problems.attempt(line, _check_keys, fields)
-    values: Fields = problems.attempt(line, _input, fields) or {}
-    values["labels"] = problems.attempt(line, _labels, fields)
-    for key, read in _OPTIONAL.items():
-        if key in fields:
-            values[key] = problems.attempt(line, read, fields)
-    if len(problems) > before:
-        return None
-    values.setdefault("id", values.get("path") or f"line {line}")
-    return Record(line, **values)
-
-
-def _check_keys(fields: Fields) -> None:
-    for key in fields:
-        if key not in _KEYS:
+    records = []
+    for line, given in read_fields(path, problems, labelled=labelled):
+        written = given if "counts" in given else {**instead, **given}
+        fields = {key: value for key, value in written.items() if value is not None and not key.startswith("#")}
+        before = len(problems.found)
+        unknown = next((key for key in fields if key not in _KEYS), None)
+        if unknown is not None:
             fix = "rename or remove it, or start it with '#' to ignore it"
-            raise ValueError(f"unknown key {key!r}{did_you_mean(key, _KEYS)}: {fix}")
+            problems.add(line, f"unknown key {unknown!r}{did_you_mean(unknown, _KEYS)}: {fix}")
+        values: Fields = problems.attempt(line, _input, fields) or {}
+        values["labels"] = problems.attempt(line, _labels, fields)
+        for key, read in _OPTIONAL.items():
+            if key in fields:
+                values[key] = problems.attempt(line, read, fields)
+        if len(problems.found) == before:
+            values.setdefault("id", values.get("path") or f"line {line}")
+            records.append(Record(line, **values))
+    return records
 
 
 def _input(fields: Fields) -> Fields:

@@ -45,7 +45,9 @@ def split_by_id(
         array([0, 1, 2])
     """
     edges = np.cumsum([0.0, *fractions])
-    places = np.array([_place(name, seed) for name in ids])
+    # A number in [0, 1) for each id, uniform over ids.
+    digests = [hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest() for name in ids]
+    places = np.array([(int.from_bytes(digest, "big") >> 11) / 2**53 for digest in digests])
     splits = np.searchsorted(edges[1:-1], places, side="right").astype(np.int64)
     for split in np.flatnonzero(fractions):
         if not (splits == split).any():
@@ -58,9 +60,3 @@ def split_by_id(
         leaves = np.where(train, places, -np.inf).argmax()
         splits[[enters, leaves]] = splits[[leaves, enters]]
     return splits
-
-
-def _place(name: str, seed: int) -> float:
-    """Return a number in [0, 1), uniform over names."""
-    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "big") >> 11) / 2**53

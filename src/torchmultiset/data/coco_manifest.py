@@ -24,10 +24,6 @@ def write_coco_manifest(path: str | Path, coco: Coco) -> None:
     area of each label's object in pixels of the image after EXIF rotation. An existing file must have the same
     content.
 
-    Args:
-        path: A .jsonl file.
-        coco: Data set returned by `coco.build`.
-
     Raises:
         FileExistsError: The file exists with different content.
     """

@@ -175,11 +175,7 @@ def write_digits(folder: str | os.PathLike[str], digits: Digits) -> None:
 
 
 def read_digits(folder: str | os.PathLike[str], sha256: str) -> Digits:
-    """Read the digits that `write_digits` wrote.
-
-    Args:
-        folder: Folder of the file.
-        sha256: Their `digits_sha256`.
+    """Read the digits that `write_digits` wrote, and compare them with their `digits_sha256`.
 
     Raises:
         FileNotFoundError: The file does not exist.

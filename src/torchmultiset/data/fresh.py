@@ -25,7 +25,7 @@ _BEND = 1 / 40
 """Strength of the elastic deformation, as a fraction of a digit's side length."""
 
 
-def fresh_epochs(folder: str | Path, *, seed: int) -> Callable[[int], Examples] | None:
+def fresh_epochs(folder: str | Path, *, seed: int, train: Examples | None = None) -> Callable[[int], Examples] | None:
     """Return a function that gives the training examples of an epoch: the stored ones in epoch 0, then new ones.
 
     Every epoch has the same number of examples. Images are generated when a batch is read, so an epoch takes no memory
@@ -34,6 +34,7 @@ def fresh_epochs(folder: str | Path, *, seed: int) -> Callable[[int], Examples] 
     Args:
         folder: A data set.
         seed: Random seed of the new images.
+        train: Examples of epoch 0, if some of the stored ones are held out; None: all of them.
 
     Returns:
         A function that maps an epoch, starting at 0, to its examples; None unless the data set was built with
@@ -64,7 +65,7 @@ def fresh_epochs(folder: str | Path, *, seed: int) -> Callable[[int], Examples] 
     items = source["parameters"].items()
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in items}
     parameters = MnistMulti(**values)
-    stored = store.load(folder)["train"]
+    stored = store.load(folder)["train"] if train is None else train
     sizes, (least, most) = (stored.labels >= 0).sum(1), parameters.sizes
     if not {least, most} <= {*sizes.tolist()}:
         raise ValueError(

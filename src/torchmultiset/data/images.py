@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ __all__ = [
     "UnreadableImageError",
     "array_to_image",
     "check_files",
+    "image_size",
     "image_sizes",
     "letterbox",
     "place_boxes",
@@ -49,7 +51,7 @@ class ImageFiles:
     it is decoded.
 
     Args:
-        paths: The files, one per input. All must exist; their content is checked only when they are read.
+        paths: The files, one per input, which are checked when they are read.
         size: Side length of the square inputs, in pixels.
         exif: Apply the EXIF orientation, as image viewers do; use it for photographs from phones. Off by default,
             because boxes may refer to the pixels as stored, as COCO's do.
@@ -60,7 +62,6 @@ class ImageFiles:
         self.paths = tuple(Path(path) for path in paths)
         self.size = size
         self.exif = exif
-        check_files(self.paths)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -68,12 +69,14 @@ class ImageFiles:
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> UInt8[np.ndarray, "b 3 size size"]:
         """Read the images with these indices; one error lists all that cannot be read."""
         images = np.empty((len(indices), 3, self.size, self.size), dtype=np.uint8)
-
-        def fill(row: int) -> None:
-            images[row] = read_image(self.paths[indices[row]], self.size, exif=self.exif)
-
-        _, problems = _attempt(fill, range(len(indices)))
-        _refuse(problems)
+        problems = []
+        for row, i in enumerate(indices):
+            try:
+                images[row] = read_image(self.paths[i], self.size, exif=self.exif)
+            except UnreadableImageError as error:
+                problems.append(str(error))
+        if problems:
+            raise _unreadable_error(problems)
         return images
 
 
@@ -242,15 +245,17 @@ def image_sizes(paths: Sequence[str | Path], *, exif: bool = False, progress: bo
     Raises:
         UnreadableImageError: Some files are not images; the message lists all of them.
     """
-
-    def size(path: str | Path) -> tuple[int, int]:
-        with _opened(path) as image:
-            turned = exif and image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
-            return (image.height, image.width) if turned else image.size
-
-    sizes, problems = _attempt(size, paths, bar="Reading image sizes" if progress else None)
-    _refuse(problems)
+    sizes, problems = _attempt(partial(image_size, exif=exif), paths, bar="Reading image sizes" if progress else None)
+    if problems:
+        raise _unreadable_error([*problems.values()])
     return np.array(sizes, dtype=np.int64).reshape(len(paths), 2)
+
+
+def image_size(path: str | Path, *, exif: bool = False) -> tuple[int, int]:
+    """Return the width and height of one image, like `image_sizes`."""
+    with _opened(path) as image:
+        turned = exif and image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
+        return (image.height, image.width) if turned else image.size
 
 
 def unreadable(paths: Sequence[str | Path], *, progress: bool = False) -> dict[int, str]:
@@ -314,7 +319,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _attempt(
-    function: Callable[[_T], object], items: Sequence[_T], *, bar: str | None = None
+    function: Callable[[_T], object], items: Sequence[_T], *, bar: str | None
 ) -> tuple[list[object], dict[int, str]]:
     """Call the function for each item; return the results and the messages of unreadable items by position."""
     results: list[object] = []
@@ -329,12 +334,11 @@ def _attempt(
     return results, problems
 
 
-def _refuse(problems: Mapping[int, str]) -> None:
-    if problems:
-        raise UnreadableImageError(
-            f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read:{_some(list(problems.values()))}\n"
-            "Save them again as PNG or JPEG, or remove them"
-        )
+def _unreadable_error(problems: Sequence[str]) -> UnreadableImageError:
+    return UnreadableImageError(
+        f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read:{_some(problems)}\n"
+        "Save them again as PNG or JPEG, or remove them"
+    )
 
 
 def _some(lines: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from torchmultiset.data._parse import Problems
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.tokens import TokenKind, TokenRows, TokenText
 
-__all__ = ["InMemory", "read_in_memory"]
+__all__ = ["InMemory", "read_in_memory", "table_rows"]
 
 
 class InMemory(NamedTuple):
@@ -47,8 +47,9 @@ def read_in_memory(x: Any, *, columns: Sequence[Column] = ()) -> InMemory | None
         >>> read_in_memory([[1, 2], [3, 4]]) is None
         True
     """
-    if hasattr(x, "columns") and hasattr(x, "to_dict"):  # a DataFrame of pandas or Polars
-        return _read_table(x, columns)
+    table = table_rows(x)
+    if table is not None:
+        return _read_table(table, columns)
     if isinstance(x, str) or not hasattr(x, "__len__") or getattr(x, "ndim", 1) != 1:
         return None
     rows = [*x]
@@ -65,9 +66,15 @@ def read_in_memory(x: Any, *, columns: Sequence[Column] = ()) -> InMemory | None
     return InMemory(TokenRows(fitted), "either", ())
 
 
-def _read_table(x: Any, columns: Sequence[Column]) -> InMemory | None:
-    rows: list[Mapping[str, Any]] = x.to_dicts() if hasattr(x, "to_dicts") else x.to_dict("records")
-    rows = [{str(name): cell for name, cell in row.items()} for row in rows]
+def table_rows(x: Any) -> list[dict[str, Any]] | None:
+    """Return the rows of a DataFrame of pandas or Polars; None for anything else."""
+    if not (hasattr(x, "columns") and hasattr(x, "to_dict")):
+        return None
+    rows = x.to_dicts() if hasattr(x, "to_dicts") else x.to_dict("records")
+    return [{str(name): cell for name, cell in row.items()} for row in rows]
+
+
+def _read_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> InMemory | None:
     if columns:
         inputs = encode_rows(columns, rows)
     else:

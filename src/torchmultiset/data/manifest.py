@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from torchmultiset._checks import check
 from torchmultiset.data._arrays import ArrayFiles
@@ -113,20 +114,28 @@ class Manifest:
         columns: Sequence[Column] = (),
     ) -> dict[str, Examples]:
         """Return the splits ``"train"``, ``"validation"`` and ``"test"``; for the arguments, see `read_manifest`."""
-        _check_fractions(fractions)
+        numbers = not isinstance(fractions, str) and all(isinstance(share, int | float) for share in fractions)
+        ok = numbers and len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
+        check(ok, "fractions", "three numbers, for train, validation and test, that sum to 1", fractions)
         check(image_size >= 1, "image_size", "at least 1 pixel", image_size)
         problems, records = Problems(self.path), self.records
-        splits = _splits(records, fractions, seed, problems)
-        problems.stop()
-        columns = _columns(records, splits, columns, problems)
-        problems.stop()
+        splits = self._splits(fractions, seed, problems)
         index = {name: i for i, name in enumerate(self.classes)}
-        labels = _padded([[index[label] for label in record.labels] for record in records])
+        labels = np.full((len(records), max(len(record.labels) for record in records)), -1, dtype=np.int64)
+        for row, record in zip(labels, records, strict=True):
+            row[: len(record.labels)] = [index[label] for label in record.labels]
         paths = [self.path.parent / record.path for record in records]
         boxes = areas = None
         if any(record.boxes is not None or record.areas is not None for record in records):
             boxes, areas = boxes_and_areas(records, labels, paths, image_size, exif)
-        inputs = encode(columns, records) if columns else _inputs(records, self.path.parent, paths, image_size, exif)
+        if records[0].cells:
+            train = splits == SPLITS.index("train")
+            columns = _columns(records, train if train.any() else ~train, columns, problems)
+            inputs: Inputs = encode(columns, records)
+            tokens: TokenKind | None = "text" if isinstance(inputs, TokenText) else None
+        else:
+            columns = ()
+            inputs, tokens = _inputs(records, self.path.parent, paths, image_size, exif)
         examples = Examples(
             inputs,
             labels,
@@ -135,10 +144,23 @@ class Manifest:
             areas=areas,
             ids=[record.id for record in records],
             columns=columns,
-            tokens=_token_kind(records, inputs),
+            tokens=tokens,
             cut=inputs.cut if isinstance(inputs, TokenText | TokenRows) else 0,
         )
         return {name: examples.subset(np.flatnonzero(splits == i)) for i, name in enumerate(SPLITS)}
+
+    def _splits(self, fractions: Sequence[int | float], seed: int, problems: Problems) -> Int64[np.ndarray, " n"]:
+        """Return the split of each record (N,), as an index into `SPLITS`."""
+        records = self.records
+        if self.has_splits:
+            return np.array([SPLITS.index(record.split or "train") for record in records], dtype=np.int64)
+        wanted = sum(share > 0 for share in fractions)
+        if len(records) < wanted:
+            fix = "add examples, set the split on each line, or use other fractions"
+            problems.add(0, f"{len(records)} examples cannot fill {wanted} splits: {fix}")
+            problems.stop()
+        labelled = np.array([bool(record.labels) for record in records])
+        return split_by_id([record.id for record in records], fractions, seed, labelled=labelled)
 
 
 def read_manifest(
@@ -220,12 +242,6 @@ def _check_classes(classes: Sequence[str]) -> None:
         raise ValueError(f"classes must be unique, but {twice} occur more than once")
 
 
-def _check_fractions(fractions: Sequence[int | float]) -> None:
-    numbers = not isinstance(fractions, str) and all(isinstance(share, int | float) for share in fractions)
-    ok = numbers and len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
-    check(ok, "fractions", "three numbers, for train, validation and test, that sum to 1", fractions)
-
-
 def _labels_file(path: Path) -> Path:
     """Return the file itself, or the labels file of a folder."""
     if path.is_dir():
@@ -292,55 +308,28 @@ def _check_together(records: list[Record], problems: Problems) -> None:
                 problems.add(line, f"{part!r} is missing, but other lines have it: add it to all lines or none")
 
 
-def _splits(
-    records: Sequence[Record], fractions: Sequence[int | float], seed: int, problems: Problems
-) -> Int64[np.ndarray, " n"]:
-    """Return the split of each record (N,), as an index into `SPLITS`."""
-    if any(record.split for record in records):
-        return np.array([SPLITS.index(record.split or "train") for record in records], dtype=np.int64)
-    wanted = sum(share > 0 for share in fractions)
-    if len(records) < wanted:
-        fix = "add examples, set the split on each line, or use other fractions"
-        problems.add(0, f"{len(records)} examples cannot fill {wanted} splits: {fix}")
-        return np.zeros(len(records), dtype=np.int64)
-    labelled = np.array([bool(record.labels) for record in records])
-    return split_by_id([record.id for record in records], fractions, seed, labelled=labelled)
-
-
 def _columns(
-    records: Sequence[Record], splits: Int64[np.ndarray, " n"], given: Sequence[Column], problems: Problems
+    records: Sequence[Record], train: Bool[np.ndarray, " n"], given: Sequence[Column], problems: Problems
 ) -> tuple[Column, ...]:
-    """Return the columns of a table; none for other inputs."""
-    if not records or not records[0].cells:
-        return ()
+    """Return the columns of a table."""
     if given:
         check_columns(given, records, problems)
-        return tuple(given)
-    train = splits == SPLITS.index("train")
-    return learn_columns(records, train if train.any() else ~train, problems)
+    columns = tuple(given) or learn_columns(records, train, problems)
+    problems.stop()
+    return columns
 
 
-def _padded(rows: list[list[int]]) -> Int64[np.ndarray, "n m"]:
-    labels = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
-    for i, row in enumerate(rows):
-        labels[i, : len(row)] = row
-    return labels
-
-
-def _token_kind(records: Sequence[Record], inputs: Inputs) -> TokenKind | None:
-    if isinstance(inputs, TokenText):
-        return "text"
-    kinds: dict[str, TokenKind] = {"set": "set", "sequence": "sequence", "either": "either"}
-    return kinds.get(records[0].kind)
-
-
-def _inputs(records: Sequence[Record], folder: Path, paths: list[Path], image_size: int, exif: bool) -> Inputs:
-    if records[0].kind == "features":
-        return np.stack([record.features for record in records])
-    if records[0].kind == "array":
-        return ArrayFiles(paths)
-    if records[0].kind in VECTORS:
-        return token_rows(records, folder)
+def _inputs(
+    records: Sequence[Record], folder: Path, paths: list[Path], image_size: int, exif: bool
+) -> tuple[Inputs, TokenKind | None]:
+    """Return the inputs of anything but a table, and their kind if they vary in length."""
+    kind = records[0].kind
+    if kind in VECTORS:
+        return token_rows(records, folder), cast(TokenKind, kind)
+    if kind == "features":
+        return np.stack([record.features for record in records]), None
+    if kind == "array":
+        return ArrayFiles(paths), None
     from torchmultiset.data.images import ImageFiles
 
-    return ImageFiles(paths, image_size, exif=exif)
+    return ImageFiles(paths, image_size, exif=exif), None

@@ -24,13 +24,6 @@ def class_permutation(num_classes: int, generator: torch.Generator) -> Int64[Ten
     The paper draws it once, before training. The footnote of section 5.3 reports that drawing a new one for each
     batch is worse.
 
-    Args:
-        num_classes: Number of classes, C.
-        generator: Random generator.
-
-    Returns:
-        The rank of each class (C,).
-
     Example:
         >>> permutation = class_permutation(4, torch.Generator().manual_seed(0))
         >>> sorted(permutation.tolist())
@@ -42,10 +35,6 @@ def class_permutation(num_classes: int, generator: torch.Generator) -> Int64[Ten
 
 def random_rank(labels: Int64[Tensor, "b m"], permutation: Int64[Tensor, " c"]) -> Int64[Tensor, "b m"]:
     """Sort labels by decreasing rank of their class, with one rank function for all examples.
-
-    Args:
-        labels: Labels (B, M), negative where padded.
-        permutation: The rank of each class (C,), as returned by `class_permutation`.
 
     Example:
         >>> labels = torch.tensor([[0, 2, 1, 2], [1, 0, -1, -1]])

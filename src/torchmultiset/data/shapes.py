@@ -23,18 +23,10 @@ _FINER = 4  # pictures are drawn at this multiple of their size and then reduced
 
 
 def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: int = 0) -> Path:
-    """Write pictures of coloured shapes, and a labels.csv that lists them; the same arguments write the same files.
+    """Write pictures of 1 to `most` coloured shapes to an empty folder, and return the labels.csv that lists them.
 
-    Of ten pictures, seven are for training, one for validation and two for testing.
-
-    Args:
-        folder: Folder to write to, which must be empty or not exist.
-        number: Number of pictures.
-        most: Largest number of shapes in a picture; the smallest is 1.
-        seed: Random seed.
-
-    Returns:
-        Path of the labels.csv.
+    Of ten pictures, seven are for training, one for validation and two for testing. The same arguments write the same
+    files.
 
     Raises:
         FileExistsError: The folder is not empty.
@@ -62,10 +54,6 @@ def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: i
 
 def draw_shapes(names: list[str], generator: np.random.Generator) -> Image.Image:
     """Draw shapes at random positions, without overlap.
-
-    Args:
-        names: The shapes, at most 16.
-        generator: Source of random numbers.
 
     Example:
         >>> draw_shapes(["circle", "square"], np.random.default_rng(0)).size

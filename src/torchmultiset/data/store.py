@@ -13,7 +13,6 @@ contains its plan and ``finished.jsonl`` lists the chunks on disk, so that a kil
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -30,7 +29,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._files import alone, file_sha256, write_whole
+from torchmultiset._files import alone, file_sha256, json_sha256, write_whole
 from torchmultiset.data._npy import allocate, open_rows, write_rows
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
@@ -139,7 +138,7 @@ def write(
             _begin(folder, plan)
             _fill(folder, plan, make, chunk, workers, progress)
             content = _to_json(plan) | {"sha256": _checksums(folder, plan, workers)}
-            _write_json(folder / MANIFEST, content | {_OWN: _digest(content)})
+            _write_json(folder / MANIFEST, content | {_OWN: json_sha256(content)})
     for name in (FINISHED, BUILDING):
         (folder / name).unlink(missing_ok=True)
     return load(folder)
@@ -182,7 +181,7 @@ def read_header(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if (folder / MANIFEST).exists():
         content = _read_json(folder / MANIFEST)
         own = content.pop(_OWN, None)  # data sets built by version 0.1 have none
-        if own is not None and own != _digest(content):
+        if own is not None and own != json_sha256(content):
             raise ValueError(
                 f"{folder / MANIFEST} was changed after the data set was built: delete the folder and build it again"
             )
@@ -358,10 +357,6 @@ def _read_json(path: Path) -> dict[str, Any]:
             "in another folder, or use the version that wrote it"
         )
     return content
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ Channel 0 is 0 at padding, which follows the positions of an input. The other D 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -20,7 +21,7 @@ from jaxtyping import Float32, Int, Int64, Shaped
 
 from torchmultiset._checks import check
 
-__all__ = ["LONGEST", "START", "TokenKind", "TokenRows", "TokenText", "cut_text"]
+__all__ = ["LONGEST", "START", "TokenKind", "TokenRows", "TokenText", "cut_text", "warn_of_cut"]
 
 TokenKind: TypeAlias = Literal["text", "set", "sequence", "either"]
 """Kind of positions: bytes, vectors without an order, vectors in order, or vectors whose order may matter."""
@@ -119,3 +120,15 @@ def cut_text(text: str, most: int = LONGEST) -> bytes:
     while data[most] & 0xC0 == 0x80:  # a continuation byte: its character begins before the limit
         most -= 1
     return data[:most]
+
+
+def warn_of_cut(number: int) -> None:
+    """Warn that some inputs, if any, are truncated: in training this is one of the printed settings.
+
+    Args:
+        number: Number of inputs that are longer than `LONGEST`.
+    """
+    if number:
+        some = f"{number:,} inputs are" if number > 1 else "1 input is"
+        message = f"{some} longer than {LONGEST:,} bytes or vectors: only the first part of each is read"
+        warnings.warn(message, stacklevel=3)

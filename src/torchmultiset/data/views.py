@@ -1,4 +1,4 @@
-"""Augmented views and mosaics of images for feature caches, computed once and resampled in each epoch."""
+"""Augmented views of images for feature caches, computed once and resampled in each epoch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from jaxtyping import Int, Int64, Shaped
 from torchmultiset._checks import check
 from torchmultiset.data.examples import Examples, Inputs
 from torchmultiset.data.features import FeatureCache, FrozenBackbone, cache_features
-from torchmultiset.data.photos import LAYOUTS, Family, augment_photos, join_photos
+from torchmultiset.data.photos import Family, augment_photos
 
-__all__ = ["AugmentedImages", "FeatureViews", "cache_views", "concatenate", "mosaic_examples"]
-
-_TRIES = 20
+__all__ = ["AugmentedImages", "FeatureViews", "cache_views", "concatenate"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +72,7 @@ class FeatureViews:
         return len(self.rows)
 
     def epoch(self, epoch: int, *, seed: int) -> FeatureCache:
-        """Draw one view of each image uniformly, as a function of the seed and the epoch alone.
-
-        Args:
-            epoch: Number of the epoch.
-            seed: Seed of the training run.
-        """
+        """Draw one view of each image uniformly, as a function of the seed of the training run and the epoch alone."""
         drawn = np.random.default_rng([seed, epoch]).integers(self.views, size=len(self))
         return FeatureCache(
             self.plain.path, self.plain.shape, self.rows[drawn, np.arange(len(self))], self.plain.digests
@@ -154,55 +147,6 @@ def cache_views(
     return FeatureViews(replace(plain, digests=digests), np.stack(rows))
 
 
-def mosaic_examples(
-    examples: Examples, number: int, *, max_size: int, families: Sequence[Family] = (), seed: int = 0
-) -> Examples:
-    """Return mosaics of two or four random images, with the sum of their multisets as targets.
-
-    Pixels are joined when a batch is read. For cached features, pass the inputs to `cache_features` with the ids as
-    keys: the ids identify images, layout, families and seed. Boxes and areas are dropped.
-
-    Args:
-        examples: Images with their labels.
-        number: Number of mosaics. There are fewer if too few combinations satisfy `max_size`.
-        max_size: Maximum number of labels of a mosaic.
-        families: Families of changes of each image before it is joined.
-        seed: Seed for the choice of the images and their changes.
-
-    Example:
-        >>> pixels = np.zeros((3, 3, 8, 8), dtype=np.uint8)
-        >>> examples = Examples(pixels, np.array([[0, -1], [1, -1], [0, 1]]), ("cat", "dog"), ids=["a", "b", "c"])
-        >>> mosaics = mosaic_examples(examples, 5, max_size=2)
-        >>> mosaics.counts.sum(1)
-        array([2, 2, 2, 2, 2])
-    """
-    check(number >= 0, "number", "at least 0", number)
-    check(max_size >= 1, "max_size", "at least 1", max_size)
-    sizes = (examples.labels >= 0).sum(1)
-    rng = np.random.default_rng([seed, len(examples)])
-    chosen: list[tuple[tuple[int, int], list[int]]] = []
-    for _ in range(_TRIES * number if len(examples) > 1 else 0):
-        if len(chosen) == number:
-            break
-        layout = LAYOUTS[rng.integers(len(LAYOUTS))]
-        drawn = rng.integers(len(examples), size=layout[0] * layout[1])
-        if len(np.unique(drawn)) > 1 and sizes[drawn].sum() <= max_size:
-            chosen.append((layout, drawn.tolist()))
-    width = max([int(sizes[parts].sum()) for _, parts in chosen], default=1)
-    labels = np.full((len(chosen), width), -1, dtype=np.int64)
-    for row, (_, parts) in zip(labels, chosen, strict=True):
-        joined = np.concatenate([examples.labels[i][examples.labels[i] >= 0] for i in parts])
-        row[: len(joined)] = joined
-    names = [str(i) for i in range(len(examples))] if examples.ids is None else examples.ids
-    tag = f"{'+'.join(families)} {seed}"
-    ids = [
-        f"mosaic {position} {layout[0]}x{layout[1]} [{', '.join(names[i] for i in parts)}] [{tag}]"
-        for position, (layout, parts) in enumerate(chosen)
-    ]
-    inputs = _Mosaics(examples.inputs, chosen, ids, tuple(families))
-    return Examples(inputs, labels, examples.classes, ids=ids)
-
-
 def concatenate(first: Examples, second: Examples) -> Examples:
     """Concatenate the examples of two splits with the same classes; boxes and areas are dropped.
 
@@ -222,26 +166,6 @@ def concatenate(first: Examples, second: Examples) -> Examples:
     ids = None if first.ids is None or second.ids is None else [*first.ids, *second.ids]
     inputs = _Joined(first.inputs, second.inputs)
     return replace(first, inputs=inputs, labels=np.concatenate(labels), boxes=None, areas=None, ids=ids)
-
-
-@dataclass(frozen=True, eq=False)
-class _Mosaics:
-    inputs: Inputs
-    chosen: Sequence[tuple[tuple[int, int], list[int]]]
-    """Layout and images of each mosaic."""
-    ids: Sequence[str]
-    families: tuple[Family, ...]
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b c h w"]:
-        mosaics = []
-        for i in indices:
-            layout, parts = self.chosen[i]
-            images = torch.from_numpy(np.ascontiguousarray(self.inputs[np.array(parts)]))
-            mosaics.append(join_photos(images[None], _generator(self.ids[i]), self.families, layout=layout)[0].numpy())
-        return np.stack(mosaics) if mosaics else self.inputs[np.array([], dtype=np.int64)]
 
 
 @dataclass(frozen=True, eq=False)

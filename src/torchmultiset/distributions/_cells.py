@@ -83,10 +83,6 @@ def cell_joint_log_probability(logits: Float[Tensor, "b n k"], counts: Int64[Ten
 def cell_size_log_probabilities(logits: Float[Tensor, "b n k"], most: int) -> Float[Tensor, "b m"]:
     """Compute the log-probabilities (B, most + 1) that 0, 1, ..., `most` cells predict a class and not "nothing".
 
-    Args:
-        logits: Scores (B, N, C + 1) of the cells; the last class is "nothing".
-        most: Largest number of labels.
-
     Example:
         >>> cell_size_log_probabilities(torch.zeros(1, 2, 3), 2).exp()
         tensor([[0.1111, 0.4444, 0.4444]])

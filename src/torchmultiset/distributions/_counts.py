@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
@@ -17,6 +17,9 @@ from torchmultiset._checks import check, check_float
 from torchmultiset._precision import full_precision
 
 __all__ = ["cell_log_probabilities", "poisson_binomial", "size_log_probabilities"]
+
+_IMPOSSIBLE = -1e30
+"""Logarithm that stands for a probability of 0, finite because the difference of two infinities is not a number."""
 
 
 def cell_log_probabilities(
@@ -27,13 +30,7 @@ def cell_log_probabilities(
     .. math::
         \log p_{ic}, \quad \log(1 - p_{ic}), \qquad p_{ic} = \frac{e^{x_{ic}}}{\sum_{j=0}^{C} e^{x_{ij}}}
 
-    Both are accurate even if p is close to 0 or 1.
-
-    Args:
-        logits: Scores (B, N, C + 1) of the cells; the last class is "nothing".
-
-    Returns:
-        Two tensors (B, N, C), in at least float32.
+    Both (B, N, C) are accurate even if p is close to 0 or 1.
 
     Example:
         >>> log_p, log_not = cell_log_probabilities(torch.tensor([[[0.0, 0.0, 0.0], [0.0, 50.0, 0.0]]]))
@@ -88,9 +85,11 @@ def poisson_binomial(
         Brunner, "A Simple and Fast Method for Computing the Poisson Binomial Distribution Function", CSDA 2018.
     """
     check(log_p.is_floating_point() and log_p.ndim >= 2, "log_p", "a floating-point tensor of shape (..., N, C)", log_p)
-    check(log_p.shape[-2] >= 1, "log_p", "log-probabilities of at least one cell", log_p)
+    check(bool(log_p.shape[-2] >= 1), "log_p", "log-probabilities of at least one cell", log_p)
     check_float("log_not", log_not, "(..., N, C)", like=tuple(log_p.shape))
     check(most >= 0, "most", "at least 0", most)
+    if isinstance(log_p.shape[-2], torch.SymInt):  # exported models read any number of cells
+        return _symmetric_polynomials(log_p, log_not, most)
     # One polynomial per cell: (coefficients, N, all other dimensions).
     cells = torch.stack([full_precision(each).movedim(-2, 0) for each in (log_not, log_p)][: most + 1]).flatten(2)
     product = _product(cells, most)
@@ -119,6 +118,31 @@ def size_log_probabilities(log_probabilities: Float[Tensor, "b c m"]) -> Float[T
     check_float("log_probabilities", log_probabilities, "(B, C, M + 1)", like=(None, None, None))
     classes = full_precision(log_probabilities).permute(2, 1, 0)
     return _product(classes, log_probabilities.shape[2] - 1).T
+
+
+def _symmetric_polynomials(
+    log_p: Float[Tensor, "*b n c"], log_not: Float[Tensor, "*b n c"], most: int
+) -> Float64[Tensor, "*b c m"]:
+    r"""Compute `poisson_binomial` in `most` rounds, so that the graph does not depend on the number of cells.
+
+    .. math::
+        P(N_c = k) = e_k(x_1, \ldots, x_N) \prod_{i=1}^{N} (1 - p_i), \qquad
+        e_k(x_1, \ldots, x_N) = \sum_{i=1}^{N} x_i\, e_{k-1}(x_1, \ldots, x_{i-1}), \qquad
+        x_i = \frac{p_i}{1 - p_i}
+    """
+    # Beyond this bound, differences of logarithms in double precision would lose too many digits.
+    log_not = log_not.double().clamp(min=-1e6)
+    # The largest odds first: the first term of each sum is then not so much smaller than the sum that it underflows.
+    odds = (log_p.double().clamp(min=_IMPOSSIBLE) - log_not).sort(dim=-2, descending=True).values
+    nothing = log_not.sum(-2)
+    counts, terms = [nothing], odds
+    for _ in range(most):
+        largest = terms.amax(-2, keepdim=True)
+        sums = (terms - largest).exp().cumsum(-2).log() + largest  # of the first i cells
+        counts.append(nothing + sums[..., -1, :])
+        terms = odds + pad(sums, (0, 0, 1, 0), value=_IMPOSSIBLE)[..., :-1, :]
+    result = torch.stack(counts, -1)
+    return result.masked_fill(result < _IMPOSSIBLE / 2, -math.inf)
 
 
 def _product(factors: Float[Tensor, "m n b"], most: int) -> Float[Tensor, "k b"]:

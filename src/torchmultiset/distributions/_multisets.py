@@ -170,7 +170,7 @@ class IndependentCounts:
         beside = of_others[..., None, :]
         if self.size_scores is not None:
             beside = beside + self.size_scores[:, (n + others).clamp(max=self.most)][:, None]
-        beside = beside.masked_fill(~fits, -torch.inf).logsumexp(-1)
+        beside = _log_sum(beside.masked_fill(~fits, -torch.inf))
         return (self.log_probabilities + beside).softmax(-1)
 
     def size_probabilities(self) -> Float64[Tensor, "b m"]:
@@ -186,8 +186,7 @@ class IndependentCounts:
     @cached_property
     def _log_total(self) -> Float64[Tensor, " b"]:
         """Log of the total unnormalised probability."""
-        total: Tensor = self._log_all_sizes()[:, self.least :].logsumexp(-1)
-        return total
+        return _log_sum(self._log_all_sizes()[:, self.least :])
 
     def _log_all_sizes(self) -> Float64[Tensor, "b m"]:
         """Return the log of the unnormalised probability of each size."""
@@ -292,6 +291,13 @@ def _filled(counts: Int64[Tensor, "b j c"], found: Float64[Tensor, "b j"], k: in
 def _product(a: Float64[Tensor, "b m"], b: Float64[Tensor, "b m"]) -> Float64[Tensor, "b m"]:
     """Return the log-probabilities of the sum of two independent counts, truncated to their common length."""
     length = a.shape[1]
-    sums = pad(a, (length - 1, 0), value=-torch.inf).unfold(1, length, 1).flip(-1) + b[:, None]
-    product: Tensor = sums.logsumexp(-1)
-    return product
+    return _log_sum(pad(a, (length - 1, 0), value=-torch.inf).unfold(1, length, 1).flip(-1) + b[:, None])
+
+
+def _log_sum(logarithms: Float64[Tensor, "*b m"]) -> Float64[Tensor, "*b"]:
+    """Compute a log-sum-exp over the last dimension, without underflow in exported models."""
+    if not torch.compiler.is_exporting():
+        return logarithms.logsumexp(-1)
+    # Finite, since the difference of two infinities is not a number; the exporter stores the bound in single precision.
+    largest = logarithms.amax(-1).clamp(min=-1e30)
+    return (logarithms - largest[..., None]).exp().sum(-1).log() + largest

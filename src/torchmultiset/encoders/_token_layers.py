@@ -11,19 +11,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 __all__ = ["Attention", "Convolution", "Standardised", "sinusoids"]
 
-HEADS = 4
+ATTENTION_HEADS = 4
 """Number of attention heads."""
 
 
 class Convolution(nn.Module):
-    """A residual convolution over positions: x + linear(relu(conv(norm(x)))), which reads zeros at padding.
-
-    Args:
-        width: Number of features of a position.
-        kernel: Kernel size, odd.
-        dilation: Spacing between the positions that the kernel reads.
-        dropout: Dropout probability of the residual branch.
-    """
+    """A residual convolution over positions: x + linear(relu(conv(norm(x)))), which reads zeros at padding."""
 
     def __init__(self, width: int, kernel: int, dilation: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -40,11 +33,7 @@ class Convolution(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention and a feed-forward network, both pre-norm and residual; padding is masked out.
-
-    Args:
-        width: Number of features of a position, a multiple of 4.
-    """
+    """Self-attention and a feed-forward network, both pre-norm and residual; padding is masked out."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -58,7 +47,9 @@ class Attention(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """Attend from each position to those where the mask is True, at least one in each example."""
         b, n, width = x.shape
-        query, key, value = self.inputs(self.norm(x)).view(b, n, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+        query, key, value = (
+            self.inputs(self.norm(x)).view(b, n, 3, ATTENTION_HEADS, width // ATTENTION_HEADS).permute(2, 0, 3, 1, 4)
+        )
         seen = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
         x = x + self.output(seen.transpose(1, 2).reshape(b, n, width))
         out: Tensor = x + self.network(x)
@@ -66,11 +57,7 @@ class Attention(nn.Module):
 
 
 class Standardised(nn.Module):
-    """Standardised features: mean and standard deviation are fitted to training data.
-
-    Args:
-        features: Number of features.
-    """
+    """Standardised features: mean and standard deviation are fitted to training data."""
 
     mean: Tensor
     spread: Tensor
@@ -104,11 +91,6 @@ def sinusoids(positions: int, width: int, like: Tensor) -> Float[Tensor, "n d"]:
     r"""Return the position embeddings of "Attention Is All You Need", for any number of positions.
 
     .. math:: p_{n, 2i} = \sin(n / 10000^{2i/D}), \qquad p_{n, 2i+1} = \cos(n / 10000^{2i/D})
-
-    Args:
-        positions: Number of positions, N.
-        width: Number of features D, even.
-        like: Tensor with the device and dtype of the result.
     """
     n = torch.arange(positions, device=like.device, dtype=like.dtype)[:, None]
     rates = torch.exp(torch.arange(0, width, 2, device=like.device, dtype=like.dtype) * (-9.210340371976184 / width))

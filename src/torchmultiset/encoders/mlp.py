@@ -63,11 +63,7 @@ class MLPEncoder(nn.Module):
 
     @torch.no_grad()
     def standardise(self, x: Float[Tensor, "n features"]) -> None:
-        """Set the mean and standard deviation with which inputs are standardised.
-
-        Args:
-            x: Training inputs (N, features).
-        """
+        """Set the mean and standard deviation with which inputs are standardised to those of training inputs."""
         check_float("x", x, "(N, features)", like=(None, self.features))
         spread, mean = torch.std_mean(x.double(), 0, correction=0)
         self.mean.copy_(mean)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
@@ -16,14 +15,10 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset._memory import MemorySpec
 from torchmultiset._registry import Registry
 from torchmultiset.encoders.backbone import Backbone
-from torchmultiset.encoders.efficientnet import EfficientNetLite
 from torchmultiset.encoders.onnx import is_onnx, onnx_backbone
-from torchmultiset.encoders.resnet import ResNet34
 from torchmultiset.encoders.trunk import Trunk
 
-__all__ = ["BACKBONES", "BackboneName", "PretrainedEncoder", "backbone_channels", "make_backbone", "make_trunk"]
-
-BackboneName: TypeAlias = Literal["resnet34", "efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
+__all__ = ["BACKBONES", "PretrainedEncoder", "backbone_channels", "make_backbone", "make_trunk"]
 
 BACKBONES = Registry(
     "backbone",
@@ -34,17 +29,11 @@ BACKBONES = Registry(
         "efficientnet-lite2": "torchmultiset.encoders.efficientnet:efficientnet_lite2",
     },
 )
-"""Functions that return a frozen backbone with its ImageNet weights."""
-_TRUNKS: Mapping[str, Callable[[Sequence[int]], Trunk]] = {
-    "resnet34": ResNet34,
-    "efficientnet-lite0": partial(EfficientNetLite, 0),
-    "efficientnet-lite1": partial(EfficientNetLite, 1),
-    "efficientnet-lite2": partial(EfficientNetLite, 2),
-}
+"""Functions that return a frozen backbone with its ImageNet weights or, with ``weights=None``, with random ones."""
 
 
 def make_backbone(
-    name: BackboneName | str,
+    name: str,
     *,
     strides: Sequence[int] = (32,),
     mean: Sequence[float] | None = None,
@@ -70,13 +59,14 @@ def make_backbone(
     return made
 
 
-def make_trunk(name: BackboneName | str, *, strides: Sequence[int] = (32,)) -> Trunk:
+def make_trunk(name: str, *, strides: Sequence[int] = (32,)) -> Trunk:
     """Return the network of a backbone without pretrained weights."""
-    check_one_of("backbone", name, BACKBONES)
-    return _TRUNKS[name](tuple(strides))
+    trunk = BACKBONES[name](weights=None, strides=tuple(strides)).trunk.requires_grad_(True).train()
+    assert isinstance(trunk, Trunk)
+    return trunk
 
 
-def backbone_channels(name: BackboneName | str, strides: Sequence[int] = (32,)) -> int:
+def backbone_channels(name: str, strides: Sequence[int] = (32,)) -> int:
     """Return the number of channels of a backbone's map, without loading its weights.
 
     Example:
@@ -98,7 +88,8 @@ class PretrainedEncoder(nn.Module):
         fingerprint: `fingerprint` of the backbone used in training; a backbone with other weights is rejected. None:
             that of the first backbone loaded.
         strides: Strides of the backbone's map. An ONNX file has one map: leave the default.
-        channels: Number of channels of the backbone's map. None: looked up; for an ONNX file, this opens the file.
+        channels: Number of channels of the backbone's map, more than 3: inputs with as many channels are its features,
+            others are images. None: looked up; for an ONNX file, this opens the file.
         mean: Mean of an ONNX file's input normalisation, if it is not the default of `onnx_backbone`.
         std: Standard deviation, likewise.
 
@@ -112,11 +103,13 @@ class PretrainedEncoder(nn.Module):
 
     arguments: dict[str, Any]
     """Constructor arguments, set by `recorded`."""
+    reads_features = True
+    """See `encoders.optional`."""
     _device: Tensor
 
     def __init__(
         self,
-        backbone: BackboneName | str,
+        backbone: str,
         *,
         width: int | None = 128,
         fingerprint: str | None = None,
@@ -135,6 +128,8 @@ class PretrainedEncoder(nn.Module):
         self._backbone: list[Backbone] = []  # in a list, so that it is not a submodule
         if channels is None:
             channels = self.backbone().channels if is_onnx(backbone) else backbone_channels(backbone, self.strides)
+        # Features and images are both (B, channels, h, w), and images have 1 or 3 channels.
+        check(channels > 3, "channels", "more than 3, so that features are not taken for images", channels)
         self.channels = channels
         self.project = None if width is None else nn.Conv2d(channels, width, 1)
         # Without a projection, there is no parameter from which to read the device and dtype.

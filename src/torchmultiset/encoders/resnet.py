@@ -49,9 +49,6 @@ class ResNet34(Trunk):
     """The convolutional part of ResNet-34 (He et al. 2016), without average pooling and classifier.
 
     Batch norms always use their fixed statistics and are computed as part of the convolutions.
-
-    Args:
-        strides: Strides of the map that it computes.
     """
 
     mean, std = IMAGENET_MEAN, IMAGENET_STD

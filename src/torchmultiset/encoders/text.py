@@ -29,17 +29,18 @@ class TextWithColumns(OrderedEncoder):
     untrained = "ngrams"
 
     def _add_columns(self, columns: int, width: int) -> None:
+        check(columns >= 0, "columns", "at least 0", columns)
         self.columns = columns
         self.standardised = Standardised(columns)
         self.from_columns = nn.Linear(columns, width) if columns else None
 
-    def _with_columns(self, values: Float[Tensor, "b m d"], x: Float[Tensor, "b n k"]) -> Float[Tensor, "b m d"]:
-        """Add the columns of the inputs (B, N, 1 + columns) to the first position."""
-        if self.from_columns is None:
-            return values
-        beside: Tensor = self.from_columns(self.standardised(x[:, 0, 1:]))
-        first = torch.arange(values.shape[1], device=x.device) == 0
-        return values + beside[:, None] * first[:, None]
+    def _run_with_columns(self, values: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"], x: Tensor) -> Tokens:
+        """Add the columns of the inputs (B, N, 1 + columns) to the first position, then run all layers."""
+        if self.from_columns is not None:
+            beside = self.from_columns(self.standardised(x[:, 0, 1:]))
+            first = torch.arange(values.shape[1], device=x.device) == 0
+            values = values + beside[:, None] * first[:, None]
+        return self._run_layers(values, mask)
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ _ k"]]) -> None:
         """Compute the mean and standard deviation of the table's columns from training inputs."""
@@ -89,7 +90,6 @@ class TextEncoder(TextWithColumns):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        check(columns >= 0, "columns", "at least 0", columns)
         check(ngrams >= 1, "ngrams", "at least 1", ngrams)
         self.buckets = buckets
         self.symbols = nn.Embedding(SYMBOLS, width)
@@ -106,7 +106,7 @@ class TextEncoder(TextWithColumns):
         values = self.symbols(symbols)
         for each, codes in zip(self.ngrams, hashed_ngrams(symbols, len(self.ngrams) + 1)[1:], strict=True):
             values = values + each(codes % self.buckets)
-        return self._run_layers(self._with_columns(values, x), mask)
+        return self._run_with_columns(values, mask, x)
 
 
 @recorded
@@ -191,10 +191,6 @@ def hashed_ngrams(symbols: Int64[Tensor, "b n"], longest: int) -> list[Int64[Ten
 
     Texts are padded on the left, so that n-grams at the beginning of a text differ from those inside it. The hash is a
     polynomial of the symbols modulo a prime below 2^31, so that products fit in 64 bits.
-
-    Args:
-        symbols: Symbols (B, N), from 0 to 257.
-        longest: Length of the longest n-grams.
     """
     codes = [symbols]
     for n in range(1, longest):

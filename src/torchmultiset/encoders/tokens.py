@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
 from torchmultiset._memory import MemorySpec, Tokens
-from torchmultiset.encoders._token_layers import HEADS, Attention, Convolution, Standardised, sinusoids
+from torchmultiset.encoders._token_layers import ATTENTION_HEADS, Attention, Convolution, Standardised, sinusoids
 
 __all__ = ["SequenceEncoder", "SetEncoder"]
 
@@ -50,7 +50,12 @@ class SetEncoder(nn.Module):
         check(features >= 1, "features", "at least 1", features)
         check(layers >= 0, "layers", "at least 0", layers)
         check(attention == 0 or layers >= 1, "layers", "at least 1 with attention", layers)
-        check(not attention or width % HEADS == 0, "width", f"a multiple of {HEADS} with attention", width)
+        check(
+            not attention or width % ATTENTION_HEADS == 0,
+            "width",
+            f"a multiple of {ATTENTION_HEADS} with attention",
+            width,
+        )
         self.features = features
         self.standardised = Standardised(features)
         widths = [features, *[width] * layers]
@@ -93,7 +98,7 @@ class OrderedEncoder(nn.Module):
     """Constructor arguments, set by `recorded`."""
 
     def _add_layers(self, width: int, layers: int, kernel: int, attention: int, dropout: float = 0.0) -> None:
-        check(width % HEADS == 0, "width", f"a multiple of {HEADS}", width)
+        check(width % ATTENTION_HEADS == 0, "width", f"a multiple of {ATTENTION_HEADS}", width)
         check(kernel >= 1 and kernel % 2 == 1, "kernel", "an odd number", kernel)
         self.width = width
         self.convolutions = nn.ModuleList(Convolution(width, kernel, 2**i, dropout) for i in range(layers))

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Float16, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check
 from torchmultiset._install import pip_install
 from torchmultiset._memory import MemorySpec, Tokens
 from torchmultiset.encoders.text import TextWithColumns, split_text
@@ -35,16 +34,11 @@ class WordEncoder(TextWithColumns):
     """Text as word pieces with pretrained, frozen embeddings, then residual convolutions and self-attention.
 
     The embeddings are static: 256 numbers for each of 32,000 pieces, from the input layers of large language models.
-    They come with the package WordLlama (the extra ``text``) and are not part of the state dict. Inputs are those of
-    `TextEncoder`. The memory has a first position for the table's other columns, then one position per word piece.
+    They come with the package WordLlama (the extra ``text``) and are not part of the state dict. Inputs and the other
+    arguments are those of `TextEncoder`. The memory has a first position for the table's other columns, then one
+    position per word piece.
 
     Args:
-        columns: Number of other columns of the table, D.
-        width: Number of features of the memory; a multiple of 4.
-        layers: Number of convolutions; each reads positions that are twice as far apart as the one before.
-        kernel: Kernel size of the convolutions, odd.
-        attention: Number of self-attention layers.
-        dropout: Dropout probability in each convolution.
         fingerprint: SHA-256 of the embeddings used in training; other embeddings are rejected. None: not checked.
 
     Raises:
@@ -79,7 +73,6 @@ class WordEncoder(TextWithColumns):
         fingerprint: str | None = None,
     ) -> None:
         super().__init__()
-        check(columns >= 0, "columns", "at least 0", columns)
         if fingerprint not in (None, _fingerprint()):
             raise ValueError(
                 f"the word embeddings are not those this model was trained with: the fingerprint was"
@@ -100,8 +93,7 @@ class WordEncoder(TextWithColumns):
     def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
         """Compute tokens (B, M, width) of M word pieces from padded texts (B, N, 1 + D)."""
         pieces, mask = self._pieces(x)
-        values = self.from_pieces(_vectors(x.device)[pieces].to(x.dtype))
-        return self._run_layers(self._with_columns(values, x), mask)
+        return self._run_with_columns(self.from_pieces(_vectors(x.device)[pieces].to(x.dtype)), mask, x)
 
     def _pieces(self, x: Tensor) -> tuple[Int64[Tensor, "b m"], Bool[Tensor, "b m"]]:
         """Return the indices (B, M) of the word pieces, and the mask of those that are not padding."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
 from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset._pooling import PooledFeatures, PoolKind
@@ -29,17 +30,17 @@ class OneShotHead(nn.Module, ABC):
     """Number of classes, C."""
     probabilistic = True
     """Whether the head gives probabilities of multisets."""
+    count_loss: ClassVar[str] = ""
+    """Name of the loss with which the objective `counts` trains the head; empty: it cannot."""
+    joint_states: int = 0
+    """Maximum number of sub-multisets up to which classes compete for positions; 0: they do not."""
     reads: ClassVar[tuple[str, ...] | None] = None
-    """Settings that `for_memory` passes to the constructor; None: the head overrides `for_memory`, or has none."""
+    """Settings that `for_memory` passes to the constructor, including `sizes`; None: the head overrides it, or has
+    none."""
 
     @classmethod
     def for_memory(
-        cls,
-        memory: MemorySpec,
-        settings: Mapping[str, Any],
-        *,
-        num_classes: int,
-        sizes: tuple[int, int],  # noqa: ARG003
+        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
     ) -> OneShotHead:
         """Create a head for a memory from the settings of a model; registered heads set `reads` or override this.
 
@@ -51,7 +52,8 @@ class OneShotHead(nn.Module, ABC):
         """
         if cls.reads is None:
             raise NotImplementedError(f"{cls.__name__} has no `for_memory`: create it with its constructor")
-        made: OneShotHead = cls(num_classes, memory.features, **{name: settings[name] for name in cls.reads})
+        known = {**settings, "sizes": sizes, "most": sizes[1]}
+        made: OneShotHead = cls(num_classes, memory.features, **{name: known[name] for name in cls.reads})
         return made
 
     @abstractmethod
@@ -77,6 +79,7 @@ class OneShotHead(nn.Module, ABC):
         return at_least.transpose(1, 2).to(scores.dtype)
 
 
+@recorded
 class PooledHead(OneShotHead):
     """Base class of the heads that read the pooled memory.
 
@@ -104,7 +107,3 @@ class PooledHead(OneShotHead):
         self.num_classes = num_classes
         self.memory = memory
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
-        self._add_layers()
-
-    def _add_layers(self) -> None:
-        """Add the layers after the pooling; heads with more arguments add them in their constructor instead."""

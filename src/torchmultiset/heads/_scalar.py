@@ -12,11 +12,7 @@ __all__ = ["SizeHead", "StopHead", "ValueHead"]
 
 
 class _StepHead(nn.Module):
-    """A linear map of features to one number.
-
-    Args:
-        features: Number of features, D.
-    """
+    """A linear map of D features to one number."""
 
     def __init__(self, features: int) -> None:
         super().__init__()

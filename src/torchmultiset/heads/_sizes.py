@@ -29,12 +29,8 @@ def size_scores_for(sizes: tuple[int, int] | None, potential: bool) -> nn.Parame
 def check_built_for(sizes: tuple[int, int] | None, least: int, most: int) -> None:
     """Raise a ValueError if a head was built for other sizes."""
     if sizes is not None:
-        check(
-            (least, most) == sizes,
-            "sizes",
-            f"{sizes[0]} to {sizes[1]}, the sizes the head was built with",
-            (least, most),
-        )
+        built = f"{sizes[0]} to {sizes[1]}, the sizes the head was built with"
+        check((least, most) == sizes, "sizes", built, (least, most))
 
 
 def as_row(size_scores: Tensor | None) -> Float[Tensor, "1 m"] | None:
@@ -43,15 +39,11 @@ def as_row(size_scores: Tensor | None) -> Float[Tensor, "1 m"] | None:
 
 
 class SizePotential(nn.Module):
-    """A size potential that depends on the input: scores (B, M + 1) of the sizes, linear in the pooled memory.
+    """A size potential that depends on the input: scores (B, M + 1) of the sizes 0 to M, linear in the pooled memory.
 
     Up to 8 sizes have independent scores. The scores of more sizes are sums of the 8 smoothest cosines, so that sizes
     with few training examples also learn from neighbouring sizes. The scores are appended to a head's scores (B, N, K)
     as additional rows, so that a head returns one tensor.
-
-    Args:
-        memory: Number of features D of the memory.
-        most: Largest size, M.
 
     Example:
         >>> potential = SizePotential(memory=8, most=5)

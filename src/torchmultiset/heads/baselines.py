@@ -35,11 +35,7 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class MajorityBaseline:
-    """Predicts the multiset that is most frequent in the training data, regardless of the input.
-
-    Args:
-        counts: That multiset (C,).
-    """
+    """Predicts the multiset that is most frequent in the training data, regardless of the input."""
 
     counts: Int64[Tensor, " c"]
 
@@ -50,19 +46,15 @@ class MajorityBaseline:
 
 @dataclass(frozen=True)
 class NeighbourBaseline:
-    """Predicts the multiset of the nearest training example, by Euclidean distance of standardised features.
-
-    Args:
-        features: Standardised features (N, D) of the training examples.
-        counts: Their counts (N, C).
-        mean: Mean (D,) of the features before they were standardised.
-        scale: Their standard deviation (D,).
-    """
+    """Predicts the multiset of the nearest training example, by Euclidean distance of standardised features."""
 
     features: Float[Tensor, "n d"]
+    """Standardised features of the training examples."""
     counts: Int64[Tensor, "n c"]
     mean: Float[Tensor, " d"]
+    """Mean of the features before they were standardised."""
     scale: Float[Tensor, " d"]
+    """Their standard deviation."""
 
     def predict(self, features: Float[Tensor, "b d"]) -> Int64[Tensor, "b c"]:
         """Predict the counts of the nearest training example, the first one in case of a tie."""
@@ -74,15 +66,11 @@ class NeighbourBaseline:
 
 @dataclass(frozen=True)
 class RidgeBaseline:
-    """Predicts the multiset nearest to a ridge regression of the counts, within the sizes of the training data.
-
-    Args:
-        ridge: The regression.
-        sizes: Sizes of the smallest and of the largest multiset.
-    """
+    """Predicts the multiset nearest to a ridge regression of the counts, within the sizes of the training data."""
 
     ridge: Ridge
     sizes: tuple[int, int]
+    """Sizes of the smallest and of the largest multiset."""
 
     def predict(self, features: Float[Tensor, "b d"]) -> Int64[Tensor, "b c"]:
         """Predict the nearest counts of an allowed size."""

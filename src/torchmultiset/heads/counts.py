@@ -73,6 +73,8 @@ class CellCounts(OneShotHead):
         (torch.Size([2, 81, 11]), torch.Size([2, 10, 5]))
     """
 
+    count_loss = "cells"
+
     def __init__(
         self,
         num_classes: int,
@@ -123,12 +125,10 @@ class CellCounts(OneShotHead):
 
         They are `hidden`, `layers`, `norm`, `dropout`, `size_potential`, `size_head` and `joint_states`.
         """
-        others = "'table', 'poisson' or 'regression'"
-        check(memory.positions != 1, "count_head", f"{others} for vectors", "cells")
-        few = (
-            f"{others} for multisets of up to {sizes[1]} labels: a map of {memory.positions} cells cannot count as many"
-        )
-        check(memory.tokens or memory.positions >= sizes[1], "count_head", few, "cells")
+        others, cells = "'table', 'poisson' or 'regression'", memory.positions
+        check(cells != 1, "count_head", f"{others} for vectors", "cells")
+        few = f"{others} for multisets of up to {sizes[1]} labels: a map of {cells} cells cannot count as many"
+        check(memory.tokens or cells >= sizes[1], "count_head", few, "cells")
         # Twice the channels and one more layer compensate for the four gates of a ConvLSTM. Tokens have no
         # neighbourhood, and batch statistics would depend on the padding.
         norm: Literal["batch"] | None = None if settings["norm"] == "none" or memory.tokens else "batch"
@@ -191,15 +191,11 @@ class CountTable(PooledHead):
 
     .. math:: p(\mathcal{Y} \mid x) \propto e^{s(|\mathcal{Y}|)} \prod_c \operatorname{softmax}(x_c)_{\mu(c)}
 
-    The size potential s is 0 unless it is learned. For `losses.count_table_loss`.
+    The size potential s is 0 unless it is learned. For `losses.count_table_loss`. The other arguments are those of
+    `PooledHead`.
 
     Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         most: Largest count, M.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Dropout probability of the pooled features.
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
             likelihood over these sizes, as predictions always do; None: it does not.
         size_potential: Learn a log-weight for each size; requires `sizes`.
@@ -208,6 +204,9 @@ class CountTable(PooledHead):
         >>> CountTable(num_classes=10, memory=32, most=4)(torch.rand(2, 32)).shape
         torch.Size([2, 10, 5])
     """
+
+    count_loss = "table"
+    reads = ("pool", "dropout", "size_potential", "sizes", "most")
 
     def __init__(
         self,
@@ -227,18 +226,6 @@ class CountTable(PooledHead):
         self.most = most
         self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
         self.classifier = nn.Linear(self.pooled.width, num_classes * (most + 1))
-        self._add_scorer()
-
-    def _add_scorer(self) -> None:
-        """Replace the classifier in subclasses that compute the table differently."""
-
-    @classmethod
-    def for_memory(
-        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
-    ) -> CountTable:
-        """Create a head for a memory from the settings of a model (`pool`, `dropout`, `size_potential`)."""
-        chosen = {name: settings[name] for name in ("pool", "dropout", "size_potential")}
-        return cls(num_classes, memory.features, most=sizes[1], sizes=sizes, **chosen)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
         """Compute scores (B, C, M + 1) of each count of each class."""
@@ -252,7 +239,6 @@ class CountTable(PooledHead):
         return IndependentCounts(scores.double().log_softmax(-1), least, most, as_row(self.size_scores))
 
 
-@recorded
 class GaussianCounts(CountTable):
     r"""A normal distribution around a real number for each class, restricted to the counts 0 to M.
 
@@ -267,10 +253,11 @@ class GaussianCounts(CountTable):
         torch.Size([2, 10, 5])
     """
 
-    def _add_scorer(self) -> None:
-        self.classifier = nn.Linear(self.pooled.width, self.num_classes)
+    def __init__(self, num_classes: int, memory: int, **options: Any) -> None:
+        super().__init__(num_classes, memory, **options)
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
         nn.init.zeros_(self.classifier.bias)  # most counts are 0
-        self.log_sharpness = nn.Parameter(torch.ones(self.num_classes))
+        self.log_sharpness = nn.Parameter(torch.ones(num_classes))
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
         """Compute scores (B, C, M + 1) of each count of each class."""
@@ -283,8 +270,9 @@ class GaussianCounts(CountTable):
 class _NumberForEach(PooledHead):
     """Base class of the heads with one number for each class, linear in the pooled memory."""
 
-    def _add_layers(self) -> None:
-        self.classifier = nn.Linear(self.pooled.width, self.num_classes)
+    def __init__(self, num_classes: int, memory: int, **pooling: Any) -> None:
+        super().__init__(num_classes, memory, **pooling)
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c 1"]:
         """Compute numbers (B, C, 1), one for each class."""
@@ -292,7 +280,6 @@ class _NumberForEach(PooledHead):
         return rates[..., None]
 
 
-@recorded
 class PoissonCounts(_NumberForEach):
     """A Poisson distribution for each class; the scores are logarithms of the expected counts.
 
@@ -303,11 +290,15 @@ class PoissonCounts(_NumberForEach):
         torch.Size([2, 10, 1])
     """
 
+    count_loss = "poisson"
+
     def believe(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> IndependentCounts:
         """Return the Poisson distributions, truncated at `most`."""
         log_rate = scores.double()
         n = torch.arange(most + 1, dtype=torch.float64, device=scores.device)
-        return IndependentCounts(n * log_rate - log_rate.exp() - torch.lgamma(n + 1), least, most)
+        # Constants instead of `torch.lgamma`, which ONNX does not have.
+        log_factorials = n.new_tensor([math.lgamma(k + 1) for k in range(most + 1)])
+        return IndependentCounts(n * log_rate - log_rate.exp() - log_factorials, least, most)
 
     def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:
         """Return the rounded expected counts or, if their size cannot be predicted, the most probable counts.
@@ -319,7 +310,6 @@ class PoissonCounts(_NumberForEach):
         return torch.where((size >= least) & (size <= most), nearest, super().counts(scores, least, most))
 
 
-@recorded
 class RegressedCounts(_NumberForEach):
     """The count of each class as a real number, to be rounded: the paper's un-normalised variant (section 3.2).
 
@@ -331,6 +321,7 @@ class RegressedCounts(_NumberForEach):
     """
 
     probabilistic = False
+    count_loss = "regression"
 
     def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:
         """Return the nearest counts of `least` to `most` labels in total."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory, MemorySpec
+from torchmultiset._memory import Memory
 from torchmultiset._pooling import PoolKind
 from torchmultiset.distributions import IndependentCounts, MixtureBelief
 from torchmultiset.heads._base import PooledHead
@@ -28,17 +25,13 @@ class CountMixture(PooledHead):
         p_k(\mathcal{Y} \mid x) \propto e^{s(|\mathcal{Y}|)} \prod_c \operatorname{softmax}(x_{kc})_{\mu(c)}
 
     Each component is a `CountTable`, normalised over the sizes that can occur; the size potential s is shared. For
-    `losses.count_mixture_loss`. It has K times the weights of a table and needs more training examples.
+    `losses.count_mixture_loss`. It has K times the weights of a table and needs more training examples. The other
+    arguments are those of `PooledHead`.
 
     Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         sizes: Sizes of the smallest and of the largest multiset that can occur; M is the latter.
         components: Number of components, K.
         size_potential: Learn a log-weight for each size.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        hidden: Features of a projection with ReLU at each position, before pooling; None: no projection.
-        dropout: Dropout probability of the pooled features.
 
     Example:
         >>> import torch
@@ -51,6 +44,9 @@ class CountMixture(PooledHead):
         Li, Wang, Pavlu and Aslam, "Conditional Bernoulli Mixtures for Multi-label Classification", ICML 2016; here with
         counts in place of presence.
     """
+
+    count_loss = "mixture"
+    reads = ("pool", "dropout", "size_potential", "sizes")
 
     def __init__(
         self,
@@ -71,14 +67,6 @@ class CountMixture(PooledHead):
         self.most = sizes[1]
         self.sizes, self.size_scores = sizes, size_scores_for(sizes, size_potential)
         self.classifier = nn.Linear(self.pooled.width, components * (num_classes * (self.most + 1) + 1))
-
-    @classmethod
-    def for_memory(
-        cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int, sizes: tuple[int, int]
-    ) -> CountMixture:
-        """Create a head for a memory from the settings of a model (`pool`, `dropout`, `size_potential`)."""
-        chosen = {name: settings[name] for name in ("pool", "dropout", "size_potential")}
-        return cls(num_classes, memory.features, sizes=sizes, **chosen)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b k s"]:
         """Compute scores (B, K, C (M + 1) + 1): the table of each component, and the score of its gate."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from torchmultiset._arguments import recorded
 from torchmultiset._checks import check_float
 from torchmultiset._memory import Memory
 from torchmultiset.distributions import IndependentCounts
@@ -17,7 +18,6 @@ from torchmultiset.multiset import cardinality
 __all__ = ["OneStep", "nearest_counts", "round_counts"]
 
 
-@recorded
 class OneStep(PooledHead):
     r"""The frequency of each class and the size, from the pooled memory.
 
@@ -35,8 +35,9 @@ class OneStep(PooledHead):
 
     probabilistic = False
 
-    def _add_layers(self) -> None:
-        self.classifier = nn.Linear(self.pooled.width, self.num_classes)
+    def __init__(self, num_classes: int, memory: int, **pooling: Any) -> None:
+        super().__init__(num_classes, memory, **pooling)
+        self.classifier = nn.Linear(self.pooled.width, num_classes)
         self.size = SizeHead(self.pooled.width)
 
     def forward(self, memory: Memory) -> Float[Tensor, "b 1 k"]:
@@ -62,9 +63,6 @@ class OneStep(PooledHead):
 def round_counts(rates: Float[Tensor, "b c"]) -> Int64[Tensor, "b c"]:
     r"""Round real numbers to the nearest counts, at least 0: :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`.
 
-    Args:
-        rates: Predicted counts (B, C) as real numbers.
-
     Example:
         >>> round_counts(torch.tensor([[0.4, 1.7, -0.8]]))
         tensor([[0, 2, 0]])
@@ -78,11 +76,6 @@ def nearest_counts(rates: Float[Tensor, "b c"], least: int, most: int) -> Int64[
 
     .. math::
         \arg\min_{\mu} \sum_c (\mu(c) - r_c)^2, \qquad \text{least} \le \sum_c \mu(c) \le \text{most}
-
-    Args:
-        rates: Predicted counts r (B, C) as real numbers.
-        least: Size of the smallest multiset.
-        most: Size of the largest multiset.
 
     Example:
         >>> nearest_counts(torch.tensor([[0.4, 0.3, 0.0], [1.6, 0.7, 1.2]]), least=1, most=3)

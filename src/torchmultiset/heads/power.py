@@ -28,16 +28,12 @@ class PowerMultiset(OneShotHead):
     """One class per multiset (section 3.2, the power multiset), from pooled features.
 
     It does not generalise between multisets, so it suits a few hundred of them: there are 715 of four digits.
-    For `losses.power_loss`.
+    For `losses.power_loss`. The other arguments are those of `PooledHead`.
 
     Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
         max_size: Size of the largest multiset.
         min_size: Size of the smallest multiset.
         hidden: Units of the hidden layer, which is computed at each position, before pooling.
-        pool: How positions are pooled: ``"mean"``, ``"max"``, ``"mean-max"`` (both), ``"attention"`` or ``"sum"``.
-        dropout: Dropout probability of the pooled features.
 
     Raises:
         ValueError: If there are more than 20,000 such multisets.

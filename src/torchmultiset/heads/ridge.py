@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -38,10 +39,6 @@ def fit_ridge(features: Float[Tensor, "n d"], counts: Int64[Tensor, "n c"]) -> R
     :math:`X^\top X` and :math:`X X^\top`, serves all penalties, and the leave-one-out errors follow from the diagonal
     of the hat matrix without fitting again:
     :math:`e_i = (\mu_i - \hat\mu_i) / (1 - h_{ii})`.
-
-    Args:
-        features: Features (N, D).
-        counts: Counts (N, C).
 
     Returns:
         Weights, penalty and error. The weights apply to features that are not standardised.
@@ -97,13 +94,8 @@ def fit_ridge(features: Float[Tensor, "n d"], counts: Int64[Tensor, "n c"]) -> R
 class RidgeCounts(RegressedCounts):
     """Ridge regression of counts on the pooled memory: fitted in closed form by `fit`, not by gradients.
 
-    The prediction is the nearest multiset of a size that can be predicted. It gives no probabilities of multisets.
-
-    Args:
-        num_classes: Number of classes, C.
-        memory: Number of features D of the memory: a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D).
-        pool: How positions are pooled: ``"mean"``, ``"max"`` or ``"mean-max"`` (both). ``"attention"``, which is not
-            trained, is the mean.
+    The prediction is the nearest multiset of a size that can be predicted. It gives no probabilities of multisets. The
+    arguments are those of `PooledHead`; with ``pool="attention"``, which is not trained, positions are averaged.
 
     Example:
         >>> head = RidgeCounts(num_classes=2, memory=3)
@@ -123,14 +115,17 @@ class RidgeCounts(RegressedCounts):
 
     @torch.no_grad()
     def fit(self, memory: Memory, counts: Int64[Tensor, "n c"]) -> Ridge:
-        """Fit the weights to examples, all at once, with the penalty that `fit_ridge` chooses.
-
-        Args:
-            memory: Memory of all training examples. For data that do not fit in memory, use `fit_ridge` with pooled
-                features, then `take`.
-            counts: Their counts (N, C).
-        """
+        """Fit the weights to examples, all at once, with the penalty that `fit_ridge` chooses."""
         return self.take(fit_ridge(self.pooled(memory), counts))
+
+    @torch.no_grad()
+    def solve(self, memories: Iterable[Memory], counts: Int64[Tensor, "n c"]) -> float:
+        """Fit the weights to examples whose memory is computed in batches; return the leave-one-out error.
+
+        Of each memory, only the pooled features are kept.
+        """
+        pooled = torch.cat([self.pooled(memory) for memory in memories])
+        return self.take(fit_ridge(pooled.float(), counts)).error
 
     @torch.no_grad()
     def take(self, ridge: Ridge) -> Ridge:

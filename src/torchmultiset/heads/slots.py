@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check
-from torchmultiset._memory import Memory, MemorySpec, drop_channels, places
+from torchmultiset._memory import Memory, MemoryReader, MemorySpec
 from torchmultiset.distributions import IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead
 from torchmultiset.multiset import from_labels
@@ -20,7 +20,7 @@ __all__ = ["Slots"]
 
 
 @recorded
-class Slots(OneShotHead):
+class Slots(MemoryReader, OneShotHead):
     """A transformer decoder with a learned query per slot; each slot predicts a class or "nothing", in parallel.
 
     Slots attend to each other and to the memory. The prediction is the most probable class of each slot, as in DETR; if
@@ -57,18 +57,8 @@ class Slots(OneShotHead):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(slots >= 1, "slots", "at least 1", slots)
-        check(layers >= 1, "layers", "at least 1", layers)
-        check(heads >= 1 and width % heads == 0, "width", f"a multiple of heads = {heads}", width)
-        check(places >= 0, "places", "at least 0", places)
-        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
-        self.num_classes = num_classes
-        self.memory = memory
-        self.places = places
-        self.dropout = dropout
-        self.from_memory = nn.Linear(memory, width)
-        self.position = nn.Parameter(0.02 * torch.randn(places, width)) if places else None
+        self._add_memory(num_classes, memory, places, width, heads, layers, dropout)
         self.queries = nn.Parameter(torch.randn(slots, width))
         layer = nn.TransformerDecoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
         self.decoder = nn.TransformerDecoder(layer, layers, nn.LayerNorm(width))
@@ -91,14 +81,7 @@ class Slots(OneShotHead):
 
     def forward(self, memory: Memory) -> Float[Tensor, "b s k"]:
         """Compute scores (B, S, C + 1) of each slot; the last class is "nothing"."""
-        values, mask = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
-        n = values.shape[1]
-        seen = self.from_memory(values)
-        if self.position is not None:
-            check(
-                n <= self.places, "memory", f"a map of at most {self.places} positions (the model's `places`)", memory
-            )
-            seen = seen + self.position[:n]
+        seen, mask = self._read(memory)
         padding = None if mask is None else ~mask
         queries = self.queries.expand(seen.shape[0], -1, -1)
         scores: Tensor = self.classifier(self.decoder(queries, seen, memory_key_padding_mask=padding))

@@ -67,9 +67,7 @@ def list_loss(
         tensor(14.5561)
     """
     check_one_of("reduction", reduction, ("mean", "sum", "none"))
-    oracle = _oracle(logits, tokens, starts, target, labels, end)
-    rows = oracle.weights.any(-1)
-    return reduce(_to_examples(_cross_entropy(logits, oracle, rows), rows), reduction)
+    return reduce(_compare(logits, tokens, starts, target, labels, end)[0], reduction)
 
 
 def order_and_content(
@@ -99,23 +97,23 @@ def order_and_content(
         >>> order_and_content(torch.zeros(1, 7, 8), tokens, starts, target, labels, end=0).order  # ln 2!
         tensor([0.6931])
     """
-    oracle = _oracle(logits, tokens, starts, target, labels, end)
-    rows = oracle.weights.any(-1)
-    order = _to_examples(_entropy(oracle, rows, full_precision(logits).dtype), rows)
-    return OrderAndContent(order, _to_examples(_cross_entropy(logits, oracle, rows), rows) - order)
+    loss, oracle, rows = _compare(logits, tokens, starts, target, labels, end)
+    order = _to_examples(_entropy(oracle, rows, loss.dtype), rows)
+    return OrderAndContent(order, loss - order)
 
 
-def _oracle(logits: Tensor, tokens: Tensor, starts: Tensor, target: Tensor, labels: Tensor, end: int) -> NextTokens:
+def _compare(
+    logits: Tensor, tokens: Tensor, starts: Tensor, target: Tensor, labels: Tensor, end: int
+) -> tuple[Tensor, NextTokens, Tensor]:
+    """Return the loss of each example (B,), the oracle, and the mask (B, T) of the steps that have one."""
     check_float("logits", logits, "(B, T, V)", like=(*tokens.shape, None))
-    return list_oracle(tokens, starts, target, labels, end=end)
-
-
-def _cross_entropy(logits: Tensor, oracle: NextTokens, rows: Tensor) -> Tensor:
-    """Compute the cross-entropy (N,) of the N steps that have an oracle."""
+    oracle = list_oracle(tokens, starts, target, labels, end=end)
+    rows = oracle.weights.any(-1)
     # Prompt and padding are left out before the softmax, unless there are none.
     scores = full_precision(logits.flatten(0, 1) if bool(rows.all()) else logits[rows])
     weights = oracle.weights[rows].to(scores.dtype)
-    return oracle_cross_entropy(scores[:, None], weights[:, None], oracle.tokens[rows], "sum", "none")
+    each = oracle_cross_entropy(scores[:, None], weights[:, None], oracle.tokens[rows], "sum", "none")
+    return _to_examples(each, rows), oracle, rows
 
 
 def _entropy(oracle: NextTokens, rows: Tensor, dtype: torch.dtype) -> Tensor:

@@ -224,15 +224,14 @@ def _tokenise(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     return pieces
 
 
-def _refuse_ambiguous(labels: Sequence[str], pieces: Sequence[Sequence[int]], end: int) -> None:
+def _refuse_ambiguous(labels: Sequence[str], pieces: list[list[int]], end: int) -> None:
     for label, piece in zip(labels, pieces, strict=True):
         check(len(piece) > 0 and min(piece) >= 0, "tokens", f"at least one token for label {label!r}", piece)
         if end in piece:
             raise ValueError(f"label {label!r} contains the end token {end}, which would end the list: {piece}")
     # In lexicographic order, a sequence that is a prefix of any other is a prefix of its successor.
-    order = sorted(range(len(labels)), key=lambda number: [*pieces[number]])
-    for a, b in pairwise(order):
-        first, second = [*pieces[a]], [*pieces[b]]
+    for a, b in pairwise(sorted(range(len(labels)), key=pieces.__getitem__)):
+        first, second = pieces[a], pieces[b]
         if first == second:
             raise ValueError(f"labels {labels[a]!r} and {labels[b]!r} are ambiguous: both have the tokens {first}")
         if first == second[: len(first)]:

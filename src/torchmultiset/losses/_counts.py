@@ -277,14 +277,12 @@ def poisson_count_loss(
 
     .. math:: \sum_{c} \big(e^{r_c} - \mu(c)\, r_c + \log \mu(c)!\big)
 
+    This is the full negative log-likelihood, comparable with the other count losses.
+
     Args:
         log_rates: Logarithms r (B, C) of the expected counts.
         target: Counts (B, C).
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``: the full negative log-likelihood, comparable with the other count
-        losses.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> poisson_count_loss(torch.zeros(1, 2), torch.tensor([[3, 0]]))  # 1 + ln 3! + 1

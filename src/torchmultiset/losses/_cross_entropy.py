@@ -30,7 +30,7 @@ def oracle_cross_entropy(
         free: Counts (B, T, K) of the free items, in the dtype of the logits. Overwritten.
         classes: Classes (B, K) of these counts, distinct in each row, or None for all C.
         over_steps: Sum over all steps, or mean over those at which something is free.
-        reduction: Reduction over the batch.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Returns:
         Scalar, or (B,) for ``reduction="none"``. It can be differentiated once.

@@ -33,7 +33,8 @@ def hungarian_loss(
         - w \sum_{s \notin \hat\sigma} \log p_s(\varnothing)
 
     where :math:`p_s` is the softmax of slot s and :math:`\sigma` assigns each label a different slot. As in DETR, the
-    matching uses probabilities instead of their logarithms and ignores "nothing"; no gradient flows through it.
+    matching uses probabilities instead of their logarithms and ignores "nothing"; no gradient flows through it. With an
+    empty target, all slots are matched with "nothing".
 
     DETR's code divides by the sum of the weights in the batch (1 for a label, w for "nothing"). Its paper does not, and
     neither does this loss: gradients differ by that one factor, and an example's loss does not depend on the rest of
@@ -43,10 +44,7 @@ def hungarian_loss(
         logits: Scores (B, S, C + 1) of S slots; the last class is "nothing".
         target: Counts (B, C) of at most S labels.
         nothing_weight: Weight w of "nothing", less than 1 because most slots of a detector are unmatched.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``. With an empty target, all slots are matched with "nothing".
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> logits = torch.tensor([[[0.2, 0.6, 0.2], [0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]]).log()
@@ -73,11 +71,7 @@ def hungarian_loss(
 
 
 def match(log_pi: Float[Tensor, "b s k"], labels: Int64[Tensor, "b m"]) -> Int64[Tensor, "b s"]:
-    """Assign the labels to slots so that the sum of their probabilities is maximal.
-
-    Args:
-        log_pi: Log-probabilities (B, S, K) of the classes at each slot.
-        labels: Labels (B, M), at most S of them, padded with -1 at the end.
+    """Assign the labels, at most S and padded with -1, to slots so that the sum of their probabilities is maximal.
 
     Returns:
         Label of each slot (B, S), or -1 if it has none.

@@ -23,13 +23,7 @@ def parts_of(target: Int64[Tensor, "b c"]) -> Int64[Tensor, "b s c"]:
     r"""Return all sub-multisets of each multiset: the states for which `marginal_loss` needs scores.
 
     The M labels of the largest multiset are treated as distinct, so that there are :math:`S = 2^M` parts: part s
-    contains the labels, in ascending order, whose bits are set in s.
-
-    Args:
-        target: Counts (B, C).
-
-    Returns:
-        Counts (B, S, C); parts of smaller multisets repeat.
+    contains the labels, in ascending order, whose bits are set in s. Parts of smaller multisets repeat.
 
     Example:
         >>> parts_of(torch.tensor([[1, 1]]))

@@ -33,20 +33,15 @@ def distribution_matching_loss(
         \mathcal{L}_{\text{dm}}^{\text{KL}} = -\sum_{c} q_*(c) \log q_\theta(c)
 
     with :math:`q_*(c) = \mu(c) / |\mathcal{Y}|` and :math:`q_\theta` the mean of the policy's distributions over
-    the first :math:`|\mathcal{Y}|` steps.
+    the first :math:`|\mathcal{Y}|` steps. The loss of an empty target is 0. The logarithm of the mean is computed in
+    log space: for a target class with vanishing probability, the loss is finite and its gradient does not vanish.
 
     Args:
         logits: Scores (B, T, C) of a policy, from a rollout with `sample`.
         target: Counts (B, C).
         divergence: ``"kl"``, ``"l1"``, or the p of a p-norm, at least 1 (including ``math.inf``).
         where: Mask (B, T) of the steps to average over; the first :math:`|\mathcal{Y}|` if None.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``; 0 for an empty target.
-
-    The logarithm of the average is computed in log space, so no clamping is needed: for a target class with vanishing
-    probability, the loss is finite and its gradient does not vanish.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> target = torch.tensor([[1, 1, 0, 0]])
@@ -60,7 +55,9 @@ def distribution_matching_loss(
     """
     check_counts("target", target)
     check_float("logits", logits, "(B, T, C)", like=(target.shape[0], None, target.shape[1]))
-    p = _order_of_norm(divergence)
+    p = None if divergence == "kl" else 1.0 if divergence == "l1" else divergence
+    ok = p is None or (not isinstance(p, str) and p >= 1)
+    check(ok, "divergence", "'kl', 'l1' or a number of at least 1", divergence)
     steps = logits.shape[1]
     size = cardinality(target)[:, None]
     if where is None:
@@ -97,15 +94,14 @@ def one_step_loss(
         \mathcal{L}_{\text{1-step}} = -\sum_{c} q_*(c) \log q_\theta(c)
         + \lambda \big(\hat l_\theta(x) - |\mathcal{Y}|\big)^2
 
+    For an empty target, only the size term counts.
+
     Args:
         logits: Scores (B, C); their softmax is :math:`q_\theta`.
         size: Predicted sizes (B,).
         target: Counts (B, C).
         size_weight: :math:`\lambda`.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``. For an empty target, only the size term counts.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> one_step_loss(torch.zeros(1, 4), torch.tensor([2.5]), torch.tensor([[1, 1, 0, 0]]))  # ln 4 + 0.25
@@ -145,11 +141,3 @@ def count_regression_loss(
     check_counts("target", target)
     check_float("rates", rates, "(B, C)", like=(target.shape[0], target.shape[1]))
     return reduce(((full_precision(rates) - target) ** 2).sum(-1), reduction)
-
-
-def _order_of_norm(divergence: str | float) -> float | None:
-    if isinstance(divergence, str):
-        check(divergence in ("kl", "l1"), "divergence", "'kl', 'l1' or a number of at least 1", divergence)
-        return None if divergence == "kl" else 1.0
-    check(divergence >= 1, "divergence", "'kl', 'l1' or a number of at least 1", divergence)
-    return float(divergence)

@@ -27,17 +27,15 @@ def power_loss(
         -\log \pi_\theta(\mathcal{Y} \mid x), \qquad
         \pi_\theta(\cdot \mid x) = \operatorname{softmax} \text{ over } M(\mathcal{C})
 
+    This is the exact negative log-likelihood of the multiset. The empty multiset is a class like any other.
+
     Args:
         logits: Scores (B, P) of all multisets of `min_size` to `max_size` labels, in the order of
             `multiset.index_of`; P is ``how_many(C, max_size, min_size=min_size)``.
         target: Counts (B, C).
         max_size: Maximum number of labels of a target.
         min_size: Minimum number of labels of a target.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``: the exact negative log-likelihood of the multiset. The empty
-        multiset is a class like any other.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> import torch

@@ -36,7 +36,7 @@ def reinforce_loss(
 
     The reward :math:`r_t` is 1 if label t was free when it was emitted, and -1 otherwise. In the first term, the
     advantage :math:`R_t - b_t` is a constant. The paper prints the entropy with the opposite sign, which would penalise
-    the exploration that its text calls for.
+    the exploration that its text calls for. The gradient is the REINFORCE estimate; the value has little meaning.
 
     Args:
         logits: Scores (B, T, C) of a policy, from a rollout with `sample`.
@@ -47,10 +47,7 @@ def reinforce_loss(
         value_weight: Weight :math:`\nu` of the baseline's regression; unused without a baseline.
         where: Mask (B, T) of the steps that count; if None, those at which something is free.
         end: Whether the last class is END; logits are then (B, T, C + 1). See `multiset.free_labels`.
-        reduction: Reduction over the batch.
-
-    Returns:
-        Scalar, or (B,) for ``reduction="none"``. Its gradient is the REINFORCE estimate; its value has little meaning.
+        reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> target = torch.tensor([[1, 0]])

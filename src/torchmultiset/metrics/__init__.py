@@ -1,6 +1,7 @@
 """Metrics of predicted multisets (Appendix A) and of counts, as functions and as `torchmetrics.Metric` classes.
 
-The function `f1` computes the metric of each example; the class `F1` keeps its mean over batches and processes.
+The function `f1` computes the metric of each example; the class `F1` keeps its mean over batches and processes. Both
+take predicted counts (B, C), then the true ones.
 """
 
 from typing import TYPE_CHECKING, Any

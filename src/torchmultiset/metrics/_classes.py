@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,16 +34,12 @@ class _Mean(_Metric):
 
     total: Tensor
     examples: Tensor
+    per_example: Callable[[Tensor, Tensor], Tensor]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_state("total", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("examples", torch.tensor(0), dist_reduce_fx="sum")
-
-    @staticmethod
-    def per_example(counts: Tensor, target: Tensor) -> Tensor:
-        """Compute the numbers to average, one for each example (B,)."""
-        raise NotImplementedError
 
     def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
         """Add examples: predicted counts (B, C) and true counts (B, C)."""
@@ -67,42 +65,54 @@ class ExactMatch(_Mean):
 
 
 class Precision(_Mean):
-    """Mean of `precision` over all examples.
-
-    Example:
-        >>> metric = Precision()
-        >>> metric(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))
-        tensor(0.6667)
-    """
+    """Mean of `precision` over all examples; `ExactMatch` has an example."""
 
     per_example = staticmethod(_functions.precision)
 
 
 class Recall(_Mean):
-    """Mean of `recall` over all examples.
-
-    Example:
-        >>> metric = Recall()
-        >>> metric(torch.tensor([[2, 0]]), torch.tensor([[1, 1]]))
-        tensor(0.5000)
-    """
+    """Mean of `recall` over all examples; `ExactMatch` has an example."""
 
     per_example = staticmethod(_functions.recall)
 
 
 class F1(_Mean):
-    """Mean of `f1` over all examples.
-
-    Example:
-        >>> metric = F1()
-        >>> metric(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))
-        tensor(0.8000)
-    """
+    """Mean of `f1` over all examples; `ExactMatch` has an example."""
 
     per_example = staticmethod(_functions.f1)
 
 
-class ClassF1(_Metric):
+class CountMAE(_Mean):
+    """Mean of `count_mae` over all examples; `ExactMatch` has an example."""
+
+    higher_is_better = False
+    per_example = staticmethod(_functions.count_mae)
+
+
+class _ClassSums(_Metric):
+    """Sums (S, C) over all examples, from which a metric of the whole data set is computed."""
+
+    sums: Tensor
+    sums_of: Callable[[Tensor, Tensor], Tensor]
+    from_sums: Callable[[Tensor], Tensor]
+
+    def __init__(self, num_classes: int, number: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
+        self.num_classes = num_classes
+        self.add_state("sums", torch.zeros(number, num_classes, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
+        """Add examples: predicted counts (B, C) and true counts (B, C)."""
+        check_counts("target", target, like=(None, self.num_classes))
+        self.sums += self.sums_of(counts, target)
+
+    def compute(self) -> Float[Tensor, ""]:
+        """Return the metric of all examples so far."""
+        return self.from_sums(self.sums).to(torch.get_default_dtype())
+
+
+class ClassF1(_ClassSums):
     """`class_f1` over all examples.
 
     Args:
@@ -117,38 +127,14 @@ class ClassF1(_Metric):
         tensor(0.6667)
     """
 
-    sums: Tensor
+    sums_of = staticmethod(_functions.class_f1_sums)
+    from_sums = staticmethod(_functions.class_f1_from_sums)
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-        self.num_classes = num_classes
-        self.add_state("sums", torch.zeros(3, num_classes, dtype=torch.float64), dist_reduce_fx="sum")
-
-    def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
-        """Add examples: predicted counts (B, C) and true counts (B, C)."""
-        check_counts("target", target, like=(None, self.num_classes))
-        self.sums += _functions.class_f1_sums(counts, target)
-
-    def compute(self) -> Float[Tensor, ""]:
-        """Return the class-averaged F1 over all examples so far."""
-        return _functions.class_f1_from_sums(self.sums).to(torch.get_default_dtype())
+        super().__init__(num_classes, 3, **kwargs)
 
 
-class CountMAE(_Mean):
-    """Mean of `count_mae` over all examples.
-
-    Example:
-        >>> metric = CountMAE()
-        >>> metric(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))
-        tensor(0.5000)
-    """
-
-    higher_is_better = False
-    per_example = staticmethod(_functions.count_mae)
-
-
-class CountRMSE(_Metric):
+class CountRMSE(_ClassSums):
     """`count_rmse` over all examples: mRMSE.
 
     Args:
@@ -166,22 +152,11 @@ class CountRMSE(_Metric):
     """
 
     higher_is_better = False
-    sums: Tensor
+    from_sums = staticmethod(_functions.count_rmse_from_sums)
 
     def __init__(self, num_classes: int, *, nonzero: bool = False, relative: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-        self.num_classes, self.nonzero, self.relative = num_classes, nonzero, relative
-        self.add_state("sums", torch.zeros(2, num_classes, dtype=torch.float64), dist_reduce_fx="sum")
-
-    def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
-        """Add examples: predicted counts (B, C) and true counts (B, C)."""
-        check_counts("target", target, like=(None, self.num_classes))
-        self.sums += _functions.count_rmse_sums(counts, target, nonzero=self.nonzero, relative=self.relative)
-
-    def compute(self) -> Float[Tensor, ""]:
-        """Return the mRMSE over all examples so far."""
-        return _functions.count_rmse_from_sums(self.sums).to(torch.get_default_dtype())
+        super().__init__(num_classes, 2, **kwargs)
+        self.sums_of = partial(_functions.count_rmse_sums, nonzero=nonzero, relative=relative)
 
 
 class EntropyCurve(NamedTuple):

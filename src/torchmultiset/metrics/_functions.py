@@ -15,10 +15,6 @@ __all__ = ["class_f1", "count_mae", "count_rmse", "exact_match", "f1", "precisio
 def exact_match(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
     r"""Compute the exact match, :math:`\mathbb{I}[\hat{\mathcal{Y}} = \mathcal{Y}]`: 1 or 0 for each example (B,).
 
-    Args:
-        counts: Predicted counts (B, C).
-        target: True counts (B, C).
-
     Example:
         >>> exact_match(torch.tensor([[2, 0, 1], [1, 0, 1]]), torch.tensor([[2, 0, 1], [2, 0, 1]]))
         tensor([1., 0.])
@@ -34,10 +30,6 @@ def precision(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Flo
 
     An empty prediction has precision 1 if the target is empty too, otherwise 0.
 
-    Args:
-        counts: Predicted counts (B, C).
-        target: True counts (B, C).
-
     Example:
         >>> precision(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))  # {a, a, b} for {a, b}
         tensor([0.6667])
@@ -51,10 +43,6 @@ def recall(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[
     .. math:: 1 - \frac{\sum_c \max(\mu_Y(c) - \mu_{\hat Y}(c), 0)}{|\mathcal{Y}|}
 
     For an empty target the recall is 1 if the prediction is empty too, otherwise 0.
-
-    Args:
-        counts: Predicted counts (B, C).
-        target: True counts (B, C).
 
     Example:
         >>> recall(torch.tensor([[2, 0]]), torch.tensor([[1, 1]]))  # {a, a} for {a, b}
@@ -71,10 +59,6 @@ def f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tens
 
     Two empty multisets have F1 = 1.
 
-    Args:
-        counts: Predicted counts (B, C).
-        target: True counts (B, C).
-
     Example:
         >>> f1(torch.tensor([[2, 1]]), torch.tensor([[1, 1]]))  # {a, a, b} for {a, b}
         tensor([0.8000])
@@ -90,14 +74,8 @@ def class_f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Floa
 
     Over the examples whose target contains class c, :math:`P_c` is the mean of
     :math:`\min(\mu_{\hat Y}(c), \mu_Y(c)) / \max(\mu_{\hat Y}(c), 1)` and :math:`R_c` the mean of
-    :math:`\min(\mu_{\hat Y}(c), \mu_Y(c)) / \mu_Y(c)`. Their harmonic mean is averaged over the classes that occur.
-
-    Args:
-        counts: Predicted counts (B, C) of the whole data set.
-        target: True counts (B, C).
-
-    Returns:
-        Scalar; NaN if no target contains any label.
+    :math:`\min(\mu_{\hat Y}(c), \mu_Y(c)) / \mu_Y(c)`. Their harmonic mean is averaged over the classes that occur in
+    the data set; it is NaN if there are none.
 
     Example:
         >>> class_f1(torch.tensor([[2, 1], [0, 1]]), torch.tensor([[1, 1], [1, 1]]))
@@ -110,10 +88,6 @@ def count_mae(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Flo
     r"""Compute the mean absolute count error over the classes, for each example (B,); lower is better.
 
     .. math:: \frac{1}{C} \sum_c \left| \mu_{\hat Y}(c) - \mu_Y(c) \right|
-
-    Args:
-        counts: Predicted counts (B, C).
-        target: True counts (B, C).
 
     Example:
         >>> count_mae(torch.tensor([[2, 1], [0, 3]]), torch.tensor([[1, 1], [0, 0]]))
@@ -158,9 +132,6 @@ def count_rmse(
 
 def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
     r"""Compute the Shannon entropy of the policy at each step, in nats: :math:`\mathcal{H}(\pi_\theta^{(t)})`.
-
-    Args:
-        logits: Scores (B, T, C), or of any leading shape.
 
     Example:
         >>> step_entropy(torch.tensor([[[0.0, 0.0], [0.0, float("-inf")]]]))

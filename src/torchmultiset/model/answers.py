@@ -62,9 +62,6 @@ class Answer(Counter[str]):
     def top(self, k: int = 5) -> list[Answer]:
         """Return the k most probable multisets, each with its probability, best first.
 
-        Args:
-            k: Maximum number of multisets.
-
         Raises:
             ValueError: The model has no probabilities, or the answer was copied or unpickled.
         """

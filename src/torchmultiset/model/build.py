@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import get_args
 
 import numpy as np
 
-from torchmultiset._checks import check, check_one_of
+from torchmultiset._checks import check
 from torchmultiset.data import Examples
 from torchmultiset.data.tokens import TokenKind
 from torchmultiset.encoders.finetuned import Trainable
-from torchmultiset.model.config import CHANNELS, EncoderName, ModelConfig, Norm, ObjectiveConfig, PolicyName
+from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, Stop
-from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
+from torchmultiset.model.registry import COUNT_HEADS, ENCODERS, HEADS, POLICIES
 
 __all__ = [
     "build_objective",
@@ -71,8 +70,6 @@ def build_predictor(
         ('ConvLSTMPolicy', 5)
     """
     check_together(objective, stop)
-    check_one_of("encoder", model.encoder, (None, *get_args(EncoderName)))
-    check_one_of("norm", model.norm, get_args(Norm))
     check(
         backbone is None or model.encoder is None,
         "encoder",
@@ -84,9 +81,9 @@ def build_predictor(
     if kind.closed_form:  # it trains no encoder layers
         readable = len(shape) < 3 or (backbone is not None and finetune == "none")
         check(readable, "objective", "another one for images without a frozen backbone", objective.objective)
-        model = replace(model, units=())
     settings = {
         **vars(model),
+        "units": () if kind.closed_form else model.units,  # ridge regression reads the inputs themselves
         "backbone": backbone,
         "fingerprint": fingerprint,
         "strides": tuple(strides),
@@ -100,14 +97,14 @@ def build_predictor(
     if kind.one_shot:
         what = f"left out with objective {objective.objective!r}, which trains a one-shot head"
         check(model.policy is None, "policy", what, model.policy)
-        head = kind.head_name(vars(objective))
-        module = HEADS[head].for_memory(memory, settings, num_classes=num_classes, sizes=sizes)
+        head = HEADS[kind.head] if kind.head else COUNT_HEADS[objective.count_head]
+        module = head.for_memory(memory, settings, num_classes=num_classes, sizes=sizes)
     else:
-        check_one_of("policy", model.policy, get_args(PolicyName))
-        policy = POLICIES[str(model.policy)]
-        able = " or ".join(repr(name) for name, each in POLICIES.items() if each.counts_only)
-        seen = f"{able} with objective {objective.objective!r}, which needs a policy that sees only counts"
-        check(not kind.counts_only or policy.counts_only, "policy", seen, model.policy)
+        policy = POLICIES[model.policy or ""]
+        if kind.counts_only:
+            able = {name: each for name, each in POLICIES.items() if getattr(each, "counts_only", False)}
+            why = f"with objective {objective.objective!r}, which needs a policy that sees only counts"
+            check(model.policy in able, "policy", f"{' or '.join(map(repr, able))} {why}", model.policy)
         module = policy.for_memory(memory, settings, num_classes=num_classes)
     return Predictor(
         encoder,

@@ -12,6 +12,7 @@ import textwrap
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 
+from torchmultiset._checks import Settings, at_least, each_at_least, one_of
 from torchmultiset._pooling import PoolKind
 from torchmultiset.model.objectives import CONTEXT, Objective
 from torchmultiset.model.predictor import Stop
@@ -41,52 +42,53 @@ PolicyNorm: TypeAlias = Literal["none", "layer"]
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """Settings of the network."""
 
-    encoder: EncoderName | None = None
+    encoder: EncoderName | None = one_of(EncoderName, default=None)
     """Encoder of the inputs. auto: the paper's convolutional tower for images, linear layers for vectors,
     a convolution over bytes for text (words: over pretrained embeddings), linear layers at each position for sets."""
-    channels: tuple[int, ...] | None = None
+    channels: tuple[int, ...] | None = each_at_least(1, default=None)
     """Output channels of each convolution of the tower. auto: 10 10 32, the paper's, or a finer map for many labels."""
-    norm: Norm = "batch"
+    norm: Norm = one_of(Norm, default="batch")
     """Normalisation in the tower; the paper has none."""
-    units: tuple[int, ...] = (128, 128)
+    units: tuple[int, ...] = each_at_least(1, default=(128, 128))
     """Widths of the linear layers for vectors; the last is also that of the projection of a backbone's features. For
     text, sets and sequences: one convolution or linear layer per entry, all of the last width."""
     attention: int = 0
     """Number of self-attention layers of the encoder of text, sets and sequences."""
     policy: PolicyName | None = None
     """Policy that emits the labels. auto: a ConvLSTM for images, an LSTM for vectors."""
-    hidden: int = 32
+    hidden: int = at_least(1, default=32)
     """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many;
     other one-shot heads have none."""
-    layers: int = 1
+    layers: int = at_least(1, default=1)
     """Number of the policy's layers; count heads on maps and slots have one more."""
-    policy_norm: PolicyNorm = "layer"
+    policy_norm: PolicyNorm = one_of(PolicyNorm, default="layer")
     """Normalisation of a ConvLSTM's pooled features, before classifier, stop and value head; the paper has none."""
     pool: PoolKind | None = None
     """How the positions of a map or of tokens are pooled by heads and policies that read one vector: their mean (the
     paper's), their maximum, both, a learned weighted mean, or their sum. auto: the sum for text, sets and sequences,
     else the mean."""
-    dropout: float = 0.0
+    dropout: float = at_least(0, default=0.0)
     """Dropout probability of the features before the classifier."""
     size_potential: bool = False
     """Whether count heads learn a weight for each size of a multiset."""
     size_head: bool = False
     """Whether count heads on maps predict these weights from the pooled features of the image."""
-    joint_states: int = 0
+    joint_states: int = at_least(0, default=0)
     """For count heads on maps: classes compete for the cells in multisets with at most this number of sub-multisets.
     0: counts of different classes are independent."""
     decoding: Literal["greedy", "search", "best"] = "greedy"
     """How a multiset is predicted: by the most probable label at each step, or by the head's own rule (greedy); by a
-    search for the most probable multiset (search); or by whichever scores higher on the validation data (best)."""
+    search for the most probable multiset (search); or by whichever scores higher on the validation data (best), which
+    is greedy if holdout is none."""
     stop: Stop | None = None
     """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
-    min_size: int | None = None
+    min_size: int | None = at_least(0, default=None)
     """Smallest number of labels of a predicted multiset. auto: that of the training data."""
-    max_size: int | None = None
+    max_size: int | None = at_least(1, default=None)
     """Largest number of labels of a predicted multiset. auto: that of the training data."""
     start_from: str | None = None
     """Model whose weights replace the random initial ones: its folder, its run folder, or the name of an
@@ -118,7 +120,7 @@ def attribute_docs(cls: type) -> dict[str, str]:
 if TYPE_CHECKING:
 
     @dataclass(frozen=True)
-    class ObjectiveConfig:
+    class ObjectiveConfig(Settings):
         """Name of the training objective, and the settings of all objectives."""
 
         objective: str | None = None
@@ -141,7 +143,8 @@ else:
             hints, own = get_type_hints(cls), attribute_docs(cls)
             for setting in fields(cls):
                 if setting.name not in CONTEXT:
-                    settings[setting.name] = (hints[setting.name], setting.default)
+                    kept = field(default=setting.default, metadata=setting.metadata)
+                    settings[setting.name] = (hints[setting.name], kept)
                     users.setdefault(setting.name, []).append(name)
                     docs[setting.name] = own[setting.name]
         lines = [f"    {name}: For {', '.join(users[name])}: {docs[name][0].lower()}{docs[name][1:]}" for name in docs]
@@ -151,8 +154,9 @@ else:
             "ObjectiveConfig",
             [
                 ("objective", ObjectiveName | None, field(default=None)),
-                *((name, kind, field(default=default)) for name, (kind, default) in settings.items()),
+                *((name, kind, kept) for name, (kind, kept) in settings.items()),
             ],
+            bases=(Settings,),
             frozen=True,
             namespace={"__doc__": doc, "kind": property(lambda config: OBJECTIVES[config.objective])},
         )

@@ -76,10 +76,6 @@ def examples_needed(coverage: float) -> int:
 def conformal_quantile(scores: Float[Tensor, " n"], coverage: float) -> float:
     r"""Return the threshold :math:`\hat q`: the :math:`\lceil (n + 1)\, \gamma \rceil`-th smallest score.
 
-    Args:
-        scores: Scores of the true multisets of the calibration examples (N,); may be infinite.
-        coverage: The probability :math:`\gamma`, between 0 and 1.
-
     Raises:
         ValueError: There are fewer examples than the coverage requires.
 
@@ -99,13 +95,6 @@ def conformal_quantile(scores: Float[Tensor, " n"], coverage: float) -> float:
 def candidate_scores(log_probability: Float[Tensor, "b k"], score: Score = "probability") -> Float64[Tensor, "b k"]:
     """Return the score of each candidate (B, k); they increase along a row.
 
-    Args:
-        log_probability: Log-probabilities of the candidates, as in `Ranked`: best first, -inf where there is none.
-        score: See `Score`.
-
-    Returns:
-        Scores; inf where there is no candidate.
-
     Example:
         >>> candidate_scores(torch.tensor([[0.5, 0.3, 0.1]]).log(), "cumulative")
         tensor([[0.5000, 0.8000, 0.9000]], dtype=torch.float64)
@@ -119,11 +108,6 @@ def candidate_scores(log_probability: Float[Tensor, "b k"], score: Score = "prob
 
 def truth_scores(ranked: Ranked, target: Int64[Tensor, "b c"], score: Score = "probability") -> Float64[Tensor, " b"]:
     """Return the score of the true multiset of each example (B,); inf if it is not among the candidates.
-
-    Args:
-        ranked: Candidates of each example.
-        target: True counts (B, C).
-        score: See `Score`.
 
     Example:
         >>> ranked = Ranked(torch.tensor([[[1, 0], [0, 1]]] * 2), torch.tensor([[0.5, 0.25]] * 2).log())
@@ -257,13 +241,7 @@ class Conformal:
         return ConformalSets(ranked.counts, ranked.log_probability, inside, low, high)
 
     def predict(self, predictor: Predictor, x: Shaped[Tensor, "b ..."], coverage: float) -> ConformalSets:
-        """Return the set of each input.
-
-        Args:
-            predictor: The model that was calibrated.
-            x: Inputs.
-            coverage: Minimum probability that a set contains the truth.
-        """
+        """Return the set of each input."""
         return self.sets(predictor.search(x, k=self.candidates, beam=self.beam), coverage)
 
     def store(self, predictor: Predictor) -> None:
@@ -291,17 +269,7 @@ def rank_examples(
     beam: int,
     watch: Callable[[int], None] = lambda _: None,
 ) -> tuple[Float64[Tensor, " n"], Float64[Tensor, "n k"]]:
-    """Return the scores of the true multisets (N,) and of the candidates (N, k) of a split, on the CPU.
-
-    Args:
-        predictor: The model.
-        examples: The N examples.
-        score: See `Score`.
-        candidates: Number of multisets to rank, k.
-        beam: As for `Predictor.search`.
-        watch: Called after each batch with its number of examples.
-    """
-    check_one_of("score", score, get_args(Score))
+    """Return the scores of the true multisets (N,) and of the candidates (N, k) of a split, on the CPU."""
     check(candidates >= 1, "candidates", "at least 1", candidates)
     device = next(predictor.parameters()).device
     truth = [torch.zeros(0, dtype=torch.float64)]
@@ -317,11 +285,6 @@ def rank_examples(
 
 def split_for_conformal(examples: Examples, share: float = 0.2, seed: int = 0) -> tuple[Examples, Examples]:
     """Split examples at random into those for training or selection and those for calibration.
-
-    Args:
-        examples: The examples, such as the training split.
-        share: Fraction for calibration, between 0 and 1.
-        seed: Random seed.
 
     Returns:
         The remaining examples, and the calibration examples; both in their original order.

@@ -14,16 +14,18 @@ import torch
 from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
+from torchmultiset._checks import some
 from torchmultiset.data import Examples, store
 from torchmultiset.data._arrays import read_rows
 from torchmultiset.data._npy import open_array
 from torchmultiset.data._records import Record
 from torchmultiset.data._vectors import VECTORS
 from torchmultiset.data.examples import Inputs
-from torchmultiset.data.images import Grey, ImageFiles
+from torchmultiset.data.images import Grey, ImageFiles, check_files
+from torchmultiset.data.importers._annotations import SUFFIXES, find_images
 from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import FRACTIONS, Column, Manifest
-from torchmultiset.data.tokens import TokenRows
+from torchmultiset.data.tokens import TokenRows, warn_of_cut
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import BEAM, Predictor
 
@@ -41,9 +43,6 @@ __all__ = [
     "reads",
     "trained_columns",
 ]
-
-_IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-_NAMED = 8  # names listed in a message
 
 
 @dataclass(frozen=True)
@@ -116,9 +115,7 @@ def reads(predictor: Predictor) -> str:
     if kind.of_images:
         return "images"
     if columns:
-        names = [column.name for column in columns]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"tables with the columns {', '.join(names[:_NAMED])}{more}"
+        return f"tables with the columns {some([column.name for column in columns])}"
     if kind.of_tokens:
         return f"sets or sequences of vectors, arrays of shape (any, {kind.shape[1] - 1})"
     if len(kind.shape) == 1:
@@ -164,6 +161,7 @@ def open_examples(
         )
         if not columns and any(one.categories or one.empty or one.text for one in splits["train"].columns):
             raise ValueError(f"this model was trained on numbers only, but {path} has text or empty cells")
+    warn_of_cut(max((examples.cut for examples in splits.values()), default=0))
     return {
         name: replace(examples, inputs=fitted(examples.inputs, kind, str(path))) for name, examples in splits.items()
     }
@@ -188,22 +186,23 @@ def open_inputs(
     kind = input_kind(predictor)
     sources: list[Source] = []
     images: list[Path] = []
-    for path in _matching(paths):
+    for path in _matching(paths, _hint(predictor)):
         if _is_data_set(path):
             sources += _from_data_set(predictor, path, split, skip_unreadable)
         elif path.suffix.lower() == ".npy":
             sources.append(_from_array(path, kind))
         elif path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _IMAGES and file.is_file())
+            found = find_images(path)
             if not found:
-                raise FileNotFoundError(f"there are no images in {path}: no file name ends in {', '.join(_IMAGES)}")
+                raise FileNotFoundError(f"there are no images in {path}: no file name ends in {', '.join(SUFFIXES)}")
             images += found
         else:
             images.append(path)
     if images:
         if not kind.of_images:
-            what = "an image" if images[0].suffix.lower() in _IMAGES else "not a .csv, .jsonl or .npy file"
+            what = "an image" if images[0].suffix.lower() in SUFFIXES else "not a .csv, .jsonl or .npy file"
             raise ValueError(f"this model reads {reads(predictor)}, but {images[0]} is {what}")
+        check_files(images)
         files = ImageFiles(images, kind.shape[-1], exif=kind.exif)
         sources.append(Source([str(image) for image in images], fitted(files, kind, "the images"), None))
     return sources
@@ -239,17 +238,22 @@ def explain(
             left -= len(x)
 
 
-def _matching(paths: Sequence[str]) -> Iterator[Path]:
+def _matching(paths: Sequence[str], hint: str) -> Iterator[Path]:
     for path in paths:
         if Path(path).exists():
             yield Path(path)
             continue
         found = sorted(glob.iglob(path, recursive=True)) if glob.has_magic(path) else []  # noqa: PTH207
         if not found:
-            raise FileNotFoundError(
-                f"nothing matches {path}" if glob.has_magic(path) else f"there is no file or folder {path}"
-            )
+            what = f"nothing matches {path}" if glob.has_magic(path) else f"there is no file or folder {path}"
+            raise FileNotFoundError(what + hint)
         yield from map(Path, found)
+
+
+def _hint(predictor: Predictor) -> str:
+    """Return what to do if a text was given in place of the file that has it; empty for models of other inputs."""
+    names = [column.name for column in trained_columns(predictor) if column.text]
+    return f": write texts to a .csv or .jsonl file, as {names[0]!r}" if names else ""
 
 
 def is_one_file(path: Path) -> bool:
@@ -312,17 +316,12 @@ def _from_array(path: Path, kind: InputKind) -> Source:
 
 
 def fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
-    """Return the inputs in a form that the model can read, or raise an error.
-
-    Args:
-        inputs: The inputs.
-        kind: The kind of input that the model reads.
-        what: Name of the inputs for the error message.
-    """
+    """Return the inputs in a form that the model can read, or raise an error that calls them `what`."""
     if not len(inputs):
         return inputs
     first = inputs[np.array([0])]
     if kind.of_tokens and first.shape[2:] == kind.shape[1:]:
+        warn_of_cut(getattr(inputs, "cut", 0))
         return inputs
     if kind.of_tokens:
         found = f"vectors of {first.shape[-1] - 1}" if first.ndim == 3 else _shape(first.shape[1:])
@@ -373,8 +372,7 @@ def _with_classes(examples: Examples, predictor: Predictor, path: Path) -> Examp
 
 def _refuse_unknown(names: Sequence[str], path: Path) -> None:
     if names:
-        more = ", ..." * (len(names) > _NAMED)
-        raise ValueError(f"{path} has classes that this model does not know: {', '.join(names[:_NAMED])}{more}")
+        raise ValueError(f"{path} has classes that this model does not know: {some(names)}")
 
 
 def _shape(shape: Sequence[int]) -> str:

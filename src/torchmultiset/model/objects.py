@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from torchmultiset._checks import given
+from torchmultiset._checks import given, some
 from torchmultiset.data._columns import encode_rows
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, array_to_image, square_pixels
+from torchmultiset.data.in_memory import table_rows
 from torchmultiset.data.tokens import TokenRows
 from torchmultiset.model.answers import Answer, Answers
 from torchmultiset.model.inputs import (
@@ -30,6 +31,7 @@ from torchmultiset.model.inputs import (
     reads,
     trained_columns,
 )
+from torchmultiset.model.outputs import by_name
 from torchmultiset.model.predictor import BEAM, Predictor
 
 __all__ = ["predict_objects"]
@@ -73,19 +75,15 @@ def _answer(
         device = next(predictor.parameters()).device
         ranked = predictor.search(torch.from_numpy(read()).to(device), k=k, beam=BEAM)
         found = zip(ranked.counts[0].tolist(), ranked.log_probability[0].exp().tolist(), strict=True)
-        return [Answer(_named(predictor, each), proba=p, name=name) for each, p in found if p > 0]
+        return [Answer(by_name(each, predictor.classes), proba=p, name=name) for each, p in found if p > 0]
 
     return Answer(
-        _named(predictor, counts.tolist()),
+        by_name(counts.tolist(), predictor.classes),
         proba=None if math.isnan(confidence) else confidence,
         name=name,
         top=top,
         picture=(lambda: read()[0]) if input_kind(predictor).of_images else None,
     )
-
-
-def _named(predictor: Predictor, counts: Sequence[int]) -> dict[str, int]:
-    return {name: number for name, number in zip(predictor.classes, counts, strict=True) if number}
 
 
 def _sources(predictor: Predictor, inputs: Any) -> tuple[list[Source], bool]:
@@ -98,8 +96,8 @@ def _sources(predictor: Predictor, inputs: Any) -> tuple[list[Source], bool]:
         return sources, is_one_file(Path(inputs)) and len(sources[0].names) == 1
     if isinstance(inputs, Image.Image):
         return [_from_images(predictor, kind, [inputs])], True
-    if hasattr(inputs, "columns") and hasattr(inputs, "to_dict"):  # a DataFrame of pandas or Polars
-        rows = inputs.to_dicts() if hasattr(inputs, "to_dicts") else inputs.to_dict("records")
+    rows = table_rows(inputs)
+    if rows is not None:
         return [_from_rows(predictor, kind, rows)], False
     if isinstance(inputs, Mapping):
         return [_from_rows(predictor, kind, [inputs])], True
@@ -153,7 +151,7 @@ def _from_images(predictor: Predictor, kind: InputKind, images: Sequence[Image.I
 def _from_rows(predictor: Predictor, kind: InputKind, rows: Sequence[Mapping[str, Any]]) -> Source:
     columns = trained_columns(predictor)
     if not columns:
-        names = ", ".join(map(str, [*rows[0]][:8])) if rows else "(none)"
+        names = some(rows[0]) if rows else "(none)"
         raise ValueError(f"this model reads {reads(predictor)}, but was given a table with the columns {names}")
     return Source([f"row {i}" for i in range(len(rows))], fitted(encode_rows(columns, rows), kind, "the table"), None)
 

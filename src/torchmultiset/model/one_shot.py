@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from torchmultiset._checks import check
 from torchmultiset.distributions import Belief, Ranked
-from torchmultiset.encoders import ConvEncoder
+from torchmultiset.encoders.optional import missing_cells
 from torchmultiset.heads import OneShotHead
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
@@ -51,21 +51,18 @@ class OneShotPredictor(Predictor):
         return self.head
 
     def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:
-        """Compute the scores of the head, in the shape that its loss expects.
-
-        Args:
-            x: Inputs; images (B, channels, H, W) as uint8 or float in [0, 1].
-        """
+        """Compute the scores of the head, in the shape that its loss expects."""
         scores: Tensor = self.head(self.encoder(x))
         return scores
 
-    def scores(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:
-        """Compute the scores of the head for training."""
-        return self.forward(x)
+    scores = forward
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
         """Return the prediction, with the distribution of the count of each class but without confidence."""
         return self._explained(self.forward(x))
+
+    def _predicted(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
+        return self._counts(self.forward(x))
 
     def _explained(self, scores: Tensor) -> Prediction:
         counts = self._counts(scores)
@@ -106,9 +103,7 @@ class OneShotPredictor(Predictor):
         if counted is None or not isinstance(memory, Tensor) or memory.ndim != 4:
             return None
         places = counted.transpose(1, 2).reshape(len(memory), -1, *memory.shape[2:])
-        if isinstance(self.encoder, ConvEncoder):
-            places = pad(places, self.encoder.missing_cells(x.shape[2], x.shape[3]))
-        return places
+        return pad(places, missing_cells(self.encoder, x.shape))
 
     def log_probability(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -10,11 +11,21 @@ from torch import Tensor
 
 from torchmultiset.distributions import Ranked
 
-__all__ = ["Prediction", "Rows", "SequentialOutput"]
+__all__ = ["Prediction", "Rows", "SequentialOutput", "by_name"]
 
 Rows: TypeAlias = Literal["steps", "at least", "shares"]
 """Meaning of the rows of `Prediction.probabilities`: the distribution over labels at each step; the probability that at
 least 1, 2, ... of each class occur; or, for a model without probabilities, the share of each class among the labels."""
+
+
+def by_name(counts: Sequence[int], classes: Sequence[str]) -> dict[str, int]:
+    """Return a multiset as a dictionary from class name to count, without the classes that do not occur.
+
+    Example:
+        >>> by_name([2, 0, 1], ["cat", "dog", "owl"])
+        {'cat': 2, 'owl': 1}
+    """
+    return {name: count for name, count in zip(classes, counts, strict=True) if count}
 
 
 class SequentialOutput(NamedTuple):

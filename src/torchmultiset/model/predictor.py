@@ -178,6 +178,10 @@ class Predictor(nn.Module):
         """Return the prediction of one forward pass, without confidence. It is differentiable."""
         raise NotImplementedError
 
+    def _predicted(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
+        """Return the counts of `decode`; overridden if they take less time alone."""
+        return self.decode(x).counts
+
     def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:
         """Decode with confidence, and search for the k most probable multisets if k > 0; inputs are encoded once."""
         raise NotImplementedError
@@ -188,11 +192,6 @@ class Predictor(nn.Module):
         """Return the log-probability of one multiset per input, summed over all orders of its labels.
 
         `search` ranks multisets by it.
-
-        Args:
-            x: Inputs.
-            counts: One multiset per input, such as those that `predict` returns.
-            beam: Beam width, as in `search`.
         """
         raise NotImplementedError
 
@@ -277,7 +276,7 @@ class Predictor(nn.Module):
 
             return predict_objects(self, x)
         with self.evaluating():
-            return self.decode(x).counts
+            return self._predicted(x)
 
     @torch.no_grad()
     def predict_labels(self, x: Any) -> list[list[str]]:

@@ -189,15 +189,9 @@ class SequentialPredictor(Predictor):
         """
         what = "'greedy' for an exported graph, which cannot search: set predictor.decoding = 'greedy'"
         check(self.decoding == "greedy", "decoding", what, self.decoding)
-        output = self.forward(x)
-        counts = self.counts(output)
-        # The labels of a prediction are the first sum(counts) labels of the rollout.
-        kept = until_size(counts.sum(-1), output.labels.shape[1])
-        return {
-            "counts": counts,
-            "sequence": output.labels.masked_fill(~kept, -1),
-            "probabilities": output.logits.softmax(-1),
-        }
+        found = self._explained(self.forward(x))
+        assert found.sequence is not None
+        return {"counts": found.counts, "sequence": found.sequence, "probabilities": found.probabilities}
 
     def _description(self) -> dict[str, Any]:
         return {"policy": describe(self.policy, POLICIES.classes), "baseline": self.value_head is not None}

@@ -13,7 +13,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from torchmultiset._files import write_whole
+from torchmultiset._files import json_sha256, write_whole
 
 __all__ = ["DESCRIPTION", "describe", "make", "read_description", "read_saved", "write_saved"]
 
@@ -29,11 +29,7 @@ def write_saved(
 ) -> None:
     """Write a predictor to a folder atomically: the folder always holds either the old or the new predictor.
 
-    Args:
-        folder: Folder to write to, created if necessary.
-        state: Weights; no two tensors may share memory.
-        description: Architecture and settings of the predictor.
-        record: Additional data.
+    No two tensors of `state` may share memory.
     """
     weights = safetensors.torch.save(dict(state))
     sha256 = hashlib.sha256(weights).hexdigest()
@@ -45,7 +41,7 @@ def write_saved(
             raise ValueError(f"{name} must be serialisable as JSON, without NaN: {error}") from error
     write_whole(folder / _weights_file(sha256), weights)
     whole["record"] = dict(record)
-    write_whole(folder / DESCRIPTION, json.dumps({**whole, _OWN: _digest(whole)}, indent=2) + "\n")
+    write_whole(folder / DESCRIPTION, json.dumps({**whole, _OWN: json_sha256(whole)}, indent=2) + "\n")
     for path in folder.iterdir():  # files of the previous predictor and of interrupted saves
         if _OURS.fullmatch(path.name) and path.name not in (_weights_file(sha256), DESCRIPTION):
             path.unlink()
@@ -69,16 +65,12 @@ def read_description(folder: Path) -> dict[str, Any]:
         )
     described: dict[str, Any] = description
     own = described.pop(_OWN, None)  # predictors saved by version 0.1 have none
-    if own is not None and own != _digest(described):
+    if own is not None and own != json_sha256(described):
         raise ValueError(
             f"{path} was changed after the predictor was saved: {SAVE_AGAIN}; if you changed it on purpose, remove the"
             f" line {_OWN}"
         )
     return described
-
-
-def _digest(description: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def describe(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[str, Any] | None:

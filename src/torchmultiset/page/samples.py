@@ -50,14 +50,7 @@ class OwnSample(NamedTuple):
 
 
 def own_samples(run: str, predictor: Predictor, kind: InputKind, *, number: int = 8) -> tuple[OwnSample, ...]:
-    """Return the first test images of a training run, if its data still exists.
-
-    Args:
-        run: Run folder; other models have no samples.
-        predictor: Model of the run.
-        kind: Kind of its inputs.
-        number: Maximum number of samples.
-    """
+    """Return the first test images of a run folder, if its data still exists; other models have no samples."""
     if not Path(run, CONFIG).is_file() or kind.dtype != "uint8":
         return ()
     try:

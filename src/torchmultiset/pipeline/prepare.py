@@ -18,18 +18,21 @@ from torchmultiset.data._download import cache_folder
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
+from torchmultiset.data.joined import joined_epochs
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import FRACTIONS, Manifest
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views, concatenate
-from torchmultiset.encoders import Backbone, PretrainedEncoder, make_backbone
+from torchmultiset.encoders import Backbone, make_backbone
+from torchmultiset.encoders.optional import feature_encoder
 from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import ResolvedConfig, ResolvedData, RunConfig, check_config
+from torchmultiset.pipeline.config import ResolvedConfig, ResolvedData, RunConfig
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import (
     Choice,
     column_choices,
+    image_sides,
     input_shape,
     resolve,
     resolve_images,
@@ -60,6 +63,8 @@ class Task:
     """SHA-256 of the backbone's weights, if there is one."""
     fresh: Callable[[int], Examples] | None = None
     """Function from an epoch, starting at 0, to its training examples, if they change."""
+    side: int = 0
+    """Larger side in pixels of the largest original image, for the user's own images; 0 for other data."""
 
 
 CALIBRATION = "calibration"
@@ -68,6 +73,8 @@ _COVERAGE = 0.9
 """Coverage for which there must be enough calibration examples; a higher one is refused later, if necessary."""
 _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
+_JOINED_SHARE = 0.7
+"""Share of the epochs in which texts, sets and sequences are joined; the last ones have single inputs."""
 _FEWEST = 10
 """Minimum number of examples of a file without splits: with fewer, hardly any are left for validation and test."""
 
@@ -83,13 +90,12 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         FileNotFoundError: There is no data.
         ValueError: The data has too few examples, no labels, or no validation examples; or a setting does not fit it.
     """
-    check_config(config)
     path = config.data.data
     if not path:
         raise ValueError(
             "no data is given: pass a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
         )
-    data, pictures, choices = _open(config, path, progress)
+    data, pictures, choices, side = _open(config, path, progress)
     for split, purpose in (("train", "train on"), ("validation", "select the best epoch with")):
         if not len(pictures.get(split, ())):
             raise ValueError(f"{path} has no {split} examples to {purpose}: give every line a split, or none")
@@ -104,7 +110,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         pictures["train"], pictures[CALIBRATION] = split_for_conformal(pictures["train"])
     if data.holdout != "validation":
         pictures = held_out(pictures, data.holdout)
-    fresh = fresh_epochs(path, seed=config.seed)
+    fresh = fresh_epochs(path, seed=config.seed, train=pictures["train"]) if is_store(path) else None
     splits, fingerprint = pictures, None
     if data.backbone != "none" and data.finetune == "none":
         backbone, size = make_backbone(data.backbone, strides=data.strides, progress=progress), data.image_size
@@ -117,7 +123,13 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             splits["train"], fresh = _views(config, pictures["train"], path, backbone, size, progress)
     shape, picture = (input_shape(examples["train"]) for examples in (splits, pictures))
     resolved, more = resolve(config, data, splits["train"], shape)
-    return Task(resolved, splits, pictures, shape, picture, (*choices, *more), data_record(path), fingerprint, fresh)
+    if resolved.optim.mosaic and splits["train"].tokens is not None:
+        _refuse_columns(splits["train"], resolved.optim.mosaic)
+        epochs = round(_JOINED_SHARE * resolved.optim.epochs)
+        limits = {"max_size": resolved.model.max_size, "seed": config.seed, "epochs": epochs}
+        fresh = joined_epochs(splits["train"], resolved.optim.mosaic, **limits)
+    choices += more
+    return Task(resolved, splits, pictures, shape, picture, tuple(choices), data_record(path), fingerprint, fresh, side)
 
 
 def features_of(
@@ -200,18 +212,6 @@ def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Pa
     return cache_folder("features") / f"{beside.name}-{place}"
 
 
-def _refuse_too_few(manifest: Manifest) -> None:
-    """Raise an error if a table has no splits and too few examples to be split."""
-    if manifest.has_splits or len(manifest.records) >= _FEWEST:
-        return
-    labelled = sum(bool(record.labels) for record in manifest.records)
-    raise ValueError(
-        f"{manifest.path} has {_examples(len(manifest.records))} ({labelled} with labels), too few to split into"
-        f" training, validation and test data: add examples until there are at least {_FEWEST} (a few hundred make a"
-        " useful model), or give each a 'split'"
-    )
-
-
 def _refuse_too_few_to_calibrate(train: Examples, path: str) -> None:
     least = 5 * examples_needed(_COVERAGE)
     if len(train) < least:
@@ -241,6 +241,12 @@ def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
         raise ValueError(f"augment is for images, and {data.data} has none: leave it out")
 
 
+def _refuse_columns(train: Examples, mosaic: float) -> None:
+    """Raise an error if texts to be joined have other columns beside them, which belong to one text each."""
+    alone = train.tokens != "text" or train.inputs[np.array([0])].shape[2] == 1
+    check(alone, "mosaic", "0 for text with other columns beside it, which cannot be joined", mosaic)
+
+
 def as_trained(predictor: Predictor, examples: Examples, split: str, data: str | Path) -> Examples:
     """Return examples with the features of a model's backbone, if it has one: computed once, as in training.
 
@@ -251,20 +257,21 @@ def as_trained(predictor: Predictor, examples: Examples, split: str, data: str |
         data: Path of the data set.
     """
     config: Mapping[str, Any] = predictor.record.get("config", {})
-    if not isinstance(predictor.encoder, PretrainedEncoder) or "image_size" not in config:
+    encoder = feature_encoder(predictor.encoder)
+    if encoder is None or "image_size" not in config:
         return examples
-    backbone, size = predictor.encoder.backbone(), int(config["image_size"])
+    backbone, size = encoder.backbone(), int(config["image_size"])
     return features_of(examples, split, data, backbone, size, progress=sys.stderr.isatty())
 
 
-def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice]]:
-    """Open the data, and choose image size and backbone for its images."""
+def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice], int]:
+    """Open the data, choose image size and backbone for its images, and return the side of the original images."""
     data = config.data
     size = ResolvedData.image_size if data.image_size is None else data.image_size
     resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
     if is_store(path):
         splits = load_data(path, classes=data.classes, fractions=data.fractions, skip_unreadable=data.skip_unreadable)
-        return resolved, splits, []
+        return resolved, splits, [], 0
     manifest = Manifest.read(
         path,
         classes=data.classes,
@@ -272,26 +279,34 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
         check_inputs=data.skip_unreadable,
         progress=progress,
     )
-    _refuse_too_few(manifest)
+    if not manifest.has_splits and len(manifest.records) < _FEWEST:
+        labelled = sum(bool(record.labels) for record in manifest.records)
+        raise ValueError(
+            f"{manifest.path} has {_examples(len(manifest.records))} ({labelled} with labels), too few to split into"
+            f" training, validation and test data: add examples until there are at least {_FEWEST} (a few hundred make"
+            " a useful model), or give each a 'split'"
+        )
     if manifest.records[0].kind == "features" and data.backbone not in (None, "none"):
         raise ValueError(f"a backbone reads images, but {path} is a table: leave out --backbone {data.backbone}")
     choices: list[Choice] = []
-    if manifest.images:
-        resolved, choices = resolve_images(data, manifest.images, encoder=config.model.encoder)
+    images = manifest.images
+    sides = image_sides(images) if images else []
+    if images:
+        resolved, choices = resolve_images(data, sides, encoder=config.model.encoder)
     pictures = manifest.examples(
         fractions=data.fractions or FRACTIONS, seed=data.split_seed, image_size=resolved.image_size
     )
     if not manifest.has_splits:
         numbers = ", ".join(f"{len(examples):,} {name}" for name, examples in pictures.items())
         choices.insert(0, Choice("splits", numbers, "the file has none"))
-    if not manifest.images:
+    if not images:
         choices += [*column_choices(pictures["train"].columns), *token_choices(pictures["train"])]
-        return resolved, pictures, choices
+        return resolved, pictures, choices, 0
     if resolved.grey:
         pictures = {name: replace(one, inputs=Grey(one.inputs)) for name, one in pictures.items()}
     if resolved.backbone == "none" or resolved.finetune != "none":
         pictures = _in_memory(pictures, resolved)
-    return resolved, pictures, choices
+    return resolved, pictures, choices, max(sides, default=0)
 
 
 def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:

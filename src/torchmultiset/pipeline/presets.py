@@ -119,18 +119,18 @@ def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
     return {**chosen.values, **RECIPES[recipe], **chosen.recipes.get(recipe, {})}
 
 
-def build_missing(preset: PresetName | None, data: str | Path, *, progress: bool = False) -> None:
+def build_missing(preset: PresetName, data: str | Path, *, progress: bool = False) -> None:
     """Build the images of a preset's digits, unless they exist; several processes may call this at once.
 
     Args:
-        preset: Name of a task, or None.
+        preset: Name of a task.
         data: Folder of the data set.
         progress: Show a progress bar.
 
     Raises:
         ValueError: `data` is a file.
     """
-    path, digits = Path(data), None if preset is None else PRESETS[preset].digits
+    path, digits = Path(data), PRESETS[preset].digits
     if digits is None or (path / store.MANIFEST).exists():
         return
     if path.suffix or path.is_file():

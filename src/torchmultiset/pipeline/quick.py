@@ -17,7 +17,7 @@ from torchmultiset.pipeline.run import train as train_one
 from torchmultiset.pipeline.standings import standings_table
 from torchmultiset.viz.scores import tables
 
-__all__ = ["compares_models", "run_folder", "train"]
+__all__ = ["run_folder", "time_budget", "train"]
 
 
 def train(
@@ -57,15 +57,13 @@ def train(
         check(isinstance(minutes, int | float) and minutes >= 0, "minutes", "a number of at least 0", minutes)
     config = config_of({**settings, "data": str(data)})
     folder = run_folder(data) if out is None else Path(out)
-    compared = compares_models(config)
-    if minutes and not compared:
-        raise ValueError("minutes is the budget for comparing models: leave it out, or leave out objective and policy")
-    budget = (auto.MINUTES if minutes is None else minutes) if compared else 0
+    budget = time_budget(config, minutes)
     console = Console(file=sys.stdout)
     try:
         if budget:
-            result, standings = auto.train_portfolio(config, folder, minutes=float(budget), resume=resume, say=print)
-            console.print(standings_table(standings))
+            result, standings = auto.train_portfolio(config, folder, minutes=budget, resume=resume, say=print)
+            if standings:
+                console.print(standings_table(standings))
         else:
             result = train_one(config, folder, resume=resume, say=print)
     except FileExistsError as error:
@@ -88,8 +86,20 @@ def run_folder(data: str | Path) -> Path:
     return Path("runs") / (path.parent.name if path.name in ("labels.csv", "labels.jsonl") else path.stem)
 
 
-def compares_models(config: RunConfig) -> bool:
-    """Return whether to compare models: on the user's own data, if no setting determines the kind of model."""
+def time_budget(config: RunConfig, minutes: int | float | None) -> float:
+    """Return the minutes for comparing models; 0 if a setting or built data decide that one model is trained.
+
+    Args:
+        config: Settings as given.
+        minutes: Requested budget; None: 10 minutes, if models are compared.
+    """
     model = config.model
     decided = config.objective.objective or model.policy or model.start_from or model.stop == "end"
-    return not decided and not is_store(str(config.data.data))
+    if not decided and not is_store(str(config.data.data)):
+        return auto.MINUTES if minutes is None else float(minutes)
+    if minutes:
+        raise ValueError(
+            "minutes is the budget for comparing models on your own data: leave it out, or leave out objective, policy,"
+            " preset and start_from"
+        )
+    return 0.0

@@ -10,12 +10,14 @@ import json
 import os
 import platform
 import subprocess
+import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,11 +26,14 @@ from torchmultiset._files import write_whole
 from torchmultiset.data import store
 from torchmultiset.data.load import is_store
 from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.training.checkpoint import Progress
 
 __all__ = [
     "CONFIG",
     "FORMER",
     "RECORD",
+    "Journal",
+    "Watch",
     "data_record",
     "differences",
     "environment",
@@ -103,11 +108,16 @@ def write_config(folder: Path, config: RunConfig) -> None:
     lines = ["# All settings of this run. To repeat it: multiset train --config config.toml --out FOLDER"]
     for part in fields(config):
         value = getattr(config, part.name)
-        if not is_dataclass(value):
-            lines += ["", _toml(part.name, value)]
-            continue
-        values = {field.name: getattr(value, field.name) for field in fields(value)}
-        lines += ["", f"# {part.name}", *(_toml(name, value) for name, value in values.items() if value is not None)]
+        values = {part.name: value}
+        lines.append("")
+        if is_dataclass(value):
+            values = vars(value)
+            lines.append(f"# {part.name}")
+        for name, each in values.items():
+            if each is not None:
+                portable_value = portable(each) if name in _PLACES else each
+                # Strings, numbers and lists of them have the same syntax in JSON and TOML.
+                lines.append(f"{name} = {json.dumps(portable_value, ensure_ascii=False, allow_nan=False)}")
     write_whole(folder / CONFIG, "\n".join(lines) + "\n")
 
 
@@ -154,6 +164,49 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     write_whole(folder / RECORD, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
+Watch: TypeAlias = Callable[[Progress], None]
+
+
+class Journal:
+    """Updates ``run.json`` and TensorBoard after each epoch, and passes progress on to another function.
+
+    Args:
+        folder: Run folder.
+        record: Content of ``run.json``.
+        watch: Function to pass progress on to.
+    """
+
+    def __init__(self, folder: Path, record: dict[str, Any], watch: Watch) -> None:
+        self.folder, self.record, self.watch = folder, record, watch
+        self.minutes, self.start, self.epochs = record["minutes"], time.monotonic(), -1
+
+    def __call__(self, progress: Progress) -> None:
+        """Update the record after an epoch, and pass the progress on."""
+        if self.epochs < 0:
+            self.epochs = len(progress.history)
+        if len(progress.history) > self.epochs:
+            self.update()
+            _tensorboard(self.folder, progress.history[self.epochs :])
+            self.epochs = len(progress.history)
+        self.watch(progress)
+
+    def update(self) -> None:
+        """Write the record with the minutes so far."""
+        self.record["minutes"] = round(self.minutes + (time.monotonic() - self.start) / 60, 3)
+        write_record(self.folder, self.record)
+
+
+def _tensorboard(folder: Path, lines: Sequence[Mapping[str, int | float]]) -> None:
+    if find_spec("tensorboard") is None:
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        for line in lines:
+            for name in line.keys() - {"epoch"}:
+                writer.add_scalar(name, line[name], int(line["epoch"]))
+
+
 def data_record(path: str | Path) -> dict[str, str]:
     """Return the name and checksum of a data set.
 
@@ -171,13 +224,23 @@ def data_record(path: str | Path) -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """Return software versions, the git commit if the code runs from a checkout, threads and machine."""
+    """Return software versions, threads, machine, and the git commit, marked if there are uncommitted changes."""
+    try:
+        _git("ls-files", "--error-unmatch", "__init__.py")  # this may be inside a checkout of another project
+        commit = _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        commit = None  # not a checkout
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        processor = platform.processor() or platform.machine()
     return {
-        "git": _git(),
+        "git": commit,
         "versions": {"python": platform.python_version(), "torchmultiset": __version__}
         | {name: version(name) for name in _PACKAGES},
         "threads": torch.get_num_threads(),
-        "machine": {"cores": os.cpu_count(), "processor": _processor(), "system": platform.system()},
+        "machine": {"cores": os.cpu_count(), "processor": processor, "system": platform.system()},
     }
 
 
@@ -213,27 +276,10 @@ def portable_command(tokens: Sequence[str]) -> list[str]:
     return words
 
 
-def _git() -> str | None:
-    """Return the git commit of the code, marked if there are uncommitted changes; None outside a checkout."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # the environment may be inside a checkout of another project
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+def _git(*arguments: str) -> str:
+    """Return the output of a git command, executed in the folder of the code."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _plain(value: Any) -> Any:
@@ -242,10 +288,3 @@ def _plain(value: Any) -> Any:
 
 def _show(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else "not set" if value is None else str(value)
-
-
-def _toml(name: str, value: Any) -> str:
-    if name in _PLACES:
-        value = portable(value)
-    # Strings, numbers and lists of them have the same syntax in JSON and TOML.
-    return f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}"

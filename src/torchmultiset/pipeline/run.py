@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -27,20 +28,21 @@ import torch
 
 from torchmultiset._checks import check
 from torchmultiset._files import alone
-from torchmultiset.encoders import PretrainedEncoder
+from torchmultiset.encoders.optional import feature_encoder
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
-from torchmultiset.model.objectives import joint_fallback
+from torchmultiset.model.objectives.counts import joint_fallback
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.serialization import read_description
 from torchmultiset.model.shipped import locate
 from torchmultiset.pipeline.config import RunConfig, to_dict
 from torchmultiset.pipeline.finish import Result, finish
-from torchmultiset.pipeline.journal import Journal, Watch
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
     FORMER,
     RECORD,
+    Journal,
+    Watch,
     differences,
     environment,
     portable,
@@ -83,8 +85,9 @@ def train(
         config: Settings of the run.
         folder: Run folder.
         resume: Resume the run in the folder, if there is one.
-        devices: Number of processes per machine; None: see `fitting_devices`. With more than one, the program starts
-            itself again for each of the others, so this is for commands only.
+        devices: Number of processes per machine; None: that of the run in the folder, if there is one, else see
+            `fitting_devices`. With more than one, the program starts itself again for each of the others, so this is
+            for commands only.
         nodes: Number of machines.
         command: Command line for the record.
         progress: Show progress bars while data is read.
@@ -100,20 +103,32 @@ def train(
     """
     folder = Path(folder)
     task = prepare(config, progress=progress)
+    check(devices is None or devices >= 1, "devices", "at least 1", devices)
+    check(nodes >= 1, "nodes", "at least 1", nodes)
+    # All processes read before one of them writes: `launch` returns when all of them have reached it.
+    before = read_record(folder)
     if task.config.objective.kind.closed_form:
         devices = 1
-    if devices is None:
-        devices = fitting_devices(task.config.optim.batch_size, folder)
-    # All processes read before one of them writes: `launch` returns when all of them have reached it.
-    before = _resumable(folder, task, resume, {"devices": devices, "nodes": nodes})
+    elif devices is None:
+        devices = before.get("devices") or fitting_devices(task.config.optim.batch_size)
+    if before.get("finished") or (folder / CHECKPOINT).exists():
+        _check_resumable(folder, before, task, resume, {"devices": devices, "nodes": nodes})
+    else:
+        before = {}  # nothing has been trained yet
     if before.get("finished"):
         return Result(before, None)
-    fabric = _launch(devices, nodes, task.config.optim.precision)
+    several = devices * nodes > 1
+    strategy, precision = "ddp" if several else "auto", task.config.optim.precision
+    fabric = make_fabric(devices=devices, num_nodes=nodes, precision=precision, strategy=strategy)
+    if several:
+        _launch(fabric, devices, nodes)
     torch.manual_seed(task.config.seed)
     predictor = build(task)
     if task.config.data.conformal and not predictor.probabilistic:
         raise ValueError(f"conformal needs probabilities, which {predictor.kind} does not have: use another objective")
-    start = _start(task, predictor, before)
+    start = {"start": before["start"]} if "start" in before else {}
+    if task.config.model.start_from and not before:  # a resumed run has its weights in its checkpoint
+        start = {"start": _copy_weights(task.config.model.start_from, task, predictor)}
     objective = build_objective(
         task.config.objective,
         predictor,
@@ -124,9 +139,7 @@ def train(
     with alone(folder) if fabric.is_global_zero else nullcontext():
         journal = None
         if fabric.is_global_zero:
-            _announce(task, record, say)
-            if fallback := joint_fallback(predictor.module, torch.from_numpy(task.splits["train"].counts)):
-                say(fallback)
+            _announce(task, predictor, record, say)
             write_config(folder, task.config)
             write_record(folder, record)
             journal = Journal(folder, record, watch(task))
@@ -152,19 +165,15 @@ def train(
         return result
 
 
-def fitting_devices(batch_size: int, folder: str | Path) -> int:
-    """Return the number of processes for this machine, or that of the run in the folder, if there is one.
+def fitting_devices(batch_size: int) -> int:
+    """Return the number of processes for this machine.
 
     There is one process per GPU. On a CPU, several processes with one thread each are faster than one with several
     threads: there is one per core, as long as each has 32 examples per batch.
 
     Args:
         batch_size: Examples per step, over all processes.
-        folder: Run folder.
     """
-    before = read_record(Path(folder)).get("devices")
-    if before is not None:
-        return int(before)
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     return max(1, min(torch.get_num_threads(), batch_size // EXAMPLES_EACH))
@@ -197,22 +206,18 @@ def build(task: Task) -> Predictor:
     return predictor
 
 
-def _start(task: Task, predictor: Predictor, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the weights of the model to start from, if there is one, and return an entry for the record."""
-    name = task.config.model.start_from
-    if before or not name:  # a resumed run has its weights in its checkpoint
-        return {"start": before["start"]} if "start" in before else {}
+def _copy_weights(name: str, task: Task, predictor: Predictor) -> dict[str, Any]:
+    """Initialise a predictor with the weights of the model to start from, and return an entry for the record."""
     folder = locate(name)
     model = Predictor.load(folder)
     _check_inputs(task, model, name)
-    about = {
+    return {
         "model": portable(name),
         "weights_sha256": read_description(folder)["weights_sha256"],
         "git": model.record.get("git"),
         "data": model.record.get("data"),
         "anew": take_weights(predictor, model),
     }
-    return {"start": about}
 
 
 def _check_inputs(task: Task, model: Predictor, name: str) -> None:
@@ -228,17 +233,17 @@ def _check_inputs(task: Task, model: Predictor, name: str) -> None:
             f"{name} reads the columns {', '.join(column for column, _ in there)}, but the data has"
             f" {', '.join(column for column, _ in here)}, or other categories in them: leave out start_from"
         )
-    if isinstance(model.encoder, PretrainedEncoder):
-        read = (model.encoder.name, model.encoder.fingerprint)
+    encoder = feature_encoder(model.encoder)
+    if encoder is not None:
+        read = (encoder.name, encoder.fingerprint)
         if read != (task.config.data.backbone, task.fingerprint):
             raise ValueError(f"{name} reads the features of {read[0]} with other weights: leave out start_from")
 
 
-def _resumable(folder: Path, task: Task, resume: bool, launched: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of the run in the folder, empty if there is none; raise an error if it cannot be resumed."""
-    record = read_record(folder)
-    if not record.get("finished") and not (folder / CHECKPOINT).exists():
-        return {}  # nothing has been trained yet
+def _check_resumable(
+    folder: Path, record: Mapping[str, Any], task: Task, resume: bool, launched: Mapping[str, Any]
+) -> None:
+    """Raise an error unless the run in the folder is to be resumed, and is this one."""
     state = "a finished run" if record.get("finished") else "an unfinished run"
     if not resume:
         raise FileExistsError(f"{folder} contains {state}: resume it (--resume), or choose another folder (--out)")
@@ -250,7 +255,6 @@ def _resumable(folder: Path, task: Task, resume: bool, launched: Mapping[str, An
         ) from error
     if differ:
         raise ValueError(f"the run in {folder} differs: {'; '.join(differ)}. Choose another folder (--out)")
-    return record
 
 
 def _changes(folder: Path, record: Mapping[str, Any], task: Task, launched: Mapping[str, Any]) -> list[str]:
@@ -274,18 +278,21 @@ def _changes(folder: Path, record: Mapping[str, Any], task: Task, launched: Mapp
     return differ
 
 
-def _launch(devices: int, nodes: int, precision: str) -> Fabric:
-    check(devices >= 1, "devices", "at least 1", devices)
-    check(nodes >= 1, "nodes", "at least 1", nodes)
-    several = devices * nodes > 1
-    fabric = make_fabric(devices=devices, num_nodes=nodes, precision=precision, strategy="ddp" if several else "auto")
-    if several:
-        fabric.launch()
-        if fabric.device.type == "cpu":
-            share_cores(fabric.local_rank, devices)
+def _launch(fabric: Fabric, devices: int, nodes: int) -> None:
+    """Start the other processes, and wait until all of them are here."""
+    fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(_leave)
+    if fabric.device.type == "cpu":
+        share_cores(fabric.local_rank, devices)
     if fabric.world_size != devices * nodes:
         raise RuntimeError(f"{devices * nodes} processes were requested, but {fabric.world_size} are running")
-    return fabric
+
+
+def _leave() -> None:
+    """End the connection to the other processes: its threads must not outlive the interpreter, which would crash."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def share_cores(place: int, processes: int) -> None:
@@ -322,19 +329,31 @@ def _begin(
     }
 
 
-def _announce(task: Task, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    numbers = ", ".join(f"{count:,} {name}" for name, count in record["examples"].items())
+def _announce(task: Task, predictor: Predictor, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    both = task.config.data.holdout == "none"  # then the validation examples are training examples, too
+    numbers = ", ".join(
+        f"{count:,} {'train and validation' if both and name == 'train' else name}"
+        for name, count in record["examples"].items()
+        if not (both and name == "validation")
+    )
     say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
     if task.choices:
         say("Chosen from the data (multiset train --help-all lists the flags to override it):")
-        for choice in task.choices:
-            say(f"  {choice}")
+        for what, value, reason in task.choices:
+            say(f"  {what}: {value} ({reason})")
     if "start" in record:
         anew = len(record["start"]["anew"])
         parts = f"all but {anew} tensors, which do not fit or belong to other classes" if anew else "all of them"
         say(f"Starting from the weights of {record['start']['model']}: {parts}.")
     objective, optim = task.config.objective, task.config.optim
+    if objective.kind.closed_form:
+        say(f"Fitting {record['parameters']:,} parameters with {objective.objective}, in closed form.")
+        return
     say(
-        f"Training {record['parameters']:,} parameters with {objective.objective} for {optim.epochs}"
-        f" epoch{'s' * (optim.epochs > 1)} on {record['processes']} x {record['device']}."
+        f"Training {record['parameters']:,} parameters with {objective.objective} for {optim.last_epoch}"
+        f" epoch{'s' * (optim.last_epoch > 1)} on {record['processes']} x {record['device']}."
     )
+    if task.config.model.joint_states:
+        too_large = joint_fallback(predictor.module, torch.from_numpy(task.splits["train"].counts))
+        if too_large:
+            say(too_large)

@@ -7,20 +7,38 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 
+from torchmultiset.data import Examples
 from torchmultiset.model.build import build_objective
 from torchmultiset.pipeline.config import RunConfig
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.run import build
 
-__all__ = ["seconds_per_example"]
+__all__ = ["fitting_epochs", "seconds_per_example"]
 
 _STEPS = 4
 """Number of measured training steps, after one for warm-up."""
+_OVERHEAD = 1.3
+"""Time of an epoch divided by that of its steps alone, without augmentation, optimiser and validation."""
+
+
+def fitting_epochs(config: RunConfig, seconds: float, *, examples: int, threads: int) -> int:
+    """Measure a few training steps, and return the number of epochs for which there is time, at least 1.
+
+    Args:
+        config: Settings of a run.
+        seconds: Time for training.
+        examples: Number of training examples.
+        threads: Threads that training will use.
+    """
+    return max(1, int(seconds / (_OVERHEAD * seconds_per_example(config, threads=threads) * examples)))
 
 
 def seconds_per_example(config: RunConfig, *, threads: int) -> float:
-    """Measure the seconds of a training step per example, without augmentation.
+    """Measure the seconds of a training step per example, without augmentation: the fastest of a few steps.
+
+    The fastest one is the least disturbed by other programs.
 
     Args:
         config: Settings of a run.
@@ -33,7 +51,9 @@ def seconds_per_example(config: RunConfig, *, threads: int) -> float:
         predictor = build(task).train()
         objective = build_objective(task.config.objective, predictor, seed=0)
         train = task.splits["train"]
-        batch = train.batch(np.arange(min(task.config.optim.batch_size, len(train))))
+        if task.fresh is not None and train.tokens is not None:  # joined inputs are longer
+            train = task.fresh(0)
+        batch = train.batch(_typical(train, task.config.optim.batch_size))
         mixed = task.config.optim.precision == "bf16-mixed"
         seconds = []
         for _ in range(1 + _STEPS):
@@ -44,4 +64,15 @@ def seconds_per_example(config: RunConfig, *, threads: int) -> float:
             seconds.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(before)
-    return float(np.median(seconds[1:])) / len(batch.x)
+    return min(seconds[1:]) / len(batch.x)
+
+
+def _typical(examples: Examples, size: int) -> Int64[np.ndarray, " b"]:
+    """Return the indices of a batch: the first examples or, if lengths vary, some of about the mean length."""
+    lengths, size = examples.lengths, min(size, len(examples))
+    if lengths is None:
+        return np.arange(size)
+    order = lengths.argsort(kind="stable")
+    middle = int(np.searchsorted(lengths[order], lengths.mean()))
+    start = min(max(middle - size // 2, 0), len(order) - size)
+    return order[start : start + size]

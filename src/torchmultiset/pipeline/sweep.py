@@ -13,7 +13,6 @@ deleted (``again=True``).
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +36,7 @@ from torchmultiset.pipeline.record import (
     read_record,
     translated,
 )
-from torchmultiset.pipeline.workers import LOG, PROGRESS, Crew, Job, lock_of, on_ray, subprocesses
+from torchmultiset.pipeline.workers import LOG, PROGRESS, Crew, Job, available_cores, lock_of, on_ray, subprocesses
 from torchmultiset.training.checkpoint import CHECKPOINT, EPOCHS
 from torchmultiset.viz.intervals import Counts
 
@@ -81,7 +80,7 @@ class Workers:
     @property
     def threads_each(self) -> int:
         """Threads of each run."""
-        return self.threads or max((os.cpu_count() or 1) // self.number, 1)
+        return self.threads or max(available_cores() // self.number, 1)
 
     def crew(self) -> AbstractContextManager[Crew]:
         """Start the processes, or connect to Ray."""

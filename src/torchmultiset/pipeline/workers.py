@@ -31,18 +31,29 @@ from filelock import FileLock
 
 from torchmultiset._files import write_whole
 from torchmultiset.pipeline.config import config_of
-from torchmultiset.pipeline.journal import Watch
 from torchmultiset.pipeline.prepare import Task, prepare
+from torchmultiset.pipeline.record import Watch
 from torchmultiset.pipeline.run import train
 from torchmultiset.training.checkpoint import Progress
 
-__all__ = ["LOG", "PROGRESS", "Crew", "Job", "WorkerError", "lock_of", "on_ray", "subprocesses", "work"]
+__all__ = [
+    "LOG",
+    "PROGRESS",
+    "Crew",
+    "Job",
+    "WorkerError",
+    "available_cores",
+    "lock_of",
+    "on_ray",
+    "subprocesses",
+    "work",
+]
 
 LOG, PROGRESS = "log.txt", "progress.json"
 _PATIENCE = 30  # seconds that tasks on Ray have to save a checkpoint
 _EXPLAINED = (ImportError, OSError, ValueError)  # exceptions that are reported without a traceback
 # Let glibc keep freed memory instead of returning it to the system in each training step.
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}  # as in cli/_malloc.py
 
 
 class WorkerError(RuntimeError):
@@ -138,10 +149,10 @@ class _Notes:
         state = {
             "pid": os.getpid(),
             "epoch": progress.epoch,
-            "epochs": self.optim.epochs,
+            "epochs": self.optim.last_epoch,
             "em": progress.history[-1]["validation_em"] if progress.history else None,
             "f1": progress.history[-1]["validation_f1"] if progress.history else None,
-            "share": seen / (self.optim.epochs * self.examples),
+            "share": seen / (self.optim.last_epoch * self.examples),
         }
         write_whole(self.path, json.dumps(state))
 
@@ -303,6 +314,11 @@ def _close(child: subprocess.Popen[bytes]) -> None:
     """Close standard input: a worker that still trains saves its checkpoint and ends."""
     assert child.stdin is not None
     child.stdin.close()
+
+
+def available_cores() -> int:
+    """Return the number of processors that this process may use, which in a container may be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _gpus(workers: int) -> queue.Queue[str] | None:

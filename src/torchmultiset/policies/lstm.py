@@ -78,7 +78,6 @@ class LSTMPolicy(nn.Module):
     @classmethod
     def for_memory(cls, memory: MemorySpec, settings: Mapping[str, Any], *, num_classes: int) -> LSTMPolicy:
         """Create a policy for a memory from the settings of a model (`hidden`, `layers`, `pool`, `dropout`)."""
-        check(memory.grid is None, "policy", "'conv-lstm', 'feed-forward' or 'transformer' for images", "lstm")
         chosen = {name: settings[name] for name in ("hidden", "layers", "pool", "dropout")}
         return cls(num_classes, memory.features, **chosen)
 

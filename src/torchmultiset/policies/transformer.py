@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from torchmultiset._arguments import recorded
-from torchmultiset._checks import check
-from torchmultiset._memory import Memory, MemorySpec, drop_channels, places
+from torchmultiset._memory import Memory, MemoryReader, MemorySpec
 from torchmultiset.policies.feed_forward import CountPolicy, CountState
 from torchmultiset.rollout import Step
 
@@ -48,7 +47,7 @@ class _Layer(nn.Module):
 
 
 @recorded
-class TransformerPolicy(CountPolicy):
+class TransformerPolicy(MemoryReader, CountPolicy):
     """A transformer decoder whose only token encodes the counts of the labels so far.
 
     It sees no order, so that all orders of the same labels give exactly the same distribution. Keys and values of the
@@ -83,18 +82,8 @@ class TransformerPolicy(CountPolicy):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check(num_classes >= 1, "num_classes", "at least 1", num_classes)
-        check(layers >= 1, "layers", "at least 1", layers)
-        check(heads >= 1 and width % heads == 0, "width", f"a multiple of heads = {heads}", width)
-        check(places >= 0, "places", "at least 0", places)
-        check(0 <= dropout < 1, "dropout", "at least 0 and below 1", dropout)
-        self.num_classes = num_classes
-        self.memory = memory
-        self.places = places
-        self.dropout = dropout
+        self._add_memory(num_classes, memory, places, width, heads, layers, dropout)
         self.features = width
-        self.from_memory = nn.Linear(memory, width)
-        self.position = nn.Parameter(0.02 * torch.randn(places, width)) if places else None
         self.normalised = nn.LayerNorm(width)
         self.from_counts = nn.Linear(num_classes, width)
         self.layers = nn.ModuleList(_Layer(width, heads) for _ in range(layers))
@@ -109,14 +98,8 @@ class TransformerPolicy(CountPolicy):
 
     def start(self, memory: Memory) -> CountState:
         """Compute the keys and values of each layer, which are the same at every step."""
-        values, mask = drop_channels(places(memory, self.memory), self.dropout, training=self.training)
-        n = values.shape[1]
-        seen = self.from_memory(values)
-        if self.position is not None:
-            expected = f"a map of at most {self.places} positions (the policy's `places`)"
-            check(n <= self.places, "memory", expected, memory)
-            seen = seen + self.position[:n]
-        seen = self.normalised(seen)
+        values, mask = self._read(memory)
+        seen = self.normalised(values)
         named = torch.zeros(seen.shape[0], self.num_classes, dtype=torch.int64, device=seen.device)
         return CountState(tuple(layer.keys_and_values(seen) for layer in self._layers()), named, mask)
 

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.training.config import OptimConfig
+from torchmultiset.training.config import ResolvedOptim
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -47,6 +47,8 @@ class Progress:
     """Exact match of the saved epoch on the validation data."""
     best_f1: float = -1.0
     """F1 of the saved epoch on the validation data."""
+    best_loss: float = math.inf
+    """Loss of the saved epoch on the validation data, if it selects the epoch."""
     since_best: int = 0
     """Number of epochs since the saved one."""
     history: list[dict[str, int | float]] = field(default_factory=list)
@@ -121,7 +123,7 @@ class Checkpoint:
             return Progress()
         if not resume:
             raise FileExistsError(f"{self.folder} already contains a run: resume it, or choose another folder")
-        before = asdict(OptimConfig()) | state["settings"]  # defaults for settings added after the run was started
+        before = asdict(ResolvedOptim()) | state["settings"]  # defaults for settings added after the run was started
         for name, value in self.settings.items():
             check(value == before[name], name, f"{before[name]!r}, as in the run to be resumed in {self.folder}", value)
         for name, part in self._parts().items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
+
+from torchmultiset._checks import Settings, at_least, bounded, one_of
 
 __all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "Precision", "ResolvedOptim", "Selection"]
 
@@ -13,46 +16,51 @@ FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 """Limits of the number of epochs, if it is not set."""
 
 Augmentation: TypeAlias = Literal["none", "shift", "affine", "photo", "photo-flip", "photo-turn"]
-Selection: TypeAlias = Literal["em", "score", "last"]
+Schedule: TypeAlias = Literal["one-cycle", "constant"]
+Selection: TypeAlias = Literal["em", "score", "loss", "last"]
 Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 @dataclass(frozen=True)
-class OptimConfig:
+class OptimConfig(Settings):
     """Optimiser settings."""
 
-    epochs: int | None = None
+    epochs: int | None = at_least(1, default=None)
     """Passes over the training data. auto: about 1,200 steps in total, but at least 8 and at most 100 epochs."""
-    batch_size: int | None = None
+    batch_size: int | None = at_least(1, default=None)
     """Examples per step, over all devices together. auto: 16; 32 from 500 training examples; 64 from 4,000."""
-    lr: float = 3e-3
+    lr: float = bounded(lambda lr: 0 < lr < math.inf, "more than 0", default=3e-3)
     """Learning rate of Adam; its peak with the one-cycle schedule."""
-    schedule: Literal["one-cycle", "constant"] = "one-cycle"
+    schedule: Schedule = one_of(Schedule, default="one-cycle")
     """Learning-rate schedule: one-cycle (rise over the first tenth, then fall), or constant, as in the paper."""
-    clip: float = 1.0
+    clip: float = at_least(0, default=1.0)
     """Maximum norm of the gradient; 0: not clipped, as in the paper."""
-    weight_decay: float = 0.0
+    weight_decay: float = at_least(0, default=0.0)
     """Decoupled weight decay (AdamW) of weight matrices and kernels; biases and normalisation have none."""
-    ema: float = 0.0
+    ema: float = bounded(lambda ema: 0 <= ema < 1, "at least 0 and below 1", default=0.0)
     """Decay of the exponential moving average of the weights, which is validated and saved instead of them; 0: none."""
-    select: Selection = "em"
+    select: Selection | None = one_of(Selection, default=None)
     """Which epoch is kept: the best exact match on the validation data (em, the paper's), the best mean of exact match
-    and F1 (score, for few validation examples), or the last one."""
-    patience: int = 0
+    and F1 (score, for few validation examples), the lowest loss on them, which for most objectives is the negative
+    log-likelihood (loss), or the last one. auto: score for your own data, else em."""
+    until: float = bounded(lambda share: 0 < share <= 1, "above 0 and at most 1", default=1.0)
+    """Share of the epochs after which training ends, with the learning rates of all of them."""
+    patience: int = at_least(0, default=0)
     """Epochs without improvement on the validation data after which training stops; 0: never."""
-    augment: Augmentation = "none"
+    augment: Augmentation = one_of(Augmentation, default="none")
     """Augmentation of training images: moved by up to a twelfth of their sides (shift), also rotated by up to 10
     degrees and scaled by 0.9 to 1.1 (affine); for photographs: small changes of rotation, scale, position and colour
     (photo), also mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
-    mosaic: float = 0.0
-    """Probability that a training image becomes a mosaic: two or four images joined, with all their labels."""
-    label_smoothing: float = 0.0
+    mosaic: float = bounded(lambda share: 0 <= share <= 1, "a probability", default=0.0)
+    """Probability that a training image becomes a mosaic: two or four images joined, with all their labels; for text,
+    sets and sequences: that an input is joined with another one, which follows it."""
+    label_smoothing: float = bounded(lambda share: 0 <= share < 1, "at least 0 and below 1", default=0.0)
     """Probability of replacing the labels of a training example by those of a random example of its batch."""
     precision: Precision | None = None
     """Numerical precision of training, in Lightning Fabric's notation. auto: bf16-mixed for images and their features
     on a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""
 
-    def resolved(self, examples: int, *, precision: Precision = "32-true") -> ResolvedOptim:
+    def resolved(self, examples: int, *, precision: Precision = "32-true", select: Selection = "em") -> ResolvedOptim:
         """Return the settings with a value for everything that is unset.
 
         Small data sets get small batches and many epochs; see `epochs` and `batch_size`.
@@ -60,6 +68,7 @@ class OptimConfig:
         Args:
             examples: Number of training examples.
             precision: Numerical precision, if it is not set.
+            select: Which epoch is kept, if it is not set.
 
         Example:
             >>> OptimConfig().resolved(210).epochs, OptimConfig().resolved(60_000).epochs
@@ -71,8 +80,8 @@ class OptimConfig:
         epochs = self.epochs
         if epochs is None:
             epochs = min(max(round(STEPS * size / examples), FEWEST_EPOCHS), MOST_EPOCHS)
-        values = asdict(self) | {"batch_size": size, "epochs": epochs, "precision": self.precision or precision}
-        return ResolvedOptim(**values)
+        chosen = {"precision": self.precision or precision, "select": self.select or select}
+        return ResolvedOptim(**asdict(self) | {"batch_size": size, "epochs": epochs} | chosen)
 
 
 @dataclass(frozen=True)
@@ -82,3 +91,14 @@ class ResolvedOptim(OptimConfig):
     epochs: int = FEWEST_EPOCHS
     batch_size: int = 64
     precision: Precision = "32-true"
+    select: Selection = "em"
+
+    @property
+    def last_epoch(self) -> int:
+        """Number of epochs after which training ends, by `until`.
+
+        Example:
+            >>> OptimConfig(epochs=80, until=0.5).resolved(210).last_epoch
+            40
+        """
+        return max(1, round(self.until * self.epochs))

@@ -17,6 +17,9 @@ from torchmultiset.model.predictor import Predictor
 
 __all__ = ["Evaluation", "evaluate"]
 
+_LARGEST = 2**23
+"""Maximum number of input values in a batch: 27 photographs of 320x320 pixels, whose feature maps take gigabytes."""
+
 
 class Evaluation(NamedTuple):
     """Predicted and true counts of a whole split, in the order of its examples."""
@@ -39,8 +42,7 @@ def evaluate(
     Args:
         predictor: The model. It stays on its device; on a CPU, every core processes its own batches.
         examples: Examples of the split.
-        batch_size: Examples per batch. Memory for large batches is returned to the system and allocated again each
-            time, which costs more than larger batches save.
+        batch_size: Maximum number of examples per batch; of large images, fewer are processed at a time.
         watch: Called after each batch with its number of examples.
 
     Returns:
@@ -51,6 +53,8 @@ def evaluate(
     everyone, lengths = np.arange(len(examples)), examples.lengths
     if lengths is not None:  # inputs of similar length share a batch, which reduces padding
         everyone = lengths.argsort(kind="stable")
+    elif len(examples):
+        batch_size = min(batch_size, max(_LARGEST // examples.inputs[everyone[:1]].size, 1))
     batches = [everyone[start : start + batch_size] for start in range(0, len(examples), batch_size)]
 
     def predict(batch: np.ndarray) -> Tensor:

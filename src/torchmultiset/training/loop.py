@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -27,17 +27,17 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
-from torchmultiset._checks import check, check_one_of
+from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.data import Batch, Examples
 from torchmultiset.data.augment import AUGMENTATIONS, smooth_labels
 from torchmultiset.data.photos import PHOTO_FAMILIES, PhotoAugmentation
-from torchmultiset.encoders import FinetunedBackbone
+from torchmultiset.encoders.optional import parameter_groups
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.training.checkpoint import BEST, Checkpoint, MovingAverage, Progress
-from torchmultiset.training.config import Augmentation, OptimConfig, ResolvedOptim, Selection
+from torchmultiset.training.config import OptimConfig, Selection
 from torchmultiset.training.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["NotFiniteError", "fit", "local_fabric"]
 
 BAD_BATCH = "bad-batch.pt"
+_AT_A_TIME = 64
+"""Number of validation examples whose loss is computed at a time."""
 _WINDOW = 32
 """Number of batches whose examples are sorted by length."""
 
@@ -97,7 +99,7 @@ def fit(
         objective: Training objective.
         train: Training examples; or a function from an epoch, starting at 0, to its training examples, whose number
             must not change.
-        validation: Examples that select the best epoch. By default (``optim.select="em"``) it is the one with the
+        validation: Examples that select the best epoch. Unless ``optim.select`` is set, it is the one with the
             highest exact match, the earliest in case of a tie; while exact match is 0, the one with the highest F1.
         optim: Optimiser settings.
         folder: Folder for the checkpoint, the best weights and `epochs.jsonl`; written by process 0.
@@ -117,13 +119,19 @@ def fit(
     """
     examples = _examples(train, 0, predictor)
     optim = optim.resolved(len(examples))
-    _check_arguments(predictor, validation, optim, seed, save_every)
+    _check_examples("validation", validation, predictor)
+    check(save_every >= 1, "save_every", "at least 1", save_every)
+    check(seed >= 0, "seed", "at least 0", seed)
+    joined = optim.augment in PHOTO_FAMILIES or examples.tokens is not None  # the caller joins tokens: `joined_epochs`
+    what = "0 unless augment is one of those for photographs, or the inputs are text, sets or sequences"
+    check(joined or not optim.mosaic, "mosaic", what, optim.mosaic)
     augment = AUGMENTATIONS.get(optim.augment) or PhotoAugmentation(
         PHOTO_FAMILIES[optim.augment], mosaic=optim.mosaic, max_size=predictor.max_size
     )
     fabric = fabric or local_fabric()
-    fused = not _has_scaler(fabric)
-    adam = torch.optim.AdamW(_groups(predictor, optim.lr, optim.weight_decay), lr=optim.lr, fused=fused)
+    # A fused Adam would hide the unscaled gradients of half precision.
+    scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
+    adam = torch.optim.AdamW(_groups(predictor, optim.lr, optim.weight_decay), lr=optim.lr, fused=not scaled)
     model, optimiser = fabric.setup(_Training(predictor, objective), adam)
     steps = math.ceil(len(examples) / optim.batch_size)
     schedule = _schedule(adam, optim, optim.epochs * steps)
@@ -134,8 +142,9 @@ def fit(
     progress = checkpoint.load(resume=resume)
     watch(progress)
 
+    by_loss = optim.select == "loss"
     with _deferred_interrupt() as interrupt:
-        while progress.epoch < optim.epochs and not (optim.patience and progress.since_best >= optim.patience):
+        while progress.epoch < optim.last_epoch and not (optim.patience and progress.since_best >= optim.patience):
             model.train()
             began = time.perf_counter() - progress.seconds
             examples = _examples(train, progress.epoch, predictor)
@@ -147,9 +156,13 @@ def fit(
                 loss = model(batch, generator) * share
                 optimiser.zero_grad()
                 fabric.backward(loss)
-                norm = _clip(fabric, model, optimiser, optim.clip)
+                # Without a bound, the norm is only computed.
+                norm = fabric.clip_gradients(
+                    model, optimiser, max_norm=optim.clip or math.inf, error_if_nonfinite=False
+                )
                 progress.loss, stopped = _over_processes(fabric, interrupt.with_loss(loss), "mean").tolist()
-                if not math.isfinite(progress.loss + norm):
+                # A gradient scaler skips steps with an infinite gradient.
+                if not math.isfinite(progress.loss + (0.0 if scaled or norm is None else norm.item())):
                     raise _not_finite(checkpoint, batch, progress)
                 optimiser.step()
                 schedule.step()
@@ -163,7 +176,8 @@ def fit(
                     checkpoint.save(progress)
                 if stopped:
                     raise _stop(fabric)
-            _end_epoch(checkpoint, validation, progress, len(examples), optim.select)
+            loss = _validation_loss(checkpoint, objective, validation, seed, progress) if by_loss else math.inf
+            _end_epoch(checkpoint, validation, progress, len(examples), optim.select, loss)
             checkpoint.save(progress)
             watch(progress)
             if _over_processes(fabric, torch.tensor(float(interrupt.pending)), "sum"):
@@ -201,32 +215,14 @@ def _check_examples(name: str, examples: Examples, predictor: Predictor) -> None
     check(examples.classes == predictor.classes, name, f"of the classes {predictor.classes}", examples.classes)
 
 
-def _check_arguments(
-    predictor: Predictor, validation: Examples, optim: ResolvedOptim, seed: int, save_every: int
-) -> None:
-    _check_examples("validation", validation, predictor)
-    for name, value in {"epochs": optim.epochs, "batch_size": optim.batch_size, "save_every": save_every}.items():
-        check(value >= 1, name, "at least 1", value)
-    check(optim.lr > 0, "lr", "above 0", optim.lr)
-    check(optim.clip >= 0, "clip", "at least 0", optim.clip)
-    check(optim.weight_decay >= 0, "weight_decay", "at least 0", optim.weight_decay)
-    check(0 <= optim.ema < 1, "ema", "at least 0 and below 1", optim.ema)
-    check(optim.patience >= 0, "patience", "at least 0", optim.patience)
-    check_one_of("select", optim.select, get_args(Selection))
-    check_one_of("schedule", optim.schedule, ("one-cycle", "constant"))
-    check_one_of("augment", optim.augment, get_args(Augmentation))
-    check(0 <= optim.mosaic <= 1, "mosaic", "a probability", optim.mosaic)
-    check(0 <= optim.label_smoothing < 1, "label_smoothing", "at least 0 and below 1", optim.label_smoothing)
-    photo = optim.augment in PHOTO_FAMILIES
-    check(photo or not optim.mosaic, "mosaic", "0 unless augment is one of those for photographs", optim.mosaic)
-    check(seed >= 0, "seed", "at least 0", seed)
-
-
 def _batches(
     train: Examples, size: int, seed: int, progress: Progress, fabric: Fabric
 ) -> Iterator[tuple[Batch, float]]:
     """Yield this process's part of each remaining batch of the epoch, with its weight in the mean over processes."""
-    order = _order(train, size, np.random.default_rng([seed, progress.epoch]))
+    rng = np.random.default_rng([seed, progress.epoch])
+    order = rng.permutation(len(train))
+    if train.lengths is not None:
+        order = _near(order, train.lengths, size, rng)
     for start in range(progress.step * size, len(train), size):
         together = order[start : start + size]
         mine = together[fabric.global_rank :: fabric.world_size]
@@ -235,11 +231,10 @@ def _batches(
         yield batch, len(mine) * fabric.world_size / len(together)
 
 
-def _order(train: Examples, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " n"]:
-    """Return the random order of an epoch's examples; inputs of similar length share a batch, which reduces padding."""
-    order, lengths = rng.permutation(len(train)), train.lengths
-    if lengths is None:
-        return order
+def _near(
+    order: Int64[np.ndarray, " n"], lengths: Int64[np.ndarray, " n"], size: int, rng: np.random.Generator
+) -> Int64[np.ndarray, " n"]:
+    """Change a random order so that inputs of similar length share a batch, which reduces padding."""
     window = _WINDOW * size
     parts = [order[start : start + window] for start in range(0, len(order), window)]
     near = np.concatenate([part[lengths[part].argsort(kind="stable")] for part in parts])
@@ -248,8 +243,8 @@ def _order(train: Examples, size: int, rng: np.random.Generator) -> Int64[np.nda
 
 
 def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameter groups: a fine-tuned encoder has its own learning rates; vectors have no weight decay."""
-    own = predictor.encoder.parameter_groups(lr) if isinstance(predictor.encoder, FinetunedBackbone) else []
+    """Return the parameter groups: an encoder may have its own learning rates; vectors have no weight decay."""
+    own = parameter_groups(predictor.encoder, lr)
     rates = {id(parameter): group["lr"] for group in own for parameter in group["params"]}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in predictor.parameters():
@@ -276,20 +271,8 @@ def _schedule(adam: torch.optim.AdamW, optim: OptimConfig, steps: int) -> LRSche
     return OneCycleLR(adam, max_lr=peaks, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)
 
 
-def _has_scaler(fabric: Fabric) -> bool:
-    """Return whether gradients are scaled for half precision; a fused Adam would then hide the unscaled gradients."""
-    return getattr(fabric.strategy.precision, "scaler", None) is not None
-
-
-def _clip(fabric: Fabric, model: Any, optimiser: Any, largest: float) -> float:
-    """Clip the gradient unless `largest` is 0; return its norm, or 0 with a gradient scaler, which skips infinities."""
-    norm = fabric.clip_gradients(model, optimiser, max_norm=largest or math.inf, error_if_nonfinite=False)
-    assert norm is not None
-    return 0.0 if _has_scaler(fabric) else norm.item()
-
-
 def _end_epoch(
-    checkpoint: Checkpoint, validation: Examples, progress: Progress, examples: int, select: Selection
+    checkpoint: Checkpoint, validation: Examples, progress: Progress, examples: int, select: Selection, loss: float
 ) -> None:
     """Validate, add the record of the epoch, and save the weights if they are the best so far."""
     predictor = checkpoint.validated
@@ -301,14 +284,18 @@ def _end_epoch(
             "loss": progress.loss_sum / progress.step,
             "validation_em": em,
             "validation_f1": mean_f1,
+            **({"validation_loss": loss} if math.isfinite(loss) else {}),
             "seconds": round(progress.seconds, 3),
             "images_per_second": round(examples / progress.seconds, 1),
         }
     )
     progress.step, progress.loss_sum, progress.seconds = 0, 0.0, 0.0
     progress.since_best += 1
-    if _better(select, (em, mean_f1), (progress.best_em, progress.best_f1)):
-        progress.best_em, progress.best_f1, progress.since_best = em, mean_f1, 0
+    better = loss < progress.best_loss
+    if select != "loss":
+        better = _better(select, (em, mean_f1), (progress.best_em, progress.best_f1))
+    if better:
+        progress.best_em, progress.best_f1, progress.best_loss, progress.since_best = em, mean_f1, loss, 0
         if checkpoint.fabric.is_global_zero:
             record = {"epoch": progress.epoch, "validation_em": em, "validation_f1": mean_f1}
             predictor.save(checkpoint.folder / BEST, record=record)
@@ -321,6 +308,28 @@ def _better(select: Selection, now: tuple[float, float], best: tuple[float, floa
     if select == "score":
         return sum(now) > sum(best)
     return now[0] > best[0] or (now[0] == 0 == best[0] and now[1] > best[1])
+
+
+@torch.no_grad()
+def _validation_loss(
+    checkpoint: Checkpoint, objective: Objective, validation: Examples, seed: int, progress: Progress
+) -> float:
+    """Return the mean loss on the validation data; each process computes that of a part of the examples.
+
+    Examples of a size that is never predicted are left out: their loss would always be infinite.
+    """
+    predictor, fabric = checkpoint.validated, checkpoint.fabric
+    sizes = validation.counts.sum(1)
+    possible = np.flatnonzero((sizes >= predictor.min_size) & (sizes <= predictor.max_size))
+    part = possible[fabric.global_rank :: fabric.world_size]
+    generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
+    total = torch.zeros((), dtype=torch.float64)
+    with predictor.evaluating():
+        for start in range(0, len(part), _AT_A_TIME):
+            some = part[start : start + _AT_A_TIME]
+            batch: Batch = fabric.to_device(validation.batch(some))
+            total += len(some) * objective.loss(predictor, batch, generator).double().cpu()
+    return float(_over_processes(fabric, total, "sum")) / max(len(possible), 1)
 
 
 def _validate(predictor: Predictor, validation: Examples, fabric: Fabric) -> tuple[float, float]:

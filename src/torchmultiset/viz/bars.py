@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Int64, Shaped
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -15,10 +13,9 @@ from torch import Tensor
 
 from torchmultiset._checks import check
 from torchmultiset.data.tokens import START
-from torchmultiset.viz.panels import BLUE, PALE, RIGHT, WRONG, Panel
-from torchmultiset.viz.preview import save_figure
+from torchmultiset.viz.panels import BLUE, PALE, RIGHT, WRONG, shorten
 
-__all__ = ["draw_bars", "input_names", "panel_bars", "save_bars"]
+__all__ = ["draw_bars", "input_names"]
 
 _COLUMNS = 4
 _CLASSES = 12  # maximum number of bars of a panel
@@ -36,23 +33,7 @@ def input_names(inputs: Shaped[np.ndarray, "b ..."], ids: Sequence[str]) -> list
     """
     if inputs.ndim != 3 or not (inputs[:, 0, 0] == START).all():
         return [*ids]
-    return [_text(codes) for codes in inputs[:, 1:, 0].astype(np.int64)]
-
-
-def _text(codes: Int64[np.ndarray, " n"]) -> str:
-    return bytes((codes[codes > 0] - 1).astype(np.uint8)).decode(errors="replace")
-
-
-def save_bars(
-    names: Sequence[str],
-    counts: Int64[Tensor, "b c"],
-    classes: Sequence[str],
-    path: str | Path,
-    *,
-    truth: Int64[Tensor, "b c"] | None = None,
-) -> None:
-    """Save the figure of `draw_bars` as a PNG file."""
-    save_figure(draw_bars(names, counts, classes, truth=truth), path)
+    return [bytes((row[row > 0] - 1).astype(np.uint8)).decode(errors="replace") for row in inputs[:, 1:, 0]]
 
 
 def draw_bars(
@@ -96,7 +77,7 @@ def draw_bars(
             axes.bar(place + width, true[shown].numpy(), width, color=PALE)
         most = max(_NAMES // max(len(shown), _SLOTS), 8)
         middle = 0 if true is None else width / 2
-        axes.set_xticks(place + middle, [_short(classes[c], most) for c in shown], fontsize=6)
+        axes.set_xticks(place + middle, [shorten(classes[c], most) for c in shown], fontsize=6)
         axes.set_xlim(middle - 0.6, middle + max(len(shown), _SLOTS) - 0.4)
         axes.spines[["top", "right"]].set_visible(False)
         if i % columns == 0:
@@ -105,25 +86,5 @@ def draw_bars(
         axes.tick_params(axis="y", labelsize=6)
         mark = "" if true is None else "✓ " if right else "✗ "
         # A dollar sign would begin a formula.
-        axes.set_title(mark + _short(name, _NAME).replace("$", r"\$"), fontsize=7, color=colour)
+        axes.set_title(mark + shorten(name, _NAME).replace("$", r"\$"), fontsize=7, color=colour)
     return figure
-
-
-def panel_bars(panels: Sequence[Panel], ids: Sequence[str], classes: Sequence[str]) -> Figure:
-    """Draw the counts of panels whose inputs are not images.
-
-    Args:
-        panels: Inputs with their predictions, at least one.
-        ids: Identifiers of the inputs, at least as many.
-        classes: Names of the classes.
-    """
-    names = [input_names(panel.image[None], [one])[0] for panel, one in zip(panels, ids, strict=False)]
-    truths = [panel.truth for panel in panels if panel.truth is not None]
-    counts = torch.from_numpy(np.stack([panel.counts for panel in panels]))
-    truth = torch.from_numpy(np.stack(truths)) if len(truths) == len(panels) else None
-    return draw_bars(names, counts, classes, truth=truth)
-
-
-def _short(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"

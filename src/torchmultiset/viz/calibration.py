@@ -8,8 +8,7 @@ predictions are more often correct, calibrated or not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -57,7 +56,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Relation between confidence and exact match."""
+    """Relation between confidence and exact match; ``dataclasses.asdict`` converts it for JSON."""
 
     examples: int
     confidence: float
@@ -72,10 +71,6 @@ class Calibration:
     """Pairs of coverage and risk: error rate when only this fraction, the most confident, is answered."""
     area: float
     """Area under `curve`: mean risk over all coverages."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain dictionaries."""
-        return asdict(self)
 
 
 def log_probabilities(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -57,7 +56,7 @@ class StoredCalibration:
 
 @dataclass(frozen=True)
 class ConformalReport:
-    """Coverage and size of the sets of a split."""
+    """Coverage and size of the sets of a split; ``dataclasses.asdict`` converts it for JSON."""
 
     wanted: float
     """The requested coverage."""
@@ -67,10 +66,6 @@ class ConformalReport:
     """None if the model has no calibration."""
     resampled: Resampled
     """The same with calibrations on random halves of the split."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain dictionaries."""
-        return asdict(self)
 
 
 def conformal_report(

@@ -152,50 +152,48 @@ def splits_table(description: Description) -> Table:
     """Return a table with one row per split."""
     table = numbers_table("Splits", "split", "examples", "labels", "sizes", "mean size", "with repeats", "distinct")
     for name, split in description.splits.items():
-        mean, repeats = (
-            (f"{split.labels / split.examples:.2f}", f"{split.repeats / split.examples:.1%}")
-            if split.examples
-            else ("-", "-")
-        )
-        sizes = _span(min(split.sizes), max(split.sizes)) if split.sizes else "-"
+        sizes = mean = repeats = "-"
+        if split.examples:
+            sizes = _span(min(split.sizes), max(split.sizes))
+            mean, repeats = f"{split.labels / split.examples:.2f}", f"{split.repeats / split.examples:.1%}"
         table.add_row(name, f"{split.examples:,}", f"{split.labels:,}", sizes, mean, repeats, f"{split.distinct:,}")
     return table
 
 
 def _sizes_table(description: Description) -> Table:
-    splits = [split for split in description.splits.values() if split.examples]
-    every = [size for split in splits for size in split.sizes]
+    splits = _filled(description)
+    every = [size for split in splits.values() for size in split.sizes]
     least, most = min(every), max(every)
     width = -(-(most - least + 1) // _ROWS_OF_SIZES)
     bins = [range(start, start + width) for start in range(least, most + 1, width)]
-    counts = [[sum(split.sizes.get(size, 0) for size in sizes) for split in splits] for sizes in bins]
+    counts = [[sum(split.sizes.get(size, 0) for size in sizes) for split in splits.values()] for sizes in bins]
 
-    table = numbers_table("Examples by size", "size", *_names(description), "share", "")
+    table = numbers_table("Examples by size", "size", *splits, "share", "")
     for sizes, row, share in zip(bins, counts, _shares(counts), strict=True):
         table.add_row(_span(sizes[0], sizes[-1]), *map("{:,}".format, row), *share)
     return table
 
 
 def _classes_table(description: Description) -> Table:
-    splits = [split for split in description.splits.values() if split.examples]
-    counts = [[split.classes[name].labels for split in splits] for name in description.classes]
+    splits = _filled(description)
+    counts = [[split.classes[name].labels for split in splits.values()] for name in description.classes]
     shares = _shares(counts)
     shown, title = [*range(len(counts))], "Labels by class"
     if len(counts) > _ROWS_OF_CLASSES:
         shown = sorted(shown, key=lambda i: -sum(counts[i]))[:_ROWS_OF_CLASSES]
         title += f", top {_ROWS_OF_CLASSES} of {len(counts):,}"
 
-    table = numbers_table(title, "class", *_names(description), "share", "", "at most")
+    table = numbers_table(title, "class", *splits, "share", "", "at most")
     for i in shown:
         name = description.classes[i]
-        most = max(split.classes[name].most for split in splits)
+        most = max(split.classes[name].most for split in splits.values())
         table.add_row(Text(name), *map("{:,}".format, counts[i]), *shares[i], str(most))
     return table
 
 
-def _names(description: Description) -> list[str]:
-    """Return the names of the non-empty splits."""
-    return [name for name, split in description.splits.items() if split.examples]
+def _filled(description: Description) -> dict[str, SplitSummary]:
+    """Return the non-empty splits."""
+    return {name: split for name, split in description.splits.items() if split.examples}
 
 
 def _shares(counts: Sequence[Sequence[int]]) -> list[tuple[str, str]]:

@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from torchmultiset.viz.panels import PALE, PLAIN
 from torchmultiset.viz.preview import save_figure
 
 __all__ = ["draw_oracle", "draw_path", "draw_policy", "save_entropy"]
 
-_BLUE, _GREY, _PALE = "#0072b2", "#57606a", "#afb8c1"
+_BLUE = "#0072b2"
 
 
 def save_entropy(curves: Mapping[str, Any], path: str | Path) -> None:
@@ -29,7 +30,7 @@ def save_entropy(curves: Mapping[str, Any], path: str | Path) -> None:
     axes.set_ylim(bottom=-0.05)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=_PALE, linewidth=0.5, alpha=0.6)
+    axes.grid(axis="y", color=PALE, linewidth=0.5, alpha=0.6)
     axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path)
 
@@ -42,14 +43,14 @@ def draw_policy(axes: Axes, curves: Mapping[str, Any], *, spread: bool, **style:
 def draw_path(axes: Axes, curves: Mapping[str, Any]) -> None:
     """Draw the oracle's curve over classes along the policy's labels, the target of the multiset loss."""
     curve = curves["oracle_on_policy_path"]["classes"]
-    _draw(axes, curve, None, label="oracle, classes, after the policy's labels", color=_GREY, linestyle=":")
+    _draw(axes, curve, None, label="oracle, classes, after the policy's labels", color=PLAIN, linestyle=":")
 
 
 def draw_oracle(axes: Axes, curves: Mapping[str, Any], *, spread: bool) -> None:
     """Draw the oracle's curves over instances and over classes."""
     levels = curves["levels"] if spread else None
     _draw(axes, curves["oracle"]["instances"], levels, label="oracle, instances", color="black", linestyle="-")
-    _draw(axes, curves["oracle"]["classes"], levels, label="oracle, classes", color=_GREY, linestyle="--")
+    _draw(axes, curves["oracle"]["classes"], levels, label="oracle, classes", color=PLAIN, linestyle="--")
 
 
 def _draw(axes: Axes, curve: Mapping[str, Any], levels: Sequence[float] | None, **style: Any) -> None:

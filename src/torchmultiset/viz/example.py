@@ -9,8 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from torchmultiset.model.outputs import by_name
 from torchmultiset.viz.panels import BLUE, PALE, PLAIN, RIGHT, WRONG, Panel, shown_classes
 from torchmultiset.viz.preview import pixels_of
+from torchmultiset.viz.scores import in_words
 
 __all__ = ["draw_example"]
 
@@ -18,12 +20,7 @@ _STEPS = 10
 
 
 def draw_example(panel: Panel, classes: Sequence[str]) -> Figure:
-    """Draw one input, the distribution behind each part of its prediction, and the answer, with a legend.
-
-    Args:
-        panel: The input and its prediction.
-        classes: Names of the classes.
-    """
+    """Draw one input, the distribution behind each part of its prediction, and the answer, with a legend."""
     steps = panel.probabilities[:_STEPS]
     names = [*classes, "END"]
     shown = shown_classes(steps, len(classes))
@@ -35,13 +32,15 @@ def draw_example(panel: Panel, classes: Sequence[str]) -> Figure:
     picture.set(xticks=[], yticks=[])
     picture.set_title("Input", fontsize=10)
     colour = {True: RIGHT, False: WRONG, None: PLAIN}[panel.right]
-    lines = [f"Prediction: {_in_words(panel.counts, classes)}"]
+    lines = [f"Prediction: {in_words(by_name(panel.counts.tolist(), classes))}"]
     if panel.truth is not None:
-        lines.append("✓ correct" if panel.right else f"✗ the truth is: {_in_words(panel.truth, classes)}")
+        truth = in_words(by_name(panel.truth.tolist(), classes))
+        lines.append("✓ correct" if panel.right else f"✗ the truth is: {truth}")
     label = picture.set_xlabel("\n".join(lines), fontsize=10, color=colour, fontweight="bold")
     label.set_parse_math(False)
     rows = right.subplots(len(steps), 1, squeeze=False, sharex=True)[:, 0]
     head = "Probability of at least 1, 2, ... of each label" if panel.at_once else "Probability of the next label"
+    head = "Share of each label" if panel.shares else head
     rows[0].set_title(head, fontsize=10)
     for t, (axes, row) in enumerate(zip(rows, steps, strict=True)):
         _draw_row(axes, panel, t, row[shown], shown, names)
@@ -63,13 +62,8 @@ def _draw_row(axes: Axes, panel: Panel, t: int, row: np.ndarray, shown: Sequence
     for x, (label, p) in enumerate(zip(shown, row, strict=True)):
         if label in emitted:
             axes.annotate(f"{p:.0%}", (x, min(float(p), 1.0)), ha="center", va="bottom", fontsize=7, color=BLUE)
-    text = f"{t + 1} or more" if panel.at_once else f"step {t + 1}"
+    text = "" if panel.shares else f"{t + 1} or more" if panel.at_once else f"step {t + 1}"
     if not panel.at_once and len(emitted) == 1:
         text += f":\n{names[next(iter(emitted))]}"
     made = axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=PLAIN)
     made.set_parse_math(False)
-
-
-def _in_words(counts: np.ndarray, classes: Sequence[str]) -> str:
-    parts = [name if n == 1 else f"{name} ×{n}" for name, n in zip(classes, counts.tolist(), strict=True) if n]  # noqa: RUF001
-    return ", ".join(parts) or "nothing"

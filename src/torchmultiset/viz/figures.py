@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
@@ -16,8 +17,9 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from torchmultiset._checks import check
+from torchmultiset.viz.bars import draw_bars, input_names
 from torchmultiset.viz.example import draw_example
-from torchmultiset.viz.panels import BLUE, ORANGE, PALE, PLAIN, RIGHT, WRONG, Panel, shown_classes
+from torchmultiset.viz.panels import BLUE, ORANGE, PALE, PLAIN, RIGHT, WRONG, Panel, shorten, shown_classes
 from torchmultiset.viz.preview import axes_at, captions, pixels_of, save_figure, write_line
 
 __all__ = ["choose", "draw_curve", "draw_predictions", "save_curve", "save_predictions"]
@@ -53,9 +55,27 @@ def choose(right: Bool[Tensor, " n"], *, number: int = 16) -> list[int]:
     return good[: number - wrong] + bad[:wrong]
 
 
-def save_predictions(panels: Sequence[Panel], classes: Sequence[str], path: str | Path) -> None:
-    """Save the figure of `draw_predictions` as a PNG file; that of `draw_example` for a single prediction."""
-    save_figure(draw_example(panels[0], classes) if len(panels) == 1 else draw_predictions(panels, classes), path)
+def save_predictions(
+    panels: Sequence[Panel], classes: Sequence[str], path: str | Path, *, ids: Sequence[str] = ()
+) -> None:
+    """Save a figure as a PNG file: `draw_example` for one image, `draw_predictions` for several, else `draw_bars`.
+
+    Args:
+        panels: Inputs with their predictions, at least one.
+        classes: Names of the classes.
+        path: Output file.
+        ids: Captions of inputs that are neither images nor text, at least as many.
+    """
+    check(len(panels) >= 1, "panels", "at least one", len(panels))
+    shape = panels[0].image.shape
+    if len(shape) == 3 and shape[0] in (1, 3):
+        save_figure(draw_example(panels[0], classes) if len(panels) == 1 else draw_predictions(panels, classes), path)
+        return
+    names = [input_names(panel.image[None], [name])[0] for panel, name in zip(panels, ids, strict=False)]
+    truths = [panel.truth for panel in panels if panel.truth is not None]
+    truth = torch.from_numpy(np.stack(truths)) if len(truths) == len(panels) else None
+    counts = torch.from_numpy(np.stack([panel.counts for panel in panels]))
+    save_figure(draw_bars(names, counts, classes, truth=truth), path)
 
 
 def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
@@ -65,10 +85,6 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     label is blue. For a one-shot head, the rows are the probabilities of at least 1, 2, ... of each class, and the bars
     up to the predicted count are blue. If the head counts places of a map, and has counted any, they are drawn over the
     image in orange.
-
-    Args:
-        panels: Panels to draw, at least one.
-        classes: Names of the classes.
     """
     check(len(panels) >= 1, "panels", "at least one", len(panels))
     truths = [panel.counts if panel.truth is None else panel.truth for panel in panels]
@@ -77,8 +93,9 @@ def draw_predictions(panels: Sequence[Panel], classes: Sequence[str]) -> Figure:
     true = [text if panel.right is False else [] for panel, text in zip(panels, texts[len(panels) :], strict=True)]
     names = [*classes, "END"]
     columns = min(len(panels), 4)
+    under = 0.6 if _upright(names) else _TICKS  # height of the names under the last row of bars
     heights = [
-        max(_IMAGE + (len(p) + len(t)) * _LINE, len(panel.probabilities[:_STEPS]) * _high(panel) + _room(names))
+        max(_IMAGE + (len(p) + len(t)) * _LINE, len(panel.probabilities[:_STEPS]) * _high(panel) + under)
         for panel, p, t in zip(panels, predicted, true, strict=True)
     ]
     rows = [max(heights[i : i + columns]) + _GAP for i in range(0, len(panels), columns)]
@@ -155,11 +172,11 @@ def _bars(figure: Figure, panel: Panel, names: Sequence[str], x: float, y: float
         axes.set(ylim=(0, 1), xlim=(-0.6, len(shown) - 0.4))
         axes.spines[["top", "left", "right"]].set_visible(False)
         axes.spines["bottom"].set(color=PALE, linewidth=0.6)
-        if panel.at_once:
+        if panel.at_once and not panel.shares:
             axes.set_ylabel(f"≥{t + 1}", fontproperties=_SMALL, color=PLAIN, labelpad=1)
             axes.yaxis.label.set(rotation=0, ha="right", va="center")
         if t == len(steps) - 1:
-            axes.set_xticks(range(len(shown)), [_short(names[label]) for label in shown], fontproperties=_SMALL)
+            axes.set_xticks(range(len(shown)), [shorten(names[label], 12) for label in shown], fontproperties=_SMALL)
             axes.tick_params(axis="x", length=0, pad=1.5, rotation=90 if _upright(names) else 0, labelcolor=PLAIN)
             for label in axes.get_xticklabels():
                 label.set_parse_math(False)
@@ -177,6 +194,7 @@ def _explain(figure: Figure, panel: Panel, columns: int) -> None:
     """Draw a legend above the panels."""
     at_once = panel.at_once
     rows = "probability of at least 1, 2, ... of each label" if at_once else "probability of each label, step by step"
+    rows = "share of each label" if panel.shares else rows
     chosen = "predicted" if at_once else "emitted"
     meanings = {BLUE: chosen, PALE: f"not {chosen}", RIGHT: "correct", WRONG: "wrong"}
     if panel.places is not None:
@@ -202,12 +220,3 @@ def _upright(names: Sequence[str]) -> bool:
 def _high(panel: Panel) -> float:
     """Return the height in inches of a row of bars, so that all fit beside the image if possible."""
     return max(_IMAGE / max(len(panel.probabilities[:_STEPS]), 4), _STEP)
-
-
-def _room(names: Sequence[str]) -> float:
-    """Return the height in inches of the names under the last row of bars."""
-    return 0.6 if _upright(names) else _TICKS
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 12 else name[:11] + "…"

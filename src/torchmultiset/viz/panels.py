@@ -12,12 +12,11 @@ from torch import Tensor
 from torchmultiset._checks import check
 from torchmultiset.model.outputs import Prediction
 
-__all__ = ["ANYTHING", "BLUE", "ORANGE", "PALE", "PLAIN", "RIGHT", "WRONG", "Panel", "panels", "shown_classes"]
+__all__ = ["BLUE", "ORANGE", "PALE", "PLAIN", "RIGHT", "WRONG", "Panel", "panels", "shorten", "shown_classes"]
 
 RIGHT, WRONG, PLAIN, BLUE, PALE = "#1a7f37", "#cf222e", "#57606a", "#0969da", "#afb8c1"
 ORANGE = "#fb8500"
-ANYTHING = 0.005
-"""Smallest visible probability."""
+_VISIBLE = 0.005  # smallest visible probability
 _CLASSES = 12  # maximum number of bars of a step
 
 
@@ -36,6 +35,8 @@ class Panel:
     """Whether a one-shot head predicted it; row t is then the probability of more than t of each class."""
     places: Float[np.ndarray, "h w"] | None = None
     """Probability that each place of a map was counted, if the head counts places."""
+    shares: bool = False
+    """Whether the head has no probabilities; its only row is then the share of each class among the labels."""
 
     def chosen(self, t: int) -> set[int]:
         """Return the labels predicted at row t: the emitted one or, of a one-shot head, all with a count above t."""
@@ -55,6 +56,8 @@ def panels(
     prediction: Prediction,
     truth: Int64[Tensor, "b c"] | None = None,
     places: Float[Tensor, "b c h w"] | None = None,
+    *,
+    end: bool = False,
 ) -> list[Panel]:
     """Create one panel per image of a batch.
 
@@ -63,6 +66,7 @@ def panels(
         prediction: Result of `Predictor.explain`.
         truth: Their true counts (B, C), if known.
         places: Result of `Predictor.places`, if the model has it.
+        end: Whether the model emits END; see `Predictor.end`.
     """
     check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
     made = []
@@ -73,10 +77,9 @@ def panels(
             sequence = [label for label in prediction.sequence[i].tolist() if label >= 0]
         distributions = prediction.probabilities[i].float().numpy()
         # With END there is one more step, which emits END.
-        end = distributions.shape[1] > prediction.counts.shape[1]
         named = int(prediction.counts[i].max()) if at_once else len(sequence) + end
         # A one-shot head gets one more row if its probabilities are large enough to be visible.
-        named += at_once and bool((distributions[named:] >= ANYTHING).any())
+        named += at_once and bool((distributions[named:] >= _VISIBLE).any())
         steps = min(max(named, 1), len(distributions))
         made.append(
             Panel(
@@ -87,6 +90,7 @@ def panels(
                 None if truth is None else truth[i].numpy(),
                 at_once,
                 None if places is None else places[i].sum(0).float().numpy(),
+                prediction.rows == "shares",
             )
         )
     return made
@@ -97,5 +101,16 @@ def shown_classes(steps: Float[np.ndarray, "t k"], num_classes: int) -> list[int
     if steps.shape[1] <= _CLASSES:
         return [*range(steps.shape[1])]
     most = steps.max(0)
-    best = [int(i) for i in np.argsort(-most)[:_CLASSES] if most[i] >= ANYTHING or i == num_classes]
+    best = [int(i) for i in np.argsort(-most)[:_CLASSES] if most[i] >= _VISIBLE or i == num_classes]
     return sorted(best)
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text on one line, cut off after some characters.
+
+    Example:
+        >>> shorten("red  circle", 8), shorten("cat", 8)
+        ('red cir…', 'cat')
+    """
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
@@ -62,8 +63,13 @@ def save_preview(examples: Examples, path: str | Path, *, number: int = 24, seed
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Save a figure as PNG without the software's version, so that equal figures have equal bytes."""
-    write_whole(Path(path), partial(figure.savefig, format="png", metadata={"Software": None}))
+    """Save a figure as PNG without the software's version, so that equal figures have equal bytes.
+
+    A character that the font lacks is drawn as a box, without a warning for each.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        write_whole(Path(path), partial(figure.savefig, format="png", metadata={"Software": None}))
 
 
 def draw(examples: Examples, *, boxes: bool = False) -> Figure:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchmultiset._checks import check, check_counts
 from torchmultiset.metrics import class_f1, count_mae, count_rmse, exact_match, f1, precision, recall
+from torchmultiset.model.outputs import by_name
 from torchmultiset.multiset import cardinality, intersection
 from torchmultiset.viz.terminal import numbers_table
 
@@ -218,8 +219,8 @@ def _errors(counts: Tensor, target: Tensor) -> CountErrors:
 
 def _constant(constant: Tensor, target: Tensor, classes: Sequence[str]) -> Constant:
     always = constant.expand_as(target).contiguous()
-    multiset = {name: int(count) for name, count in zip(classes, constant.tolist(), strict=True) if count}
-    return Constant(multiset, _scores(always, target), _number(class_f1(always, target)), _errors(always, target))
+    scores, errors = _scores(always, target), _errors(always, target)
+    return Constant(by_name(constant.tolist(), classes), scores, _number(class_f1(always, target)), errors)
 
 
 def _by_class(counts: Tensor, target: Tensor, classes: Sequence[str]) -> dict[str, ClassScores]:

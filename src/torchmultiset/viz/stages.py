@@ -11,12 +11,7 @@ __all__ = ["stages_table"]
 
 
 def stages_table(coco: Coco, paper: PaperCounts) -> Table:
-    """Return the stages as a table that fits a terminal of 80 columns.
-
-    Args:
-        coco: Data set with its stages.
-        paper: The paper's numbers for its variant, from `torchmultiset.data.coco.PAPER`.
-    """
+    """Return the stages as a table that fits a terminal of 80 columns, above the paper's (`data.coco.PAPER`)."""
     training, test, *parts = (
         [stage for stage in coco.stages if stage.split == split]
         for split in ("training", "test", "train", "validation")

@@ -30,11 +30,6 @@ def verdict(
     The model beats a baseline if the 95% interval of the mean difference of their scores, paired by example, is above
     0. The score of an example is the mean of exact match and F1.
 
-    Args:
-        counts: Predicted counts (N, C).
-        target: True counts (N, C).
-        baselines: Predicted counts of the baselines, by name.
-
     Example:
         >>> import torch
         >>> target = torch.eye(3, dtype=torch.int64).repeat(9, 1)
@@ -59,12 +54,7 @@ def verdict(
 
 
 def explain_exact_match(counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"]) -> str:
-    """Return a sentence on what an exact match near 0 means; empty if it is not near 0.
-
-    Args:
-        counts: Predicted counts (N, C).
-        target: True counts (N, C).
-    """
+    """Return a sentence on what an exact match near 0 means; empty if it is not near 0."""
     if float(exact_match(counts, target).double().mean()) >= _HARDLY:
         return ""
     size = float(cardinality(target).double().mean())

@@ -20,7 +20,13 @@ from torchmultiset.data._exif import upright_boxes
 from torchmultiset.data._splits import split_by_id
 from torchmultiset.data._write import as_jsonl, relative_path, rounded, write_new
 from torchmultiset.data.images import image_sizes
-from torchmultiset.data.importers._annotations import AnnotatedImage, AnnotatedObject, AnnotationError, Problems, Reader
+from torchmultiset.data.importers._annotations import (
+    AnnotatedImage,
+    AnnotatedObject,
+    AnnotationError,
+    AnnotationProblems,
+    Reader,
+)
 from torchmultiset.data.importers._coco import find_coco, read_coco
 from torchmultiset.data.importers._voc import find_voc, read_voc
 from torchmultiset.data.importers._yolo import find_yolo, read_yolo
@@ -132,7 +138,7 @@ def import_annotations(
     if not source.exists():
         raise FileNotFoundError(f"there is no file or folder {source}")
 
-    problems = Problems()
+    problems = AnnotationProblems()
     read = _READERS[format](source, Path(images) if images else None, problems)
     _check_unique(read, problems)
     problems.stop()
@@ -152,7 +158,7 @@ def import_annotations(
     return Imported(format, dict(counted), dict(sorted(labels.items())), marked, left_out, tuple(notes))
 
 
-def _check_unique(read: Sequence[AnnotatedImage], problems: Problems) -> None:
+def _check_unique(read: Sequence[AnnotatedImage], problems: AnnotationProblems) -> None:
     first: dict[Path, str] = {}
     for annotated in read:
         other = first.setdefault(annotated.image.resolve(), annotated.where)
@@ -212,7 +218,7 @@ def _lines(kept: Sequence[AnnotatedImage], splits: Sequence[str | None], out: Pa
 
 
 def _with_boxes(
-    kept: Sequence[AnnotatedImage], splits: Sequence[str | None], out: Path, problems: Problems
+    kept: Sequence[AnnotatedImage], splits: Sequence[str | None], out: Path, problems: AnnotationProblems
 ) -> list[dict[str, Any]]:
     """Return lines with boxes in pixels of the upright image, and areas if all objects have one."""
     for a in kept:

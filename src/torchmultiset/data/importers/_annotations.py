@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchmultiset.data._parse import problem_list
 
 __all__ = [
+    "SPLIT_NAMES",
     "SUFFIXES",
     "AnnotatedImage",
     "AnnotatedObject",
     "AnnotationError",
+    "AnnotationProblems",
     "Box",
-    "Problems",
     "Reader",
     "find_images",
     "read_lines",
@@ -25,8 +26,9 @@ __all__ = [
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """File name extensions of images, in lower case."""
-_SPLITS = {"train": "train", "training": "train", "test": "test"}
-_SPLITS |= dict.fromkeys(("val", "valid", "validation"), "validation")
+SPLIT_NAMES = {"train": "train", "training": "train"}
+SPLIT_NAMES |= {"val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+"""Split of each name that is used for it."""
 
 Box = tuple[float, float, float, float]
 """x, y, width and height."""
@@ -48,7 +50,7 @@ class AnnotationError(ValueError):
 
 
 @dataclass
-class Problems:
+class AnnotationProblems:
     """Collector for the problems of annotation files."""
 
     found: list[str] = field(default_factory=list)
@@ -100,7 +102,7 @@ def split_of(name: str) -> str | None:
         ('validation', 'train', None)
     """
     words = re.split(r"[^a-z]+", name.lower())
-    return next((_SPLITS[word] for word in words if word in _SPLITS), None)
+    return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), None)
 
 
 def split_of_folder(path: Path, source: Path) -> str | None:
@@ -109,7 +111,7 @@ def split_of_folder(path: Path, source: Path) -> str | None:
     return next((split for split in map(split_of, folders) if split), None)
 
 
-def read_lines(path: Path, problems: Problems) -> list[str]:
+def read_lines(path: Path, problems: AnnotationProblems) -> list[str]:
     """Return the lines of a text file; if it is not UTF-8, record a problem and return none."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
@@ -121,13 +123,10 @@ def read_lines(path: Path, problems: Problems) -> list[str]:
 def find_images(folder: Path) -> list[Path]:
     """Return the images in a folder and its subfolders, sorted; hidden files and folders are left out."""
     found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    return sorted(path for path in found if not _hidden(path.relative_to(folder).parts))
+    hidden = (".", "__MACOSX")
+    return sorted(one for one in found if not any(part.startswith(hidden) for part in one.relative_to(folder).parts))
 
 
-def _hidden(parts: Iterable[str]) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in parts)
-
-
-Reader = Callable[[Path, Path | None, Problems], list[AnnotatedImage]]
+Reader = Callable[[Path, Path | None, AnnotationProblems], list[AnnotatedImage]]
 """Reader of a format: (file or folder of the annotations, folder of the images or None to search near the annotations,
 collector for problems) -> annotated images."""

@@ -14,8 +14,8 @@ from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
     AnnotatedImage,
     AnnotatedObject,
+    AnnotationProblems,
     Box,
-    Problems,
     split_of,
     split_of_folder,
 )
@@ -37,7 +37,7 @@ def find_coco(source: Path) -> list[Path]:
     return instances or [file for file in found if _looks_like_coco(file)]
 
 
-def read_coco(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
+def read_coco(source: Path, images: Path | None, problems: AnnotationProblems) -> list[AnnotatedImage]:
     """Read the images of all annotation files of `source`."""
     files = find_coco(source)
     if not files:
@@ -65,7 +65,9 @@ def _looks_like_coco(path: Path) -> bool:
     return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
 
 
-def _read_file(file: Path, split: str | None, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
+def _read_file(
+    file: Path, split: str | None, images: Path | None, problems: AnnotationProblems
+) -> list[AnnotatedImage]:
     content = _content(file, problems)
     if content is None:
         return []
@@ -104,7 +106,7 @@ def _read_file(file: Path, split: str | None, images: Path | None, problems: Pro
     ]
 
 
-def _content(file: Path, problems: Problems) -> dict[str, Any] | None:
+def _content(file: Path, problems: AnnotationProblems) -> dict[str, Any] | None:
     try:
         content = json.loads(file.read_bytes().decode("utf-8-sig"), object_hook=without_outline)
     except json.JSONDecodeError as error:
@@ -122,7 +124,7 @@ def _content(file: Path, problems: Problems) -> dict[str, Any] | None:
 
 
 def _entries(
-    file: Path, content: dict[str, Any], name: str, key: str, kind: type, problems: Problems
+    file: Path, content: dict[str, Any], name: str, key: str, kind: type, problems: AnnotationProblems
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield id, place and entry of the valid entries of a list: with a unique id and a value of type `kind`."""
     seen: set[int] = set()

@@ -14,8 +14,8 @@ from torchmultiset.data.importers._annotations import (
     SUFFIXES,
     AnnotatedImage,
     AnnotatedObject,
+    AnnotationProblems,
     Box,
-    Problems,
     read_lines,
     split_of_folder,
 )
@@ -64,7 +64,7 @@ def find_voc(source: Path) -> list[Path]:
     return sorted(path for path in source.rglob("*.xml") if not path.name.startswith("."))
 
 
-def read_voc(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
+def read_voc(source: Path, images: Path | None, problems: AnnotationProblems) -> list[AnnotatedImage]:
     """Read all annotation files of a folder.
 
     The split is that of a folder named train, valid or test, or else of the lists in ``ImageSets/Main``; if there are
@@ -139,7 +139,7 @@ def parse_xml(path: Path) -> Element:
     return top.children[0]
 
 
-def _listed(root: Path, problems: Problems) -> dict[str, str]:
+def _listed(root: Path, problems: AnnotationProblems) -> dict[str, str]:
     """Return the split of each name in ``ImageSets/Main``; train, val and test take precedence over trainval."""
     splits: dict[str, str] = {}
     for name, split in _LISTS:
@@ -151,7 +151,9 @@ def _listed(root: Path, problems: Problems) -> dict[str, str]:
     return splits
 
 
-def _read_file(file: Path, split: str | None, images: Path | None, problems: Problems) -> AnnotatedImage | None:
+def _read_file(
+    file: Path, split: str | None, images: Path | None, problems: AnnotationProblems
+) -> AnnotatedImage | None:
     try:
         root = parse_xml(file)
     except _XmlError as error:

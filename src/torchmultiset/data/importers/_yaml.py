@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchmultiset.data._parse import show
-from torchmultiset.data.importers._annotations import Problems
+from torchmultiset.data.importers._annotations import SPLIT_NAMES, AnnotationProblems
 
 __all__ = ["DataYaml", "read_data_yaml"]
-
-_SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class DataYaml:
     """Split, line number, and folder or list of images."""
 
 
-def read_data_yaml(path: Path, problems: Problems) -> DataYaml:
+def read_data_yaml(path: Path, problems: AnnotationProblems) -> DataYaml:
     """Read names and splits; other keys are ignored.
 
     Names may be ``[cat, dog]``, a list with a line ``- cat`` for each, or lines ``0: cat``.
@@ -39,7 +37,7 @@ def read_data_yaml(path: Path, problems: Problems) -> DataYaml:
             names = _names(items)
         except ValueError as error:
             problems.add(path, line, error)
-    splits = [(split, *values[key]) for key, split in _SPLITS.items() if key in values]
+    splits = [(split, *values[key]) for key, split in SPLIT_NAMES.items() if key in values]
     folders = tuple((split, line, _scalar(item)) for split, line, items in splits for item in _list(items) if item)
     root = _scalar(" ".join(values["path"][1])) if "path" in values else ""
     return DataYaml(names, root, folders)

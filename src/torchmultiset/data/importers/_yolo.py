@@ -10,8 +10,8 @@ from torchmultiset.data._parse import show
 from torchmultiset.data.importers._annotations import (
     AnnotatedImage,
     AnnotatedObject,
+    AnnotationProblems,
     Box,
-    Problems,
     find_images,
     read_lines,
     split_of_folder,
@@ -35,7 +35,7 @@ def find_yolo(source: Path) -> list[Path]:
     return ([config] if config else []) + _label_files(source)
 
 
-def read_yolo(source: Path, images: Path | None, problems: Problems) -> list[AnnotatedImage]:
+def read_yolo(source: Path, images: Path | None, problems: AnnotationProblems) -> list[AnnotatedImage]:
     """Read the images of a folder, each with its label file; an image without one has no objects.
 
     The label file of ``images/train/7.jpg`` is ``labels/train/7.txt`` or ``images/train/7.txt``. Splits are those of
@@ -84,14 +84,14 @@ def _label_files(folder: Path) -> list[Path]:
     return [f for f in files if "labels" in f.relative_to(folder).parts[:-1] or f.parent in with_images]
 
 
-def _names(folder: Path, problems: Problems) -> tuple[str, ...]:
+def _names(folder: Path, problems: AnnotationProblems) -> tuple[str, ...]:
     file = _first(folder, _NAMES)
     if file is None:
         return ()
     return tuple(line.strip() for line in read_lines(file, problems) if line.strip())
 
 
-def _images_of_splits(config: Path, content: DataYaml, problems: Problems) -> dict[Path, str | None]:
+def _images_of_splits(config: Path, content: DataYaml, problems: AnnotationProblems) -> dict[Path, str | None]:
     """Return the images in the folders and lists that data.yaml gives for each split."""
     found: dict[Path, str | None] = {}
     bases = [config.parent / content.root, config.parent]
@@ -112,7 +112,7 @@ def _images_of_splits(config: Path, content: DataYaml, problems: Problems) -> di
     return found
 
 
-def _listed(file: Path, problems: Problems) -> list[Path]:
+def _listed(file: Path, problems: AnnotationProblems) -> list[Path]:
     """Return the images of a list, one path per line, relative to the folder of the list."""
     images = []
     for number, line in enumerate(read_lines(file, problems), start=1):
@@ -134,7 +134,7 @@ def _label_file(image: Path, folder: Path) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _objects(file: Path, names: tuple[str, ...], problems: Problems) -> list[AnnotatedObject]:
+def _objects(file: Path, names: tuple[str, ...], problems: AnnotationProblems) -> list[AnnotatedObject]:
     objects = []
     for number, line in enumerate(read_lines(file, problems), start=1):
         if line.strip():

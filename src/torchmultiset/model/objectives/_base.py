@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class Objective(ABC):
     one_shot: ClassVar[bool] = False
     """Whether it trains a one-shot head; otherwise, a policy."""
     head: ClassVar[str] = ""
-    """Name of that head in the registry."""
+    """Name of that head in the registry; empty if the setting `count_head` has it."""
     baseline: ClassVar[bool] = False
     """Whether the policy needs a value head."""
     closed_form: ClassVar[bool] = False
@@ -39,11 +38,6 @@ class Objective(ABC):
     """Whether the policy must see only counts, not the order of the labels."""
     no_end: ClassVar[str] = ""
     """Reason why it cannot be used with an END class; empty if it can."""
-
-    @classmethod
-    def head_name(cls, values: Mapping[str, Any]) -> str:  # noqa: ARG003  (CountsObjective has a choice)
-        """Return the name of the one-shot head that the objective trains, given its settings."""
-        return cls.head
 
     @abstractmethod
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:

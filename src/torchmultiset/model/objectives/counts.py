@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from torchmultiset._checks import check_one_of, given
+from torchmultiset._checks import given
 from torchmultiset.data import Batch
 from torchmultiset.distributions import joint_states
-from torchmultiset.heads import CellCounts, CountMixture, CountTable, PoissonCounts, RegressedCounts
+from torchmultiset.heads import CellCounts, CountMixture
 from torchmultiset.losses import (
     cell_count_loss,
     cell_joint_loss,
@@ -46,16 +46,16 @@ def _mixture_loss(head: CountMixture, scores: Tensor, target: Tensor) -> Tensor:
     return count_mixture_loss(tables, gates, target, min_size=head.sizes[0], size_scores=head.size_scores)
 
 
-_LOSSES: Mapping[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
-    CellCounts: _cell_loss,
-    CountTable: lambda head, scores, target: count_table_loss(
+_LOSSES: Mapping[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "cells": _cell_loss,
+    "table": lambda head, scores, target: count_table_loss(
         scores, target, min_size=head.sizes and head.sizes[0], size_scores=head.size_scores
     ),
-    CountMixture: _mixture_loss,
-    PoissonCounts: lambda _, scores, target: poisson_count_loss(scores.squeeze(-1), target),
-    RegressedCounts: lambda _, scores, target: count_regression_loss(scores.squeeze(-1), target),
+    "mixture": _mixture_loss,
+    "poisson": lambda _, scores, target: poisson_count_loss(scores.squeeze(-1), target),
+    "regression": lambda _, scores, target: count_regression_loss(scores.squeeze(-1), target),
 }
-"""The loss of each count head: (head, scores, target) -> mean over the batch."""
+"""Losses by the name that a head has as `count_loss`: (head, scores, target) -> mean over the batch."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +70,14 @@ class CountsObjective(Objective):
     count_head: CountHead | None = None
     """Head that models the counts. auto: cells for feature maps, table for vectors."""
 
-    @classmethod
-    def head_name(cls, values: Mapping[str, Any]) -> str:
-        """Return the name of the count head in the settings."""
-        name = values["count_head"]
-        check_one_of("count_head", name, COUNT_HEADS)
-        return str(name)
-
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """Compute the negative log-likelihood of the target's counts."""
-        scores = predictor.scores(batch.x)
-        for kind, loss in _LOSSES.items():
-            if isinstance(predictor.module, kind):
-                return loss(predictor.module, scores, batch.target)
-        kinds = ", ".join(kind.__name__ for kind in _LOSSES)
-        head = given(predictor.module)
-        raise ValueError(f"the head must be a count head ({kinds}) for objective 'counts', but is {head}")
+        scores, head = predictor.scores(batch.x), predictor.module
+        loss = _LOSSES.get(getattr(head, "count_loss", ""))
+        if loss is None:
+            kinds = ", ".join(COUNT_HEADS.classes)
+            raise ValueError(f"the head must be a count head ({kinds}) for objective 'counts', but is {given(head)}")
+        return loss(head, scores, batch.target)
 
 
 def joint_fallback(head: nn.Module, counts: Int64[Tensor, "n c"]) -> str:
@@ -102,14 +94,15 @@ def joint_fallback(head: nn.Module, counts: Int64[Tensor, "n c"]) -> str:
         >>> joint_fallback(CellCounts(2, 8, joint_states=4), torch.tensor([[1, 1], [3, 1]]))
         'Counts of different classes are treated as independent for 1 of 2 multisets: they have up to 8 sub-multisets, and the joint distribution over cells is limited to 4 (joint_states).'
     """  # noqa: E501
-    if not isinstance(head, CellCounts) or not head.joint_states:
+    limit = getattr(head, "joint_states", 0)
+    if not limit:
         return ""
     states = joint_states(counts)
-    many = int((states > head.joint_states).sum())
+    many = int((states > limit).sum())
     if not many:
         return ""
     return (
         f"Counts of different classes are treated as independent for {many:,} of {len(counts):,} multisets: they have"
         f" up to {int(states.max()):,} sub-multisets, and the joint distribution over cells is limited to"
-        f" {head.joint_states:,} (joint_states)."
+        f" {limit:,} (joint_states)."
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmultiset._checks import at_least
 from torchmultiset.data import Batch
 from torchmultiset.losses import hungarian_loss
 from torchmultiset.losses._hungarian import need_scipy
@@ -23,7 +24,7 @@ class HungarianObjective(Objective):
     one_shot = True
     head = "slots"
 
-    nothing_weight: float = 0.1
+    nothing_weight: float = at_least(0, default=0.1)
     """Weight of the slots matched to "nothing"."""
 
     def __post_init__(self) -> None:

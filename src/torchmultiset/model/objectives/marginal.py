@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchmultiset._checks import check
+from torchmultiset._checks import at_least, check
 from torchmultiset.data import Batch
 from torchmultiset.losses import marginal_estimate_loss, marginal_loss, parts_of
 from torchmultiset.model.objectives._base import Objective
@@ -29,9 +29,9 @@ class MarginalObjective(Objective):
 
     counts_only = True
 
-    marginal_bound: int = 8
+    marginal_bound: int = at_least(1, default=8)
     """Maximum size of a multiset for the exact likelihood; each additional label doubles the cost."""
-    marginal_orders: int = 16
+    marginal_orders: int = at_least(1, default=16)
     """Number of sampled orders from which the likelihood of a larger multiset is estimated."""
 
     def __post_init__(self) -> None:

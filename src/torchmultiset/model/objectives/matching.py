@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from torchmultiset._checks import at_least
 from torchmultiset.data import Batch
 from torchmultiset.losses import distribution_matching_loss
 from torchmultiset.model.objectives._base import Objective, with_stop
@@ -25,7 +26,7 @@ class _MatchingObjective(Objective):
     )
     divergence: ClassVar[Literal["kl", "l1"]]
 
-    stop_weight: float = 1.0
+    stop_weight: float = at_least(0, default=1.0)
     """Weight of the stop loss, where a stop head is trained."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:

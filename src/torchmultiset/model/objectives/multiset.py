@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from torchmultiset._checks import check_one_of
+from torchmultiset._checks import at_least, check_one_of
 from torchmultiset.data import Batch
 from torchmultiset.losses import multiset_loss
 from torchmultiset.model.objectives._base import Objective, with_stop
@@ -28,7 +28,7 @@ class MultisetObjective(Objective):
     """Choice of labels in training rollouts: the most probable one (greedy), a sample of the policy or the oracle."""
     divergence: Literal["kl", "js", "tv"] = "kl"
     """Divergence from the oracle to the policy: Kullback-Leibler (the paper's), Jensen-Shannon or total variation."""
-    stop_weight: float = 1.0
+    stop_weight: float = at_least(0, default=1.0)
     """Weight of the stop loss, where a stop head is trained."""
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmultiset._checks import at_least
 from torchmultiset.data import Batch
 from torchmultiset.heads import OneStep
 from torchmultiset.losses import one_step_loss
@@ -23,7 +24,7 @@ class OneStepObjective(Objective):
     one_shot = True
     head = "one-step"
 
-    size_weight: float = 1.0
+    size_weight: float = at_least(0, default=1.0)
     """Weight of the regression of the size."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002

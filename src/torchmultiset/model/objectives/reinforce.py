@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmultiset._checks import at_least
 from torchmultiset.data import Batch
 from torchmultiset.losses import reinforce_loss
 from torchmultiset.model.objectives._base import Objective, with_stop
@@ -22,11 +23,11 @@ class ReinforceObjective(Objective):
 
     baseline = True
 
-    entropy_weight: float = 0.01
+    entropy_weight: float = at_least(0, default=0.01)
     """Weight of the entropy bonus."""
-    value_weight: float = 0.5
+    value_weight: float = at_least(0, default=0.5)
     """Weight of the regression of the baseline."""
-    stop_weight: float = 1.0
+    stop_weight: float = at_least(0, default=1.0)
     """Weight of the stop loss, where a stop head is trained."""
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:

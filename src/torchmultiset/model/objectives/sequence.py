@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchmultiset._checks import check_one_of
+from torchmultiset._checks import at_least, check_one_of
 from torchmultiset.data import Batch
 from torchmultiset.data.ranks import area_rank, class_permutation, random_rank, spatial_rank
 from torchmultiset.losses import sequence_loss
@@ -31,7 +31,7 @@ class SequenceObjective(Objective):
     rank: Rank = "random"
     """Order of the target labels: a random permutation of the classes, a new permutation in each batch, by decreasing
     area, or in reading order."""
-    stop_weight: float = 1.0
+    stop_weight: float = at_least(0, default=1.0)
     """Weight of the stop loss, where a stop head is trained."""
     seed: int = 0
     """Seed of the permutation of the classes."""

@@ -1,0 +1,93 @@
+"""State of a portfolio while it runs: its runs and the scores of its candidates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.record import read_record
+from torchmultiset.pipeline.standings import STANDINGS, Standing, score
+from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers, is_finished, sweep
+from torchmultiset.pipeline.workers import LOG
+
+__all__ = ["CANDIDATES", "Portfolio"]
+
+CANDIDATES = "candidates"
+"""Folder of the runs of candidates, in that of the portfolio."""
+
+
+@dataclass
+class Portfolio:
+    """State of a portfolio while it runs."""
+
+    config: RunConfig
+    folder: Path
+    minutes: float
+    command: Sequence[str]
+    say: Callable[[str], None]
+    watch: Callable[[Snapshot, Sequence[Standing]], None]
+    progress: bool
+    began: float = field(default_factory=time.monotonic)
+    about: dict[str, str] = field(default_factory=dict)
+    """Descriptions of the candidates."""
+    ridge: dict[str, Tensor] = field(default_factory=dict)
+    """Counts that ridge regression predicts for held-out examples, by `DataConfig.holdout`."""
+    trained: dict[str, list[FinishedRun]] = field(default_factory=dict)
+    """Finished runs of each candidate."""
+    standings: dict[str, Standing] = field(default_factory=dict)
+    """Scores of the baselines and of the candidates so far."""
+
+    @property
+    def compared(self) -> bool:
+        """Whether the winner was chosen before the portfolio was resumed: no candidate is trained any more."""
+        return (self.folder / STANDINGS).exists()
+
+    def run(
+        self, runs: Mapping[str, RunConfig], workers: Workers, seconds: float, *, keep: Collection[str] = ()
+    ) -> dict[str, FinishedRun]:
+        """Train runs for a limited time, but until a candidate is trained; those in `keep` are never stopped."""
+        folder, until = self.folder / CANDIDATES, time.monotonic() + seconds
+        if self.compared:
+            runs = {name: config for name, config in runs.items() if is_finished(folder / name)}
+        if not runs:
+            return {}
+
+        def watch(snapshot: Snapshot) -> None:
+            for name in snapshot.ended:
+                self.add(FinishedRun(name, runs[name], folder / name, read_record(folder / name)))
+            self.watch(snapshot, [*self.standings.values()])
+
+        def stop(_: Snapshot) -> list[str]:
+            return [name for name in runs if name not in keep] if self.trained and time.monotonic() > until else []
+
+        result = sweep(
+            runs, folder, workers=workers, command=self.command, watch=watch, stop=stop, progress=self.progress
+        )
+        for failure in result.failures:
+            self.say(f"{failure.name} failed: {failure.reason}. Its log: {folder / failure.name / LOG}")
+        for run in result.finished.values():
+            self.add(run)
+        return result.finished
+
+    def add(self, run: FinishedRun) -> None:
+        """Add a finished run to the scores of its candidate, unless it is there."""
+        name = run.name.split("/")[0]
+        runs = self.trained.setdefault(name, [])
+        if any(run.name == one.name for one in runs):
+            return
+        runs.append(run)
+        minutes = sum(float(one.record["minutes"]) for one in runs)
+        ridge = [self.ridge[one.config.data.holdout] for one in runs]
+        self.standings[name] = score(name, self.about[name], [_counts(one) for one in runs], minutes, ridge=ridge)
+
+
+def _counts(run: FinishedRun) -> tuple[Tensor, Tensor]:
+    predicted, true = (torch.from_numpy(np.asarray(counts, dtype=np.int64)) for counts in run.counts("validation"))
+    return predicted, true

@@ -1,0 +1,136 @@
+"""The steps under "Add it to the library", followed in a copy of the package: what a page leaves out, fails here."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+from pet_table import write_pets
+
+import torchmultiset
+
+pytestmark = pytest.mark.slow
+
+HOWTO = Path(__file__).parents[1] / "docs" / "howto"
+# Page -> table of the registry that its line belongs to.
+PAGES = {"policy": "POLICIES", "encoder": "ENCODERS", "head": "HEADS"}
+LINE = re.compile(r'^    ("\S+": "(torchmultiset\S+):(\w+)",)$', re.M)
+
+
+def page(name: str) -> str:
+    return (HOWTO / f"add-a{'n' * (name == 'encoder')}-{name}.md").read_text()
+
+
+def examples(name: str) -> str:
+    """Return the code of the examples of a page."""
+    lines = re.findall(r"^ *(?:>>>|\.\.\.)(?: (.*))?$", page(name), re.M)
+    return "\n".join(lines)
+
+
+def class_file(name: str, cls: str) -> str:
+    """Return a file with a class of a page, the methods of its second version, and the imports that it needs."""
+    code = examples(name)
+    nodes = ast.parse(code).body
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+
+    def text(node: ast.stmt) -> str:
+        first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
+        return "\n".join(code.splitlines()[first - 1 : node.end_lineno])
+
+    body = [text(classes[cls])]
+    for other in classes.values():
+        if cls in [base.id for base in other.bases if isinstance(base, ast.Name)]:
+            body += [text(part) for part in other.body]
+            body.insert(0, "from torchmultiset._arguments import recorded\n@recorded")
+    words = set(re.findall(r"\w+", body[-1] + body[0] + text(classes[cls])))
+    imports = [
+        ast.unparse(node)
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom) and words & {alias.name for alias in node.names}
+    ]
+    return "\n".join([*dict.fromkeys(imports), *body]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A copy of the package to which the loss, policy, encoder and head of the pages were added."""
+    source = tmp_path_factory.mktemp("library")
+    package = source / "torchmultiset"
+    ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "static")
+    shutil.copytree(Path(torchmultiset.__file__).parent, package, ignore=ignored)
+    registry = package / "model" / "registry.py"
+
+    def register(table: str, line: str) -> None:
+        before = registry.read_text()
+        after = re.sub(rf'(^{table} = Registry\(\n    "\w+",\n    {{\n)', rf"\1        {line}\n", before, flags=re.M)
+        assert after != before
+        registry.write_text(after)
+
+    def add(table: str, line: str, module: str, code: str) -> None:
+        path = source.joinpath(*module.split(".")).with_suffix(".py")
+        assert not path.exists()
+        path.write_text(code)
+        register(table, line)
+
+    blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```python\n(.*?)^ *```", page("loss"), re.M | re.S)]
+    (code,) = (block for block in blocks if block.startswith("# src/torchmultiset/"))
+    ((line, module, _),) = LINE.findall(page("loss"))
+    assert code.startswith(f"# src/{module.replace('.', '/')}.py\n")
+    add("OBJECTIVES", line, module, code)
+    for name, table in PAGES.items():
+        for line, module, cls in LINE.findall(page(name)):
+            add("OBJECTIVES" if "objectives" in module else table, line, module, class_file(name, cls))
+    return source
+
+
+@pytest.fixture
+def multiset(library, tmp_path):
+    """The command line of that package."""
+
+    def run(*tokens: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "torchmultiset", *map(str, tokens)]
+        environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(library)}
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        (
+            ("--objective", "missing-mass", "--mass-weight", 2, "--policy", "bag", "--hidden", 8),
+            {"objective": "missing-mass", "mass_weight": 2.0, "policy": "bag"},
+        ),
+        (
+            ("--objective", "presence", "--encoder", "spectrum", "--units", 8),
+            {"objective": "presence", "encoder": "spectrum"},
+        ),
+    ],
+)
+def test_the_command_line_trains_what_was_added(multiset, tmp_path, flags, settings):
+    write_pets(tmp_path)
+    done = multiset("train", "pets.csv", *flags, "--epochs", 1, "--batch-size", 16, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert {name: config[name] for name in settings} == settings
+    evaluated = multiset("evaluate", "run", "pets.csv")  # its parts are read from the saved model
+    assert evaluated.returncode == 0, evaluated.stderr
+
+
+def test_the_bound_and_the_help_of_a_setting_come_from_its_field(multiset):
+    wrong = multiset("train", "pets.csv", "--objective", "missing-mass", "--mass-weight", "-1")
+    assert wrong.returncode != 0
+    assert "mass_weight must be at least 0, but is -1" in " ".join(wrong.stderr.split())
+    shown = " ".join(re.sub(r"[│\s]+", " ", multiset("train", "--help-all").stdout).split())
+    assert "For missing-mass: weight of the wasted probability." in shown
