@@ -59,7 +59,8 @@ class Pool(nn.Module):
                 scores = scores.masked_fill(~mask, -torch.inf)
             return (scores.softmax(1)[:, None] @ values).squeeze(1)
         if self.kind == "sum":
-            return values.sum(1) / 10
+            # In bfloat16, a sum of many positions would be rounded to three digits.
+            return values.sum(1, dtype=torch.promote_types(values.dtype, torch.float32)) / 10
         pooled = []
         if self.kind != "max":
             pooled.append(values.mean(1) if mask is None else values.sum(1) / mask.sum(1, keepdim=True))

@@ -314,3 +314,23 @@ def test_gaussian_counts_follow_a_normal_distribution_around_a_sum():
             masses = [math.exp(-math.e * (n - number / 10) ** 2) for n in range(5)]
             assert scores[c] == pytest.approx([mass / math.fsum(masses) for mass in masses])
     assert found.ranked(15).log_probability.exp().sum(1).tolist() == pytest.approx([1.0] * 5)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "poisson", "regression"])
+def test_numbers_are_not_rounded_in_mixed_precision(kind):
+    from torchmultiset.heads import GaussianCounts, RegressedCounts
+
+    torch.manual_seed(0)
+    made = {
+        "gaussian": lambda: GaussianCounts(2, 3, most=30, pool="sum"),
+        "poisson": lambda: PoissonCounts(2, 3, pool="sum"),
+        "regression": lambda: RegressedCounts(2, 3, pool="sum"),
+    }
+    head = made[kind]()
+    head.classifier.weight.data.uniform_(0.9, 1.1)
+    memory = torch.rand(4, 3, 8, 8).bfloat16()  # 64 positions: numbers of about 10
+    exact = head(memory.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = head(memory)
+        assert not torch.equal(head.classifier(memory.float().sum((2, 3)) / 10)[..., None], exact)  # it would be
+    torch.testing.assert_close(mixed, exact)

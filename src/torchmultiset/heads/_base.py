@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import Belief
 
-__all__ = ["OneShotHead", "PooledHead"]
+__all__ = ["OneShotHead", "PooledHead", "without_autocast"]
 
 
 class OneShotHead(nn.Module, ABC):
@@ -107,3 +108,11 @@ class PooledHead(OneShotHead):
         self.num_classes = num_classes
         self.memory = memory
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
+
+
+def without_autocast(layer: nn.Linear, x: Float[Tensor, "b d"]) -> Float[Tensor, "b c"]:
+    """Apply a layer that regresses counts in the precision of its weights: bfloat16 would round 20.06 to 20."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return layer(x)  # type: ignore[no-any-return]
+    with torch.autocast(x.device.type, enabled=False):
+        return layer(x.to(layer.weight.dtype))  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, places
 from torchmultiset._pooling import PoolKind
 from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
-from torchmultiset.heads._base import OneShotHead, PooledHead
+from torchmultiset.heads._base import OneShotHead, PooledHead, without_autocast
 from torchmultiset.heads._sizes import SizePotential, as_row, check_built_for, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
@@ -261,7 +261,7 @@ class GaussianCounts(CountTable):
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c m"]:
         """Compute scores (B, C, M + 1) of each count of each class."""
-        numbers = self.classifier(self.pooled(memory))
+        numbers = without_autocast(self.classifier, self.pooled(memory))
         counts = torch.arange(self.most + 1, dtype=numbers.dtype, device=numbers.device)
         scores: Tensor = -self.log_sharpness.exp()[:, None] * (counts - numbers[..., None]) ** 2
         return scores
@@ -276,8 +276,7 @@ class _NumberForEach(PooledHead):
 
     def forward(self, memory: Memory) -> Float[Tensor, "b c 1"]:
         """Compute numbers (B, C, 1), one for each class."""
-        rates: Tensor = self.classifier(self.pooled(memory))
-        return rates[..., None]
+        return without_autocast(self.classifier, self.pooled(memory))[..., None]
 
 
 class PoissonCounts(_NumberForEach):
