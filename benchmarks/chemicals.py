@@ -54,11 +54,11 @@ def read_names() -> dict[str, Counter[str]]:
 
 
 def heavy_atoms(formula: str) -> Counter[str]:
-    """Return the atoms of a formula such as C2H5Cl, without hydrogen and deuterium."""
+    """Return the atoms of a formula such as C2H5Cl, without hydrogen and its isotopes."""
     atoms: Counter[str] = Counter()
     for symbol, number in re.findall(r"([A-Z][a-z]?)(\d*)", formula):
         atoms[symbol] += int(number or 1)
-    return Counter({symbol: number for symbol, number in atoms.items() if symbol not in ("H", "D")})
+    return Counter({symbol: number for symbol, number in atoms.items() if symbol not in ("H", "D", "T")})
 
 
 def split_of(key: str) -> str:

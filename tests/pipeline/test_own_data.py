@@ -182,6 +182,16 @@ def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 256, 256]
 
 
+@pytest.mark.parametrize("options", [["--views", "2"], ["--finetune", "last", "--mosaic", "0.5"]])
+def test_photographs_are_augmented_before_and_after_the_backbone(run, tmp_path, options):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'photos' brings the backbone")
+    draw_dots(tmp_path / "photos", size=(64, 64), number=12, suffix="jpg")
+    flags = ["--objective", "counts", "--backbone", "efficientnet-lite0", "--image-size", "64"]
+    code, _, err = run("train", "photos", *flags, "--augment", "photo-flip", *options)
+    assert code == 0, err
+    assert Predictor.load(tmp_path / "runs" / "photos").record["input"]["shape"] == [3, 64, 64]
+
+
 def test_a_jsonl_file_becomes_a_model_that_predicts(run, tmp_path):
     rows = [{"features": [i % 4, i % 3], "labels": {"cat": i % 4, "dog": i % 3}} for i in range(60)]
     (tmp_path / "pets.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -13,7 +13,7 @@
 - `augment`: image augmentation for training
 - `photos`: augmentation of photographs, and mosaics
 - `features`: on-disk cache of frozen backbone features
-- `views`: augmented views and mosaics in that cache
+- `views`: augmented views of images in that cache
 """
 
 from torchmultiset.data.examples import Batch, Examples, Inputs

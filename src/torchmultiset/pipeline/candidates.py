@@ -38,6 +38,8 @@ _STRONGER = {"dropout": 0.5, "weight_decay": 0.2}
 _MULTI = {"objective": "multi", "decoding": "best"}
 _TEXT_STEPS = 4_200
 """Optimisation steps for text, which is learned from scratch, if there are at least as many examples."""
+_ROW_STEPS = 3_600
+"""Optimisation steps for sets and sequences, which are learned from scratch."""
 _JOINED, _JOINED_STEPS = 0.8, 7_000
 """Probability that a training text is joined with another one, and maximum optimisation steps of that candidate."""
 
@@ -69,7 +71,7 @@ def candidates(task: Task) -> list[Candidate]:
     if tokens == "text":
         return _for_text(task, ridge)
     if tokens is not None:
-        return [*_for_rows(tokens), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
+        return [*_for_rows(task), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if len(task.shape) == 1:
         return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
     if task.config.data.backbone == "none":
@@ -150,13 +152,10 @@ def _for_vectors() -> list[Candidate]:
 
 def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     train, size = len(task.splits["train"]), 64
-
-    def epochs(steps: int) -> int:
-        return min(max(round(steps * size / train), FEWEST_EPOCHS), MOST_EPOCHS)
-
-    longer = {"epochs": epochs(_TEXT_STEPS), "batch_size": size} if train >= _TEXT_STEPS else {}
+    longer = {"epochs": _epochs(_TEXT_STEPS, size, train), "batch_size": size} if train >= _TEXT_STEPS else {}
     # The columns beside a text cannot be joined. Where counts of joined texts do not add, another candidate wins.
-    joined = {"mosaic": _JOINED, "epochs": epochs(_JOINED_STEPS)} if longer and task.shape[1] == 1 else {}
+    many = longer and task.shape[1] == 1
+    joined = {"mosaic": _JOINED, "epochs": _epochs(_JOINED_STEPS, size, train)} if many else {}
     # With averaged weights and a falling rate the last epoch of many steps is as good as any, and the validation
     # examples are left to train on.
     plain = {"select": "last" if longer else "score", "weight_decay": 0.01, "ema": 0.99, "lr": 3e-3, **longer}
@@ -179,9 +178,10 @@ def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     ]
 
 
-def _for_rows(kind: str) -> list[Candidate]:
-    plain = {"select": "score", "weight_decay": 0.01}
-    found = []
+def _for_rows(task: Task) -> list[Candidate]:
+    kind, found = task.splits["train"].tokens, []
+    epochs = _epochs(_ROW_STEPS, task.config.optim.batch_size, len(task.splits["train"]))
+    plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "epochs": epochs}
     for encoder in ("set", "sequence"):
         if kind in (encoder, "either"):
             table = {"objective": "counts", "encoder": encoder, "attention": 1, **plain}
@@ -197,6 +197,10 @@ def _for_rows(kind: str) -> list[Candidate]:
     encoder = "sequence" if kind == "sequence" else "set"
     policy = {**_MULTI, "encoder": encoder, "attention": 1, "policy": "transformer", "hidden": 64, **plain}
     return [*found, Candidate("policy", policy, "a policy that emits one label at a time")]
+
+
+def _epochs(steps: int, batch_size: int, examples: int) -> int:
+    return min(max(round(steps * batch_size / examples), FEWEST_EPOCHS), MOST_EPOCHS)
 
 
 def _for_images(task: Task) -> list[Candidate]:

@@ -20,7 +20,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,12 +146,14 @@ def train(
         if objective.closed_form:
             fitted = solve(predictor, task.splits["train"], task.splits["validation"], folder)
         else:
+            # The views in the feature cache are of images that are augmented already.
+            optim = replace(task.config.optim, augment="none") if task.config.data.views else task.config.optim
             fitted = fit(
                 predictor,
                 objective,
                 task.fresh or task.splits["train"],
                 task.splits["validation"],
-                task.config.optim,
+                optim,
                 folder,
                 seed=task.config.seed,
                 resume=resume,
