@@ -25,7 +25,7 @@ from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import Task, held_out, prepare
 from torchmultiset.pipeline.record import data_record, read_config, read_record, write_record
 from torchmultiset.pipeline.standings import Standing, ranked, read_standings, score
-from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, SweepResult, Workers
+from torchmultiset.pipeline.sweep import FinishedRun, Running, Snapshot, SweepResult, Workers
 from torchmultiset.training.checkpoint import CHECKPOINT
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.training.evaluation import Evaluation
@@ -178,7 +178,7 @@ def test_candidates_suit_the_data(tmp_path):
         lines.append(f"{i}.png,{'a;b' if i % 2 else 'a'}")
     (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
     images = prepare(RunConfig(DataConfig(str(tmp_path / "labels.csv"))))
-    assert [one.name for one in candidates(images)] == ["cells", "cells-affine", "policy"]
+    assert [one.name for one in candidates(images)] == ["cells", "cells-affine", "policy", "cells-regularised"]
 
 
 @pytest.mark.parametrize(("most", "channels"), [(1, (10, 10, 32)), (5, (16, 32))])
@@ -190,7 +190,8 @@ def test_candidates_for_small_images_have_the_map_of_the_best_guess(tmp_path, mo
     (tmp_path / "labels.csv").write_text("\n".join(labels) + "\n")
     task = prepare(RunConfig(DataConfig(str(tmp_path / "labels.csv"))))
     chosen = {one.name: one.values.get("channels") for one in candidates(task)}
-    assert chosen == {"cells": channels, "cells-affine": channels, "policy": None}
+    counting = dict.fromkeys(("cells", "cells-affine", "cells-regularised"), channels)
+    assert chosen == {**counting, "policy": None}
     assert task.config.model.channels == channels  # as `--minutes 0` trains it
 
 
@@ -205,16 +206,18 @@ def features(images: int, max_size: int) -> Task:
 
 
 def test_features_of_a_finer_map_are_computed_for_small_data_only():
-    small, large = ({one.name: one.values for one in candidates(features(n, 20))} for n in (600, 601))
+    small, large = ({one.name: one.values for one in candidates(features(n, 20))} for n in (1200, 1201))
     assert small["cells"]["strides"] == small["poisson"]["strides"] == (16, 32)
     finer = {"cells-photo", "cells-photo-flip", "ridge-fine"}
     assert small.keys() - finer | {"table"} == large.keys()  # few images are too few for a score of each count
     assert not any("strides" in values or "image_size" in values for values in large.values())
+    for images, finer in ((600, True), (601, False)):  # few large objects need it less
+        assert any("strides" in one.values for one in candidates(features(images, 4))) == finer
 
 
 def test_no_candidate_counts_more_objects_than_its_map_has_cells():
-    assert "cells" in {one.name for one in candidates(features(1_000, 64))}
-    assert "cells" not in {one.name for one in candidates(features(1_000, 65))}
+    assert "cells" in {one.name for one in candidates(features(2_000, 64))}
+    assert "cells" not in {one.name for one in candidates(features(2_000, 65))}
     assert "cells" in {one.name for one in candidates(features(500, 65))}
 
 
@@ -304,6 +307,25 @@ def test_many_objects_are_fine_tuned_on_larger_images_if_there_is_time(max_size,
     assert (chosen["image_size"], chosen["epochs"]) == expected
 
 
+@pytest.mark.parametrize(
+    ("minutes", "fitting", "epochs"),
+    [(10.0, 20, 20), (10.0, 5, 5), (10.0, 4, None), (10.0, 300, 120), (45.0, 30, 30)],
+)
+def test_fine_tuning_has_enough_epochs_or_is_left_out(tmp_path, monkeypatch, minutes, fitting, epochs):
+    given, said = [], []
+    monkeypatch.setattr(auto, "fitting_epochs", lambda _, seconds, **__: given.append(seconds) or fitting)
+    monkeypatch.setattr(auto, "data_record", lambda _: {"name": "photos", "sha256": "0"})
+    config = RunConfig(DataConfig("photos"))
+    here = Portfolio(config, tmp_path / "run", minutes, (), said.append, lambda *_: None, progress=False)
+    _, tuned = auto._plan(here, features(2000, 4), None)
+    assert (tuned and tuned.values["epochs"]) == epochs
+    assert bool(said) == (epochs is None)
+    assert given == [60 * minutes * (0.3 if minutes == 45 else 0.6)]  # the other half is for training it again
+    config = replace(config, data=replace(config.data, finetune="most"))
+    _, tuned = auto._plan(replace(here, config=config, folder=tmp_path / "asked"), features(2000, 4), None)
+    assert tuned.values["epochs"] == min(fitting, 120)
+
+
 def counts_of(*labels: str) -> torch.Tensor:
     return torch.tensor([[text.count(name) for name in "ab"] for text in labels])
 
@@ -361,24 +383,46 @@ def end(folder: Path, name: str, answers: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("select", "passed", "expected"),
+    ("examples", "finetune", "select", "passed", "expected"),
     [
-        ("last", 4.9, True),  # 5 minutes on 1,000 examples are 6 on 1,200
-        ("last", 5.1, False),
-        ("score", 1.0, False),  # the validation data chose the epoch
+        (1000, "none", "last", 4.9, True),  # 5 minutes on 1,000 examples are 6 on 1,200
+        (1000, "none", "last", 5.1, False),
+        (1000, "none", "score", 1.0, False),  # the validation data chose the epoch
+        (100, "none", "last", 9.0, True),  # it was trained on parts of a cross-validation only
+        (100, "most", "last", 4.9, True),
+        (100, "most", "last", 5.1, False),
     ],
 )
-def test_a_winner_of_many_examples_is_trained_again_if_it_keeps_its_last_epoch_and_there_is_time(
-    tmp_path, monkeypatch, select, passed, expected
+def test_a_winner_is_trained_again_if_it_keeps_its_last_epoch_and_there_is_time(
+    tmp_path, monkeypatch, examples, finetune, select, passed, expected
 ):
     monkeypatch.setattr(auto.time, "monotonic", lambda: 1000.0 + 60 * passed)
     here = replace(a_portfolio(tmp_path, "guess"), minutes=11.0, began=1000.0)
-    config = RunConfig(optim=OptimConfig(select=select))
+    config = RunConfig(DataConfig(finetune=finetune), optim=OptimConfig(select=select))
     here.trained["guess"] = [FinishedRun("guess", config, tmp_path, {"minutes": 5.0})]
-    task = replace(features(200, 4), splits=splits_of(1000, 200))
+    task = replace(features(200, 4), splits=splits_of(examples, examples // 5))
     assert auto._is_trained_again(here, "guess", config, task) == expected
     (tmp_path / CHECKPOINT).touch()  # interrupted while it was trained again: this goes on, whatever the time
     assert auto._is_trained_again(here, "guess", config, task)
+
+
+def test_a_run_far_behind_the_best_is_stopped_when_most_of_its_epochs_are_done(tmp_path, monkeypatch):
+    here = a_portfolio(tmp_path, "best")
+    stopped: list[list[str]] = []
+
+    def sweep(runs, *_, stop, **__):
+        def running(share: float, score: float) -> Snapshot:
+            return Snapshot([], 0, 3, [Running(name, 6, 10, score, score, share) for name in runs], None)
+
+        stopped.append([*stop(running(0.9, 0.0))])  # nothing to compare with yet
+        here.trained["best"] = []
+        here.standings["best"] = Standing("best", "", 9, 0.7, 0.9, 0.1, 1.0)
+        stopped.extend([*stop(running(*each))] for each in ((0.5, 0.0), (0.7, 0.61), (0.7, 0.59)))
+        return SweepResult({}, [], [])
+
+    monkeypatch.setattr(portfolio, "sweep", sweep)
+    here.run({"kept": RunConfig(), "other": RunConfig()}, Workers(1), 60.0, keep={"kept"})
+    assert stopped == [[], [], [], ["other"]]
 
 
 @pytest.mark.slow

@@ -34,7 +34,8 @@ def all_equal(_):
 
 
 def many_classes(rng):
-    return [[f"c{rng.randrange(70)}" for _ in range(rng.randint(1, 4))] for _ in range(100)]
+    names = [f"c{i}" for i in range(200)]
+    return [[name] for name in names] + [rng.choices(names, k=rng.randint(1, 4)) for _ in range(100)]
 
 
 def noise(rng):
@@ -111,7 +112,7 @@ FINETUNE, LARGER = "fine-tuning (--finetune most --minutes 45)", "larger images 
     [
         (1_000, {}, [FINETUNE, LARGER.format(512)]),
         (300, {}, [FINETUNE, LARGER.format(300)]),
-        (256, {}, [FINETUNE]),  # enlarged images show nothing more
+        (256, {}, [FINETUNE]),  # enlarged images would not help
         (1_000, {"finetune": "most", "image_size": 448}, []),
         (1_000, {"backbone": "features.onnx"}, [LARGER.format(512)]),  # which cannot be fine-tuned
         (1_000, {"backbone": "none", "image_size": 128}, ["a pretrained network (", LARGER.format(256)]),
@@ -124,6 +125,8 @@ def test_the_advice_suits_the_images(side, changes, expected):
     split = Examples(np.zeros((200, 4, 8, 8), np.float16), np.tile([[0], [1]], (100, 1)), classes=("a", "b"))
     splits = {"train": split}
     task = Task(ResolvedConfig(data), splits, splits, (4, 8, 8), (3, 256, 256), (), {}, None, side=side)
-    advice = finish._advice(task)
+    advice = finish._advice(task, tuned=False)
     assert [part in advice for part in expected] == [True] * len(expected)
     assert advice.count("(") == len(expected)
+    assert ("inputs with more information" in advice) == (len(expected) < 2)
+    assert FINETUNE not in finish._advice(task, tuned=True)

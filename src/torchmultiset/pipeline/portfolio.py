@@ -14,13 +14,16 @@ from torch import Tensor
 from torchmultiset.pipeline.config import RunConfig
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.standings import STANDINGS, Standing, score
-from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers, is_finished, sweep
+from torchmultiset.pipeline.sweep import FinishedRun, Running, Snapshot, Workers, is_finished, sweep
 from torchmultiset.pipeline.workers import LOG
 
 __all__ = ["CANDIDATES", "Portfolio"]
 
 CANDIDATES = "candidates"
 """Folder of the runs of candidates, in that of the portfolio."""
+_MOST_OF_IT, _FAR = 0.6, 0.2
+"""Share of its epochs after which a run is stopped if its score is lower than the best one by more than this. The score
+still rises while the learning rate falls, but by less."""
 
 
 @dataclass
@@ -52,7 +55,11 @@ class Portfolio:
     def run(
         self, runs: Mapping[str, RunConfig], workers: Workers, seconds: float, *, keep: Collection[str] = ()
     ) -> dict[str, FinishedRun]:
-        """Train runs for a limited time, but until a candidate is trained; those in `keep` are never stopped."""
+        """Train runs within a time limit, extended until one candidate has finished.
+
+        Runs that are far behind the best candidate when most of their epochs are done are stopped as well. Those in
+        `keep` are never stopped.
+        """
         folder, until = self.folder / CANDIDATES, time.monotonic() + seconds
         if self.compared:
             runs = {name: config for name, config in runs.items() if is_finished(folder / name)}
@@ -64,8 +71,12 @@ class Portfolio:
                 self.add(FinishedRun(name, runs[name], folder / name, read_record(folder / name)))
             self.watch(snapshot, [*self.standings.values()])
 
-        def stop(_: Snapshot) -> list[str]:
-            return [name for name in runs if name not in keep] if self.trained and time.monotonic() > until else []
+        def stop(snapshot: Snapshot) -> list[str]:
+            if not self.trained:
+                return []
+            late = time.monotonic() > until
+            hopeless = {one.name for one in snapshot.running if self._is_hopeless(one)}
+            return [name for name in runs if name not in keep and (late or name in hopeless)]
 
         result = sweep(
             runs, folder, workers=workers, command=self.command, watch=watch, stop=stop, progress=self.progress
@@ -75,6 +86,13 @@ class Portfolio:
         for run in result.finished.values():
             self.add(run)
         return result.finished
+
+    def _is_hopeless(self, run: Running) -> bool:
+        """Return whether a run is far behind the best candidate, though most of its epochs are done."""
+        if run.share < _MOST_OF_IT or run.em is None or run.f1 is None:
+            return False
+        best = max(self.standings[name].score for name in self.trained)
+        return (run.em + run.f1) / 2 < best - _FAR
 
     def add(self, run: FinishedRun) -> None:
         """Add a finished run to the scores of its candidate, unless it is there."""
