@@ -76,7 +76,7 @@ _TUNED_EPOCHS = 5, 120
 """Epochs of fine-tuning: with fewer it is not tried, because it would end far from its best; more do not help."""
 _ALONE_SHARE = 0.8
 """Share of the budget for training if there is only one stage, frozen or fine-tuned."""
-_REFITTED_SHARE = 0.37
+_REFITTED_SHARE = 0.45
 """Share of the budget for candidates if the best guess would be trained again, on more examples."""
 _LEAST_MINUTES = 3.0
 """Budget below which no backbone is fine-tuned."""
