@@ -98,7 +98,7 @@ def _build(folder: Path) -> dict[str, Any]:
         return Digits(np.load(folder / f"{split}-images.npy"), np.load(folder / f"{split}-labels.npy"))
 
     train, test = digits("train"), digits("test")
-    pools = DigitPools(train, train, test, name="benchmark", sha256="")
+    pools = DigitPools(train, train, test, name="benchmark")
     before, start = _peak_mb(), time.perf_counter()
     splits = build(folder / "out", VARIANTS["4"], pools)
     return {

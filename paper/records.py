@@ -8,8 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paper.cells import Cell, Position
-from torchmultiset.pipeline.predictions import COUNTS, has_counts, read_counts
+from torchmultiset.data._npy import readable
+from torchmultiset.pipeline.predictions import COUNTS, read_counts
 from torchmultiset.training.checkpoint import EPOCHS
 from torchmultiset.viz.intervals import Counts
 
@@ -69,7 +72,11 @@ class CellRun:
 
     def has_predictions(self, split: str) -> bool:
         """Return whether the predictions for a split were kept; some older records lack those of validation data."""
-        return self.path is not None and has_counts(self.path.with_name(COUNTS), split, fix=self._again)
+        path = None if self.path is None else self.path.with_name(COUNTS)
+        if path is None or not path.is_file():
+            return False
+        with readable(path, self._again), np.load(path, allow_pickle=False) as arrays:
+            return f"{split}_predicted" in arrays
 
     @property
     def _again(self) -> str:

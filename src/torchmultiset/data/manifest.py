@@ -43,8 +43,8 @@ class Manifest:
         ...     file = Path(folder, "pets.csv")
         ...     _ = file.write_text("weight,labels,split\n9.5,cat;dog,train\n3.5,cat;cat,test\n")
         ...     manifest = Manifest.read(file)
-        >>> len(manifest.records), manifest.classes, manifest.has_splits, manifest.has_labels
-        (2, ('cat', 'dog'), True, True)
+        >>> len(manifest.records), manifest.classes, manifest.has_splits
+        (2, ('cat', 'dog'), True)
     """
 
     path: Path
@@ -93,11 +93,6 @@ class Manifest:
     def has_splits(self) -> bool:
         """Whether the lines have a split."""
         return any(record.split for record in self.records)
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether any line has labels."""
-        return any(record.labels for record in self.records)
 
     @property
     def images(self) -> list[Path]:

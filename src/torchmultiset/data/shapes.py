@@ -22,8 +22,8 @@ _SPLITS = (*["train"] * 3, "test", *["train"] * 3, "validation", "train", "test"
 _FINER = 4  # pictures are drawn at this multiple of their size and then reduced, for smooth edges
 
 
-def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: int = 0) -> Path:
-    """Write pictures of 1 to `most` coloured shapes to an empty folder, and return the labels.csv that lists them.
+def write_shapes(folder: str | Path, *, number: int = 60, seed: int = 0) -> Path:
+    """Write pictures of one to four coloured shapes to an empty folder, and return the labels.csv that lists them.
 
     Of ten pictures, seven are for training, one for validation and two for testing. The same arguments write the same
     files.
@@ -32,7 +32,6 @@ def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: i
         FileExistsError: The folder is not empty.
     """
     check(number >= 1, "number", "at least 1", number)
-    check(1 <= most <= _CELLS**2, "most", f"from 1 to {_CELLS**2}", most)
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} already exists: choose another folder")
@@ -41,7 +40,7 @@ def write_shapes(folder: str | Path, *, number: int = 60, most: int = 4, seed: i
     rows = csv.writer(table, lineterminator="\n")
     rows.writerow(["image", "labels", "split"])
     for i in range(number):
-        names = generator.choice([*SHAPES], int(generator.integers(1, most + 1))).tolist()
+        names = generator.choice([*SHAPES], int(generator.integers(1, 5))).tolist()
         name = f"{i + 1:03d}.png"
         file = io.BytesIO()
         draw_shapes(names, generator).save(file, "PNG")

@@ -34,7 +34,7 @@ from torchmultiset.data._npy import allocate, open_rows, write_rows
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
 
-__all__ = ["Chunk", "Plan", "Row", "load", "read_header", "verify", "write"]
+__all__ = ["Chunk", "Plan", "Row", "load", "read_header", "write"]
 
 FORMAT = 1
 MANIFEST, BUILDING, FINISHED = "manifest.json", "building.json", "finished.jsonl"
@@ -192,16 +192,6 @@ def read_header(folder: str | os.PathLike[str]) -> dict[str, Any]:
             "again to resume it"
         )
     raise FileNotFoundError(f"there is no data set in {folder}: it has no {MANIFEST}; build one there first")
-
-
-def verify(folder: str | os.PathLike[str]) -> None:
-    """Compare the checksum of every file of a data set with the manifest, including files compared before.
-
-    Raises:
-        ValueError: Some files differ; the message lists all of them.
-    """
-    _sha256.cache_clear()
-    load(folder)
 
 
 @lru_cache(maxsize=256)

@@ -18,12 +18,17 @@ from torchmultiset.data.photos import Family, augment_photos
 
 __all__ = ["AugmentedImages", "FeatureViews", "cache_views", "concatenate"]
 
+_SEED = 0
+"""Seed of the views; their keys in the cache contain it."""
+_MOST_BYTES = 4_000_000_000
+"""Maximum size of the features of a data set and its views on disk."""
+
 
 @dataclass(frozen=True, eq=False)
 class AugmentedImages:
     """`Inputs` that read one augmented view of each image, the same one each time.
 
-    A view depends on the key of its image, its number and the seed, not on the batch.
+    A view depends on the key of its image and its number, not on the batch.
     """
 
     inputs: Inputs
@@ -34,7 +39,6 @@ class AugmentedImages:
     """Families of changes, see `torchmultiset.data.photos`."""
     view: int
     """Number of the view."""
-    seed: int = 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -42,7 +46,7 @@ class AugmentedImages:
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b c h w"]:
         images = torch.from_numpy(np.ascontiguousarray(self.inputs[indices]))
         views = [
-            augment_photos(image[None], _generator("view", self.seed, self.view, self.keys[i]), self.families)
+            augment_photos(image[None], _generator("view", _SEED, self.view, self.keys[i]), self.families)
             for i, image in zip(indices, images, strict=True)
         ]
         return torch.cat(views).numpy() if views else images.numpy()
@@ -87,10 +91,7 @@ def cache_views(
     keys: Sequence[str],
     families: Sequence[Family],
     views: int,
-    seed: int = 0,
-    most_bytes: int = 4_000_000_000,
     batch_size: int = 32,
-    recheck: int = 16,
     progress: bool = False,
 ) -> FeatureViews:
     """Compute the features of images and of their augmented views that are missing from the folder.
@@ -104,12 +105,9 @@ def cache_views(
         folder: Folder for the features; created if it does not exist.
         keys: Unique key of each image.
         families: Families of changes, see `torchmultiset.data.photos`.
-        views: Number of augmented views of each image, in addition to the unchanged image.
-        seed: Seed of the views.
-        most_bytes: Maximum size of the features of these images and views on disk; the number of views is reduced to
-            fit.
+        views: Number of augmented views of each image, in addition to the unchanged image. Fewer are computed if the
+            features of these images and views would take more than 4 GB.
         batch_size: Number of images per batch.
-        recheck: Number of cached images, evenly spread, that are compared with the stored checksums, for each view.
         progress: Show a progress bar.
 
     Example:
@@ -131,16 +129,15 @@ def cache_views(
     check(views == 0 or len(families) > 0, "families", "at least one family if views > 0", families)
 
     def cached(images: Inputs, names: Sequence[str]) -> FeatureCache:
-        options = {"batch_size": batch_size, "recheck": recheck}
-        return cache_features(backbone, images, folder, keys=names, progress=progress, **options)
+        return cache_features(backbone, images, folder, keys=names, batch_size=batch_size, progress=progress)
 
     plain = cached(inputs, keys)
     row_bytes = 2 * int(np.prod(plain.shape))
-    views = min(views, max(most_bytes // (row_bytes * len(keys)) - 1, 0))
+    views = min(views, max(_MOST_BYTES // (row_bytes * len(keys)) - 1, 0))
     rows, digests = [plain.rows], dict(plain.digests)
     for view in range(views):
-        images = AugmentedImages(inputs, keys, tuple(families), view, seed)
-        tag = f"{'+'.join(families)} {seed}.{view}"
+        images = AugmentedImages(inputs, keys, tuple(families), view)
+        tag = f"{'+'.join(families)} {_SEED}.{view}"
         cache = cached(images, [f"{key} [{tag}]" for key in keys])
         rows.append(cache.rows)
         digests |= cache.digests

@@ -41,7 +41,6 @@ def onnx_backbone(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     image_size: tuple[int, int] | None = None,
-    threads: int | None = None,
 ) -> Backbone:
     """Return the network of an ONNX file as a frozen backbone: images (B, 3, H, W) -> maps (B, D, h, w).
 
@@ -54,14 +53,13 @@ def onnx_backbone(
         mean: Mean subtracted from red, green and blue values in [0, 1], in place of the file's.
         std: Standard deviation by which they are then divided, in place of the file's.
         image_size: Height and width that images are resized to. None: those fixed in the file, otherwise unchanged.
-        threads: Number of threads of onnxruntime. None: as many as PyTorch uses.
 
     Raises:
         FileNotFoundError: There is no such file.
         ImportError: onnxruntime is not installed.
         ValueError: The file is damaged, or its input or output has an unsupported shape.
     """
-    trunk = OnnxTrunk(path, image_size=image_size, threads=threads)
+    trunk = OnnxTrunk(path, image_size=image_size)
     metadata = trunk.metadata()
     normalisation = {
         key: _numbers(metadata, key, default, trunk.path) if given is None else tuple(given)
@@ -88,16 +86,12 @@ class OnnxTrunk(nn.Module):
     Args:
         path: The file.
         image_size: Height and width that images are resized to. None: those fixed in the file, otherwise unchanged.
-        threads: Number of threads of onnxruntime. None: as many as PyTorch uses.
     """
 
-    def __init__(
-        self, path: str | Path, *, image_size: tuple[int, int] | None = None, threads: int | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, *, image_size: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.path = Path(path)
-        self.threads = threads
-        self._session = _open(self.path, threads)
+        self._session = _open(self.path)
         inputs = self._session.get_inputs()
         check(len(inputs) == 1, "path", "an ONNX file with one input", f"{self.path.name} with {len(inputs)}")
         entry = inputs[0]
@@ -157,7 +151,7 @@ class OnnxTrunk(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._session = _open(self.path, self.threads)
+        self._session = _open(self.path)
 
 
 def tokens_to_map(tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d h w"]:
@@ -181,7 +175,7 @@ def tokens_to_map(tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d h w"]:
     )
 
 
-def _open(path: Path, threads: int | None) -> Any:
+def _open(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"there is no ONNX file at {path}")
     try:
@@ -189,7 +183,7 @@ def _open(path: Path, threads: int | None) -> Any:
     except ImportError as error:
         raise ImportError(f"an ONNX backbone requires an extra: {pip_install('onnx')}") from error
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors only
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -25,6 +25,7 @@ from torchmultiset.pipeline.record import CONFIG, read_config
 __all__ = ["FOLDER", "OwnSample", "Sample", "brightness_of", "fitting", "own_samples"]
 
 FOLDER = Path(__file__).parent / "static" / "samples"
+_OWN_SAMPLES = 8
 # Indices of the test images of each preset.
 _INDICES: Mapping[PresetName, range] = {
     "mnist-multi-4": range(6),
@@ -49,7 +50,7 @@ class OwnSample(NamedTuple):
     labels: tuple[str, ...]
 
 
-def own_samples(run: str, predictor: Predictor, kind: InputKind, *, number: int = 8) -> tuple[OwnSample, ...]:
+def own_samples(run: str, predictor: Predictor, kind: InputKind) -> tuple[OwnSample, ...]:
     """Return the first test images of a run folder, if its data still exists; other models have no samples."""
     if not Path(run, CONFIG).is_file() or kind.dtype != "uint8":
         return ()
@@ -58,7 +59,7 @@ def own_samples(run: str, predictor: Predictor, kind: InputKind, *, number: int 
         examples = next((splits[name] for name in ("test", "validation", "train") if len(splits.get(name, ()))), None)
         if examples is None:
             return ()
-        chosen = np.arange(min(number, len(examples)))
+        chosen = np.arange(min(_OWN_SAMPLES, len(examples)))
         images, labels = examples.inputs[chosen], examples.labels[chosen]
     except (KeyError, OSError, ValueError):  # moved, deleted or changed
         return ()

@@ -13,7 +13,7 @@ from torchmultiset.data._npy import readable
 from torchmultiset.training.evaluation import Evaluation
 from torchmultiset.viz.intervals import Counts
 
-__all__ = ["COUNTS", "has_counts", "read_counts", "write_counts"]
+__all__ = ["COUNTS", "read_counts", "write_counts"]
 
 COUNTS = "predictions.npz"
 
@@ -50,20 +50,3 @@ def read_counts(path: Path, split: str, *, fix: str) -> Counts:
         raise FileNotFoundError(f"{path} does not exist: {fix}")
     with readable(path, fix), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return arrays[f"{split}_predicted"], arrays[f"{split}_true"]
-
-
-def has_counts(path: Path, split: str, *, fix: str) -> bool:
-    """Return whether a file exists and has the counts of a split.
-
-    Args:
-        path: The file.
-        split: Name of the split.
-        fix: What the user should do if the file is damaged, as the end of an error message.
-
-    Raises:
-        ValueError: It is damaged.
-    """
-    if not path.is_file():
-        return False
-    with readable(path, fix), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return f"{split}_predicted" in arrays
