@@ -229,10 +229,9 @@ def _speed(predictor: Predictor, examples: Examples, *, batch_size: int = 64) ->
     A run has one thread, and its processor time does not depend on what else the machine does.
     """
     seconds = 0.0
-    for start in range(0, len(examples), batch_size):
-        x = examples.batch(np.arange(start, min(start + batch_size, len(examples)))).x
+    for batch in examples.batches(batch_size):
         began = time.process_time()
-        predictor.predict(x)
+        predictor.predict(batch.x)
         seconds += time.process_time() - began
     return len(examples) / seconds
 

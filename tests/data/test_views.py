@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from torchmultiset.data import views
-from torchmultiset.data.examples import Examples
+from torchmultiset.data.examples import Examples, concatenate
 from torchmultiset.data.features import cache_features
-from torchmultiset.data.views import AugmentedImages, cache_views, concatenate
+from torchmultiset.data.views import AugmentedImages, cache_views
 
 
 class Shrink(torch.nn.Module):

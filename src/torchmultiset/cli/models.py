@@ -183,8 +183,9 @@ def _predict(
         figure: Output file (.png): each image with its greedy prediction and the distribution over labels at each
             step.
     """
-    if csv_:
-        _check_csv({"--json": json_, "--best": best, "--coverage": coverage})
+    for flag, value in {"--json": json_, "--best": best, "--coverage": coverage}.items():
+        if csv_ and value:
+            raise ValueError(f"--csv and {flag} cannot be combined: --json prints everything about an input")
     predictor = open_model(model)
     flags = {"--best": best, "--min-confidence": min_confidence, "--coverage": coverage}
     for flag in (flag for flag, value in flags.items() if value is not None):
@@ -220,12 +221,6 @@ def _predict(
             print(f"\n{_guarantee(tally, sets, coverage)}")
         if figure is not None:
             print(f"\n{figure} shows {'it' if shown == 1 else f'{shown} of them'}.")
-
-
-def _check_csv(others: Mapping[str, object]) -> None:
-    for flag, value in others.items():
-        if value:
-            raise ValueError(f"--csv and {flag} cannot be combined: --json prints everything about an input")
 
 
 def _check_probabilities(predictor: Predictor, flag: str) -> None:

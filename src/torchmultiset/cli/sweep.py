@@ -110,11 +110,12 @@ def sweep(
         entries = leaderboard(result.finished.values())
         path = write_leaderboard(folder, entries)
         Console().print(leaderboard_table(entries))
-        first = shlex.quote(str(folder / _first(result.finished, entries[0].name)))
+        best = entries[0].name
+        first = next(run for run in result.finished if run == best or run.startswith(f"{best}/"))
         print("\nSorted by exact match (EM) on the validation data. Below each score: 95%")
         print("interval over examples; ±: deviation over seeds; p: paired test against the")
         print(f"first run. All numbers: {path}")
-        print(f"\nTry next:\n\n  multiset evaluate {first} {shlex.quote(str(data))}")
+        print(f"\nTry next:\n\n  multiset evaluate {shlex.quote(str(folder / first))} {shlex.quote(str(data))}")
     if result.failures:
         raise ValueError(describe_failures(result.failures))
 
@@ -179,10 +180,6 @@ def _parse(tokens: Sequence[str]) -> RunConfig:
     given = bound.arguments
     data = given["data"] if given["source"] is None else replace(given["data"], data=given["source"])
     return RunConfig(data, given["model"], given["objective"], given["optim"], given["seed"])
-
-
-def _first(finished: Mapping[str, object], name: str) -> str:
-    return next(run for run in finished if run == name or run.startswith(f"{name}/"))
 
 
 def _list(runs: Mapping[str, RunConfig], folder: Path) -> None:

@@ -127,13 +127,11 @@ def _rows(value: object, key: str) -> Float32[np.ndarray, "n d"]:
         )
     widths = {len(row) for row in value}
     if len(widths) > 1:
-        raise ValueError(f"{key!r} must have vectors of one length, but has some of {_listed(sorted(widths))} numbers")
+        *others, longest = map(str, sorted(widths))
+        some = f"{', '.join(others)} and {longest}"
+        raise ValueError(f"{key!r} must have vectors of one length, but has some of {some} numbers")
     rows = [[_real(number, f"vector {i} of {key!r}") for number in row] for i, row in enumerate(value, start=1)]
     return np.array(rows, dtype=np.float32).reshape(len(rows), max(widths, default=0))
-
-
-def _listed(numbers: list[int]) -> str:
-    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def read_cell(value: object, name: str) -> Cell:

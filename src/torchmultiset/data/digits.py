@@ -203,7 +203,9 @@ def _from_folder(folder: Path) -> DigitPools:
             f"there is no folder {folder}: the source of the digits must be 'bundled', 'download' or a folder with "
             f"MNIST's four idx files (the source argument of load_digits, or {VARIABLE})"
         )
-    found = {name: _find(folder, name) for name in FILES}
+    found = {
+        name: next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None) for name in FILES
+    }
     missing = [name for name, path in found.items() if path is None]
     if missing:
         raise FileNotFoundError(
@@ -216,10 +218,6 @@ def _from_folder(folder: Path) -> DigitPools:
     train, validation = (_digits(given.images[part], given.labels[part]) for part in (slice(first), slice(first, None)))
     _refuse_shared(train, validation, test)
     return DigitPools(train, validation, test, name="mnist")
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def _read(images_path: Path, labels_path: Path) -> Digits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float, Int, Int64, Shaped
 from torch import Tensor
 
+from torchmultiset._checks import check
 from torchmultiset.data._columns import Column
 from torchmultiset.data.tokens import TokenKind
 from torchmultiset.multiset import from_labels
 
-__all__ = ["Batch", "Examples", "Inputs"]
+__all__ = ["Batch", "Examples", "Inputs", "concatenate"]
 
 
 @runtime_checkable
@@ -99,6 +100,11 @@ class Examples:
             areas=None if self.areas is None else torch.from_numpy(self.areas[chosen]),
         )
 
+    def batches(self, size: int = 256) -> Iterator[Batch]:
+        """Read all examples in order, `size` at a time."""
+        for start in range(0, len(self), size):
+            yield self.batch(np.arange(start, min(start + size, len(self))))
+
     def subset(self, indices: Sequence[int] | Int[np.ndarray, " k"]) -> Examples:
         """Return the examples with these indices, in this order, without reading their inputs."""
         chosen = np.asarray(indices, dtype=np.int64)
@@ -110,6 +116,27 @@ class Examples:
             areas=None if self.areas is None else self.areas[chosen],
             ids=None if self.ids is None else [self.ids[i] for i in chosen],
         )
+
+
+def concatenate(first: Examples, second: Examples) -> Examples:
+    """Concatenate the examples of two splits with the same classes; boxes and areas are dropped.
+
+    Example:
+        >>> cats = Examples(np.zeros((1, 2)), np.array([[0, 0]]), ("cat", "dog"))
+        >>> dog = Examples(np.ones((1, 2)), np.array([[1]]), ("cat", "dog"))
+        >>> concatenate(cats, dog).counts
+        array([[2, 0],
+               [0, 1]])
+    """
+    check(first.classes == second.classes, "second", f"examples of the classes {first.classes}", second.classes)
+    width = max(first.labels.shape[1], second.labels.shape[1])
+    labels = [
+        np.pad(each.labels.astype(np.int64), ((0, 0), (0, width - each.labels.shape[1])), constant_values=-1)
+        for each in (first, second)
+    ]
+    ids = None if first.ids is None or second.ids is None else [*first.ids, *second.ids]
+    inputs = _Concatenated(first.inputs, second.inputs)
+    return replace(first, inputs=inputs, labels=np.concatenate(labels), boxes=None, areas=None, ids=ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,3 +154,27 @@ class _Chosen:
 
     def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
         return self.inputs[self.indices[indices]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Concatenated:
+    first: Inputs
+    second: Inputs
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " n"] | None:
+        first, second = (getattr(each, "lengths", None) for each in (self.first, self.second))
+        return None if first is None or second is None else np.concatenate([first, second])
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
+        in_first = indices < len(self.first)
+        parts = [self.first[indices[in_first]], self.second[indices[~in_first] - len(self.first)]]
+        if parts[0].ndim == 3:  # inputs of varying length
+            longest = max(part.shape[1] for part in parts)
+            parts = [np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0))) for part in parts]
+        joined = np.empty((len(indices), *parts[0].shape[1:]), dtype=parts[0].dtype)
+        joined[in_first], joined[~in_first] = parts
+        return joined

@@ -33,15 +33,12 @@ def load_data(
     Args:
         path: A folder with a built data set; a .jsonl or .csv manifest; or a folder of images with labels.jsonl or
             labels.csv.
-        image_size: Side length in pixels of the square that a manifest's images are resized to. Built data sets have
-            a fixed size.
-        check_inputs: Validate every input now: read all images and arrays of a manifest. Otherwise errors show up when
-            a batch is read. A built data set is always compared with its checksums.
-        classes: Class names of a manifest, in the order of their indices. A built data set has its own.
-        fractions: Fractions of train, validation and test of a manifest without splits; None: `FRACTIONS`. A built
-            data set has its own splits.
-        skip_unreadable: Skip the examples of a manifest whose image or array cannot be read, with a warning that lists
-            them; reads every input, like `check_inputs`.
+        image_size: As for `read_manifest`, like the following arguments; a built data set has a fixed size.
+        check_inputs: Whether to read every input of a manifest now. A built data set is always compared with its
+            checksums.
+        classes: For a manifest only.
+        fractions: For a manifest only; None: `FRACTIONS`.
+        skip_unreadable: For a manifest only; implies `check_inputs`.
         progress: Show a progress bar while images are read.
 
     Returns:

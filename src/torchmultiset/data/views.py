@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Int, Int64, Shaped
 
 from torchmultiset._checks import check
-from torchmultiset.data.examples import Examples, Inputs
+from torchmultiset.data.examples import Inputs
 from torchmultiset.data.features import FeatureCache, FrozenBackbone, cache_features
 from torchmultiset.data.photos import Family, augment_photos
 
-__all__ = ["AugmentedImages", "FeatureViews", "cache_views", "concatenate"]
+__all__ = ["AugmentedImages", "FeatureViews", "cache_views"]
 
 _SEED = 0
 """Seed of the views; their keys in the cache contain it."""
@@ -142,51 +142,6 @@ def cache_views(
         rows.append(cache.rows)
         digests |= cache.digests
     return FeatureViews(replace(plain, digests=digests), np.stack(rows))
-
-
-def concatenate(first: Examples, second: Examples) -> Examples:
-    """Concatenate the examples of two splits with the same classes; boxes and areas are dropped.
-
-    Example:
-        >>> cats = Examples(np.zeros((1, 2)), np.array([[0, 0]]), ("cat", "dog"))
-        >>> dog = Examples(np.ones((1, 2)), np.array([[1]]), ("cat", "dog"))
-        >>> concatenate(cats, dog).counts
-        array([[2, 0],
-               [0, 1]])
-    """
-    check(first.classes == second.classes, "second", f"examples of the classes {first.classes}", second.classes)
-    width = max(first.labels.shape[1], second.labels.shape[1])
-    labels = [
-        np.pad(each.labels.astype(np.int64), ((0, 0), (0, width - each.labels.shape[1])), constant_values=-1)
-        for each in (first, second)
-    ]
-    ids = None if first.ids is None or second.ids is None else [*first.ids, *second.ids]
-    inputs = _Joined(first.inputs, second.inputs)
-    return replace(first, inputs=inputs, labels=np.concatenate(labels), boxes=None, areas=None, ids=ids)
-
-
-@dataclass(frozen=True, eq=False)
-class _Joined:
-    first: Inputs
-    second: Inputs
-
-    @property
-    def lengths(self) -> Int64[np.ndarray, " n"] | None:
-        first, second = (getattr(each, "lengths", None) for each in (self.first, self.second))
-        return None if first is None or second is None else np.concatenate([first, second])
-
-    def __len__(self) -> int:
-        return len(self.first) + len(self.second)
-
-    def __getitem__(self, indices: Int[np.ndarray, " b"], /) -> Shaped[np.ndarray, "b ..."]:
-        in_first = indices < len(self.first)
-        parts = [self.first[indices[in_first]], self.second[indices[~in_first] - len(self.first)]]
-        if parts[0].ndim == 3:  # inputs of varying length
-            longest = max(part.shape[1] for part in parts)
-            parts = [np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0))) for part in parts]
-        joined = np.empty((len(indices), *parts[0].shape[1:]), dtype=parts[0].dtype)
-        joined[in_first], joined[~in_first] = parts
-        return joined
 
 
 def _generator(*seed: object) -> torch.Generator:

@@ -18,7 +18,7 @@ from torchmultiset.heads.one_step import nearest_counts
 from torchmultiset.heads.ridge import Ridge, fit_ridge
 from torchmultiset.multiset import cardinality
 
-__all__ = ["Baseline", "MajorityBaseline", "NeighbourBaseline", "RidgeBaseline", "fit_baselines"]
+__all__ = ["Baseline", "MajorityBaseline", "NeighbourBaseline", "RidgeBaseline", "best_constant", "fit_baselines"]
 
 _ROWS = 1024
 """Examples whose distances to all training examples are computed at a time."""
@@ -31,6 +31,18 @@ class Baseline(Protocol):
     def predict(self, features: Float[Tensor, "b d"]) -> Int64[Tensor, "b c"]:
         """Predict counts (B, C) from features (B, D)."""
         ...
+
+
+def best_constant(target: Int64[Tensor, "n c"]) -> Int64[Tensor, " c"]:
+    """Return the most frequent multiset (C,): the constant prediction with the highest exact match.
+
+    Example:
+        >>> best_constant(torch.tensor([[1, 0], [0, 2], [0, 2]]))
+        tensor([0, 2])
+    """
+    rows, times = torch.unique(target, dim=0, return_counts=True)
+    best: Tensor = rows[times.argmax()]
+    return best
 
 
 @dataclass(frozen=True)
@@ -103,11 +115,10 @@ def fit_baselines(
     check(len(features) >= 1, "features", "features of at least one example", features)
     size = cardinality(counts)
     allowed = (int(size.min()), int(size.max())) if sizes is None else sizes
-    different, times = torch.unique(counts, dim=0, return_counts=True)
     mean, scale = features.mean(0), features.std(0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
     return {
-        "majority": MajorityBaseline(different[times.argmax()]),
+        "majority": MajorityBaseline(best_constant(counts)),
         "neighbour": NeighbourBaseline((features - mean) / scale, counts, mean, scale),
         "ridge": RidgeBaseline(fit_ridge(features, counts), allowed),
     }

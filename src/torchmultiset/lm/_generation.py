@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from torchmultiset._install import pip_install
 from torchmultiset.lm._training import IGNORED, as_batch, padded
 from torchmultiset.lm._vocabulary import LabelVocabulary
 
@@ -71,7 +72,7 @@ def generate_lists(
     try:
         from transformers import LogitsProcessorList
     except ImportError as error:
-        raise ImportError('generate_lists needs transformers: pip install "torchmultiset[lm]"') from error
+        raise ImportError(f"generate_lists needs transformers: {pip_install('lm')}") from error
     causal = not model.config.is_encoder_decoder
     before = inputs["input_ids"].shape[1] if causal else 1
     settings = {"do_sample": False, **({"top_k": 0} if options.get("do_sample") else {}), **options}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ _GRID = 8
 """Side of the grid of mean colours that stands for an image."""
 _COLOURS = 4
 """Largest number of channels of an image; maps with more are features of a backbone."""
-_AT_A_TIME = 256
 _NEIGHBOURS = 20_000
 """Largest number of training examples that baselines are fitted to."""
 
@@ -37,18 +36,13 @@ def pooled_inputs(examples: Examples) -> Float32[Tensor, "n d"]:
     if examples.tokens is not None:
         raise ValueError("inputs of varying length are pooled by `token_features`, which is fitted to training data")
     rows = []
-    for batch in _batches(examples):
-        x = batch.float()
+    for batch in examples.batches():
+        x = batch.x.float()
         if x.ndim == 4:
             side = min(_GRID, *x.shape[2:]) if x.shape[1] <= _COLOURS else 1
             x = adaptive_avg_pool2d(x, side)
         rows.append(x.flatten(1))
     return torch.cat(rows)
-
-
-def _batches(examples: Examples) -> Iterator[Tensor]:
-    for start in range(0, len(examples), _AT_A_TIME):
-        yield examples.batch(np.arange(start, min(start + _AT_A_TIME, len(examples)))).x
 
 
 def token_features(train: Examples, tested: Examples) -> tuple[Float32[Tensor, "n d"], Float32[Tensor, "m d"]]:
@@ -62,9 +56,9 @@ def token_features(train: Examples, tested: Examples) -> tuple[Float32[Tensor, "
     kind = NgramEncoder if train.tokens == "text" else SetEncoder
     encoder, memory = kind.for_inputs((0, train.inputs[np.array([0])].shape[2]), settings)
     pool = PooledFeatures(memory.features, "sum" if memory.tokens else "mean")
-    encoder.fit_inputs(_batches(train))
+    encoder.fit_inputs(batch.x for batch in train.batches())
     with torch.no_grad():
-        known, features = (torch.cat([pool(encoder(x)) for x in _batches(each)]) for each in (train, tested))
+        known, features = (torch.cat([pool(encoder(batch.x)) for batch in each.batches()]) for each in (train, tested))
     return known, features
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from torchmultiset._checks import check
 from torchmultiset.data import Examples
 from torchmultiset.data._download import cache_folder
+from torchmultiset.data.examples import concatenate
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
@@ -22,7 +23,7 @@ from torchmultiset.data.joined import joined_epochs
 from torchmultiset.data.load import is_store, load_data
 from torchmultiset.data.manifest import FRACTIONS, Manifest
 from torchmultiset.data.photos import PHOTO_FAMILIES
-from torchmultiset.data.views import cache_views, concatenate
+from torchmultiset.data.views import cache_views
 from torchmultiset.encoders import Backbone, make_backbone
 from torchmultiset.encoders.optional import feature_encoder
 from torchmultiset.model.conformal import examples_needed, split_for_conformal

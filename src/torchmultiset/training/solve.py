@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from torchmultiset._checks import check
@@ -19,8 +18,6 @@ from torchmultiset.training.checkpoint import BEST, EPOCHS, Progress
 from torchmultiset.training.evaluation import evaluate
 
 __all__ = ["solve"]
-
-_AT_A_TIME = 256
 
 
 @torch.no_grad()
@@ -41,11 +38,7 @@ def solve(predictor: Predictor, train: Examples, validation: Examples, folder: s
     check(hasattr(head, "solve"), "predictor", what, type(head).__name__)
     began = time.perf_counter()
     with predictor.evaluating():
-        memories = (
-            predictor.encoder(train.batch(np.arange(start, min(start + _AT_A_TIME, len(train)))).x)
-            for start in range(0, len(train), _AT_A_TIME)
-        )
-        error = head.solve(memories, torch.from_numpy(train.counts))
+        error = head.solve((predictor.encoder(batch.x) for batch in train.batches()), torch.from_numpy(train.counts))
     counts, target = evaluate(predictor, validation)
     em, mean_f1 = float(exact_match(counts, target).mean()), float(f1(counts, target).mean())
     seconds = time.perf_counter() - began

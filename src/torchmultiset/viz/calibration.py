@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from rich.table import Table
@@ -95,11 +94,9 @@ def log_probabilities(
     check_counts("counts", counts, like=(len(examples), len(predictor.classes)))
     device = next(predictor.parameters()).device
     found = [torch.zeros(0, dtype=torch.float64)]
-    for start in range(0, len(examples), batch_size):
-        predicted = counts[start : start + batch_size]
-        x = examples.batch(np.arange(start, start + len(predicted))).x
-        found.append(predictor.log_probability(x.to(device), predicted.to(device), beam=beam).cpu())
-        watch(len(predicted))
+    for batch, some in zip(examples.batches(batch_size), torch.split(counts, batch_size), strict=False):
+        found.append(predictor.log_probability(batch.x.to(device), some.to(device), beam=beam).cpu())
+        watch(len(some))
     return torch.cat(found)
 
 

@@ -48,8 +48,7 @@ def entropy_curves(
     steps = predictor.max_size
     # Curve -> (values, mask) of each batch.
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for start in range(0, len(examples), batch_size):
-        batch = examples.batch(np.arange(start, min(start + batch_size, len(examples))))
+    for batch in examples.batches(batch_size):
         with torch.inference_mode(), predictor.evaluating():
             prediction = predictor.decode(batch.x.to(device))
         check(prediction.sequence is not None, "predictor", "one with a policy", predictor.kind)

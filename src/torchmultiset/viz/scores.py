@@ -14,6 +14,7 @@ from rich.text import Text
 from torch import Tensor
 
 from torchmultiset._checks import check, check_counts
+from torchmultiset.heads.baselines import best_constant
 from torchmultiset.metrics import class_f1, count_mae, count_rmse, exact_match, f1, precision, recall
 from torchmultiset.model.outputs import by_name
 from torchmultiset.multiset import cardinality, intersection
@@ -152,18 +153,6 @@ def report(
         constant=None if constant is None else _constant(constant, target, classes),
         baselines={name: _scores(predicted, target) for name, predicted in (baselines or {}).items()},
     )
-
-
-def best_constant(target: Int64[Tensor, "n c"]) -> Int64[Tensor, " c"]:
-    """Return the most frequent multiset (C,): the constant prediction with the highest exact match.
-
-    Example:
-        >>> best_constant(torch.tensor([[1, 0], [0, 2], [0, 2]]))
-        tensor([0, 2])
-    """
-    rows, times = torch.unique(target, dim=0, return_counts=True)
-    best: Tensor = rows[times.argmax()]
-    return best
 
 
 def wilson(right: int, of: int) -> tuple[float, float]:
