@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from torchmultiset._files import alone, write_whole
+from torchmultiset._files import locked, write_whole
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_a_failure_leaves_the_old_file_and_no_temporary_one(tmp_path):
 
 def test_one_process_works_in_a_folder_at_a_time(tmp_path):
     with (
-        alone(tmp_path / "run"),
+        locked(tmp_path / "run"),
         pytest.raises(
             OSError, match=r"another process is writing to .*run: wait until it has ended, or choose another"
         ),
-        alone(tmp_path / "run"),
+        locked(tmp_path / "run"),
     ):
         pass
     assert list((tmp_path / "run").iterdir()) == []
-    with alone(tmp_path / "run"):
+    with locked(tmp_path / "run"):
         shutil.rmtree(tmp_path / "run")  # it may vanish in the meantime

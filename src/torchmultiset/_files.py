@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["alone", "file_sha256", "is_file", "json_sha256", "write_whole"]
+__all__ = ["file_sha256", "is_file", "json_sha256", "locked", "write_whole"]
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
@@ -50,8 +50,8 @@ def json_sha256(content: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Lock a folder, which is created if necessary, for this process.
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder for this process, and create it if necessary.
 
     The system releases the lock when the process is killed.
 

@@ -65,8 +65,8 @@ class Pool(nn.Module):
         if self.kind != "max":
             pooled.append(values.mean(1) if mask is None else values.sum(1) / mask.sum(1, keepdim=True))
         if self.kind != "mean":
-            there = values if mask is None else values.masked_fill(~mask[..., None], -torch.inf)
-            pooled.append(there.amax(1))
+            unpadded = values if mask is None else values.masked_fill(~mask[..., None], -torch.inf)
+            pooled.append(unpadded.amax(1))
         return torch.cat(pooled, 1) if len(pooled) > 1 else pooled[0]
 
 

@@ -194,8 +194,8 @@ def batches_of(sources: Iterable[Source], kind: InputKind, number: int) -> Itera
 
 def measure_agreement(predictor: Predictor, session: Any, batches: Iterable[Shaped[np.ndarray, "b ..."]]) -> Agreement:
     """Compare the predictions of PyTorch and of a session from `open_onnx` for the same inputs."""
-    ours = predictor.predict
-    pairs = [(ours(torch.from_numpy(x)).numpy(), session.run(["counts"], {"inputs": x})[0]) for x in batches]
+    predict = predictor.predict
+    pairs = [(predict(torch.from_numpy(x)).numpy(), session.run(["counts"], {"inputs": x})[0]) for x in batches]
     check(len(pairs) >= 1, "batches", "at least one", len(pairs))
     expected, found = (np.concatenate(part) for part in zip(*pairs, strict=True))
     return Agreement(

@@ -131,11 +131,11 @@ class Search:
         log_mass = torch.cat([level.log_mass + level.log_end for level in found], 1)
         log_mass, at = log_mass.topk(min(2 * k, log_mass.shape[1]))
         proposed = _pick(torch.cat([level.counts for level in found], 1), at)
-        there = log_mass > -torch.inf
-        new = ~((proposed == among[:, None]).all(-1) & there).any(1, keepdim=True)
-        proposed, there = torch.cat([proposed, among[:, None]], 1), torch.cat([there, new], 1)
-        score = torch.full_like(there, -torch.inf, dtype=torch.float64)
-        score[there] = self._score_each(state, there.nonzero()[:, 0], proposed[there])
+        possible = log_mass > -torch.inf
+        new = ~((proposed == among[:, None]).all(-1) & possible).any(1, keepdim=True)
+        proposed, possible = torch.cat([proposed, among[:, None]], 1), torch.cat([possible, new], 1)
+        score = torch.full_like(possible, -torch.inf, dtype=torch.float64)
+        score[possible] = self._score_each(state, possible.nonzero()[:, 0], proposed[possible])
         return rank(proposed, score, k)
 
     def _score_each(

@@ -113,7 +113,7 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
     assert err == ""
     assert lines[:2] == [
         "one.onnx agrees with PyTorch on all 7 inputs.",
-        "Distinct multisets among these predictions: 1.",
+        "Distinct predicted multisets: 1.",
     ]
     _, lines, _ = run("export", "runs/tiny", "--data", "t.csv", "--out", "two.onnx")
     assert "agrees with PyTorch on 1 input." in lines[0]

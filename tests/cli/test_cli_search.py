@@ -167,7 +167,7 @@ def test_a_recurrent_model_is_searched_too(run, there):
         ("predict model inputs.npy --best 0", 2, "Must be >= 1"),
         ("predict model inputs.npy --min-confidence 1.5", 2, "Must be <= 1"),
         ("evaluate one-step data.csv --figure c.png", 1, "--figure needs probabilities of multisets"),
-        ("evaluate model data.csv --figure c.png --no-calibration", 1, "leave out --no-calibration"),
+        ("evaluate model data.csv --figure c.png --no-calibration", 1, "remove --no-calibration"),
         ("evaluate model data.csv --figure c.jpg", 2, 'must have extension "png"'),
         ("evaluate one-step data.csv --entropy c.png", 1, "--entropy needs a model with a policy"),
         ("evaluate model data.csv --entropy c.jpg", 2, 'must have extension "png"'),

@@ -172,4 +172,4 @@ def test_a_table_needs_no_backbone_and_none_is_downloaded(run, tmp_path):
     (tmp_path / "t.csv").write_text(f"weight,labels\n{rows}")
     code, _, err = run("train", "t.csv", "--backbone", "resnet34")
     assert code == 1
-    assert err == "multiset: a backbone reads images, but t.csv is a table: leave out --backbone resnet34\n"
+    assert err == "multiset: a backbone reads images, but t.csv is a table: remove --backbone resnet34\n"

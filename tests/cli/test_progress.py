@@ -88,7 +88,7 @@ def test_without_a_terminal_each_trained_candidate_has_a_line_with_its_scores():
     display(Snapshot(["table/part-1"], 0, 1, [], None), [RIDGE, TABLE])
     display.stop()
     assert console.file.getvalue().splitlines() == [
-        "table/part-1 is trained: EM 0.500, F1 0.750 on 1,200 held-out examples"
+        "table/part-1 finished: EM 0.500, F1 0.750 on 1,200 held-out examples"
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_terminal_has_the_leaderboard_best_first_with_the_active_runs_and_the_
     assert text.index("+0.250 ±0.020") < text.index("ridge baseline")
     assert "training table/part-2: epoch 2/3, exact match 0.125, F1 0.250" in text
     assert "cells/part-1" not in text  # it has not begun
-    assert "3 runs to go, 16.7 h left" in text
+    assert "3 runs remaining, 16.7 h left" in text
     assert not display.live.is_started
     before = console.file.getvalue()
     display.stop()  # again, which changes nothing

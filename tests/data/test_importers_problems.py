@@ -76,7 +76,7 @@ def changed(tmp_path, change):
             lambda c: c.pop("categories"),
             "SOURCE: must be a JSON object with a list 'categories', as COCO's instances_*.json have",
         ),
-        (lambda c: c.update(annotations=[]), "SOURCE: no object is left in 2 images: there is nothing to learn from"),
+        (lambda c: c.update(annotations=[]), "SOURCE: no object is left in 2 images: there are no labels to train on"),
     ],
 )
 def test_coco_problems_name_the_entry(tmp_path, change, expected):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from torchmultiset._files import alone
+from torchmultiset._files import locked
 from torchmultiset.data.store import Chunk, Plan, Row, load, read_header, write
 
 PLAN = Plan(
@@ -97,7 +97,7 @@ def test_an_existing_data_set_is_not_built_again(tmp_path: Path) -> None:
 
 
 def test_two_builds_in_one_folder_at_once_are_refused(tmp_path: Path) -> None:
-    with alone(tmp_path / "data"), pytest.raises(OSError, match=r"another process is writing to .*data: wait"):
+    with locked(tmp_path / "data"), pytest.raises(OSError, match=r"another process is writing to .*data: wait"):
         write(tmp_path / "data", PLAN, make, chunk=4)
     (tmp_path / "data" / "folder.lock").touch()  # left by a process that was killed
     assert len(write(tmp_path / "data", PLAN, make, chunk=4)["train"]) == PLAN.splits["train"]

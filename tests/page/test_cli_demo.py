@@ -58,7 +58,7 @@ def test_what_is_served_where(run, served, tmp_path, tokens, expected):
         save(predictor("fixed"), tmp_path / folder)
     code, lines, err = run("demo", *tokens)
     assert (code, served, err) == (0, [expected], "")
-    assert any("Anyone who can reach 0.0.0.0" in line for line in lines) == ("--host" in tokens)
+    assert any("reachable from the network without authentication" in line for line in lines) == ("--host" in tokens)
 
 
 @pytest.mark.parametrize("is_file", [False, True])

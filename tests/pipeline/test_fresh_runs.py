@@ -207,7 +207,7 @@ def test_a_config_from_before_can_be_resumed(stored, tmp_path):
 def test_augmentation_of_inputs_that_are_not_images_is_refused(config, tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
     vectors_only = replace(config, data=DataConfig(str(tmp_path / "t.csv")))
-    with pytest.raises(ValueError, match=r"augment is for images, and .*t\.csv has none: leave it out"):
+    with pytest.raises(ValueError, match=r"augment is for images, and .*t\.csv has none: remove --augment"):
         prepare(vectors_only)
     with_features = replace(config.data, backbone="efficientnet-lite0")
     with pytest.raises(ValueError, match="augment changes images, but the features of efficientnet-lite0 are"):

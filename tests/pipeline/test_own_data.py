@@ -497,7 +497,10 @@ def test_a_damaged_image_is_reported_with_its_line_before_training(run, tmp_path
 
 def test_data_is_given_once(run, tmp_path):
     code, _, err = run("train", "a.csv", "--data", "b.csv")
-    assert (code, err) == (2, "multiset: data is given twice, a.csv and --data: keep one\nSee: multiset train --help\n")
+    assert (code, err) == (
+        2,
+        "multiset: the data set is specified twice, as a.csv and with --data: remove one\nSee: multiset train --help\n",
+    )
     (tmp_path / "c.toml").write_text('data = "b.csv"\n')
     code, _, err = run("train", "a.csv", "--config", "c.toml")  # what is typed comes before what is in a file
     assert (code, err) == (1, "multiset: there is no file or folder a.csv\n")

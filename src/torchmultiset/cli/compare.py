@@ -105,8 +105,11 @@ def compare(
     print()
     for name, test in tests:
         verdict = "significantly better than" if test.better else "not significantly better than"
-        print(f"{best.name} is {verdict} {name}: where exactly one is right, it wins {test.wins:,} to {test.losses:,}")
-        print(f"  (paired test, p = {test.adjusted:.2g}).")
+        print(f"{best.name} is {verdict} {name} (paired test, p = {test.adjusted:.2g}):")
+        print(
+            f"  of the examples that only one of them predicts correctly, it has {test.wins:,} and the other", end=" "
+        )
+        print(f"{test.losses:,}.")
     shown = _differences(compared, number)
     if shown is not None:
         print()

@@ -108,7 +108,7 @@ def _warn_others(host: str) -> None:
     from torchmultiset.page import server
 
     if host not in server.LOOPBACK:
-        print(f"Anyone who can reach {host} can use the models.")
+        print("The server is reachable from the network without authentication.")
 
 
 def _has_windows() -> bool:

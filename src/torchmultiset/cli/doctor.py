@@ -111,12 +111,12 @@ def self_test(device: torch.device, *, epochs: int = 12) -> tuple[str, float, fl
             optim = OptimConfig(epochs=epochs, batch_size=32, lr=1e-2)
             fit(predictor, CountsObjective(), train, test, optim, folder, fabric=fabric)
         seconds = time.monotonic() - before
-        there = evaluate(predictor.to(device), test)
-        here = evaluate(predictor.to("cpu"), test)
+        on_device = evaluate(predictor.to(device), test)
+        on_cpu = evaluate(predictor.to("cpu"), test)
     except (RuntimeError, ValueError) as error:
         return str(error).partition("\n")[0], 0.0, time.monotonic() - before
-    score = float((there.counts == there.target).all(1).double().mean())
-    same = float((there.counts == here.counts).all(1).double().mean())
+    score = float((on_device.counts == on_device.target).all(1).double().mean())
+    same = float((on_device.counts == on_cpu.counts).all(1).double().mean())
     problem = ""
     if same < 1 - 1 / _EXAMPLES:  # rounding may decide a tie differently
         problem = f"{1 - same:.1%} of its predictions differ from those of the CPU"

@@ -95,7 +95,7 @@ def export(
     outputs = ", ".join(output.name for output in session.get_outputs())
     what = f"{'' if data else 'random '}input{'s' * (compared.inputs > 1)}"
     print(f"{out} agrees with PyTorch on {'all ' * (compared.inputs > 1)}{compared.inputs:,} {what}.")
-    print(f"Distinct multisets among these predictions: {compared.multisets:,}.\n")
+    print(f"Distinct predicted multisets: {compared.multisets:,}.\n")
     Console().print(_table(rows, len(first)))
     print(f"""
 Run it on inputs of type {session.get_inputs()[0].type} and shape B x {" x ".join(str(n or "N") for n in kind.shape)}:

@@ -263,15 +263,15 @@ def _warn_of_training_data(predictor: Predictor, data: Path, split: str) -> None
     if split != "validation" or record.get("config", {}).get("holdout") != "none":
         return
     if record["data"]["sha256"] == data_record(data)["sha256"]:
-        fix = "use --split test for scores that hold for new data"
-        warnings.warn(f"the model was trained on the validation examples of {data}, too: {fix}", stacklevel=2)
+        fix = "use --split test to score it on new data"
+        warnings.warn(f"the model was trained on the validation examples of {data} as well: {fix}", stacklevel=2)
 
 
 def _check_drawable(predictor: Predictor, calibration: bool) -> None:
     """Raise before evaluation if ``--figure`` cannot be drawn."""
     _check_probabilities(predictor, "--figure")
     if not calibration:
-        raise ValueError("--figure shows the calibration: leave out --no-calibration")
+        raise ValueError("--figure shows the calibration: remove --no-calibration")
     import torchmultiset.viz.calibration_figure  # noqa: F401  (needs matplotlib)
 
 

@@ -41,7 +41,7 @@ class TrainingProgress:
         self.epochs = task.config.optim.last_epoch
         self.batch = task.config.optim.batch_size
         self.examples = len(task.splits["train"])
-        self.scored = "training" if task.config.data.holdout == "none" else "validation"  # what the scores are of
+        self.scored = "training" if task.config.data.holdout == "none" else "validation"  # the scored split
         self.bar: TaskID | None = None
         self.printed = -1  # last epoch with a line
         self.seen, self.since, self.rate = 0, time.monotonic(), 0.0
@@ -160,7 +160,7 @@ class PortfolioProgress:
             for name in snapshot.ended:
                 one = scores[name.split("/")[0]]  # of all parts of a cross-validation so far
                 self.console.print(
-                    f"{name} is trained: EM {one.exact_match:.3f}, F1 {one.f1:.3f}"
+                    f"{name} finished: EM {one.exact_match:.3f}, F1 {one.f1:.3f}"
                     f" on {one.examples:,} held-out examples{left}",
                     highlight=False,
                     soft_wrap=True,
@@ -175,7 +175,7 @@ class PortfolioProgress:
             for one in snapshot.running
             if one.epochs
         ]
-        text = Text("\n".join([*lines, f"{snapshot.waiting} runs to go{left}"]), style="dim")
+        text = Text("\n".join([*lines, f"{snapshot.waiting} runs remaining{left}"]), style="dim")
         self.live.update(Group(standings_table(standings), text), refresh=True)
 
     def stop(self) -> None:

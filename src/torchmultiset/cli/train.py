@@ -63,7 +63,7 @@ _CHOSEN = {
 
 
 def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill in flags that are not given: from the config file, the model to start from, the recipe and the preset."""
+    """Fill in missing flags: from the config file, the model to start from, the recipe and the preset."""
     chosen = set()
     for argument in arguments:
         if argument.name in _CHOSEN and [token.value for token in argument.tokens] == ["auto"]:
@@ -79,7 +79,7 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
 
     source = _given(arguments, _SOURCE)
     if source is not None and _given(arguments, "--data") is not None:
-        raise ValueError(f"data is given twice, {source} and --data: keep one")
+        raise ValueError(f"the data set is specified twice, as {source} and with --data: remove one")
     file = _given(arguments, "--config")
     if file is not None:
         below_flags(read_config(file), file)
@@ -119,17 +119,17 @@ def _network_of(model: str, objective: str | None, policy: str | None) -> dict[s
     """
     predictor = open_model(model)
     settings = translated(predictor.record.get("config", {}))
-    made = {name: settings[name] for name in _NETWORK if name in settings}
+    kept = {name: settings[name] for name in _NETWORK if name in settings}
     if "input" in predictor.record:
         kind = input_kind(predictor)
-        made |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
-    replaced = {"policy", "count_head"} if objective not in (None, made.get("objective")) else set()
+        kept |= {"image_size": kind.shape[-1], "grey": kind.shape[0] == 1} if kind.of_images else {}
+    replaced = {"policy", "count_head"} if objective not in (None, kept.get("objective")) else set()
     new = None if objective is None else OBJECTIVES.get(objective)  # unknown names are rejected later
     if new is not None and not new.one_shot and not new.counts_only and predictor.steps:
         replaced -= {"policy"}
     if policy is not None and not predictor.steps:
         replaced |= {"objective"}
-    return {name: value for name, value in made.items() if name not in replaced}
+    return {name: value for name, value in kept.items() if name not in replaced}
 
 
 def _check_together(**given: Any) -> None:
@@ -310,7 +310,7 @@ def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool)
 def _no_data(preset: str | None) -> str:
     if preset is not None and preset.startswith("coco"):
         return f"{preset} needs --data, the file that `multiset data build {preset}` writes; see its --help"
-    return "no data is given: pass a file or folder (multiset train pets.csv), or a preset (--preset demo)"
+    return "no data set is specified: pass a file or folder (multiset train pets.csv), or a preset (--preset demo)"
 
 
 def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
@@ -342,7 +342,7 @@ def _print_result(out: Path, data: str, result: Result) -> None:
         if record.get("verdict"):
             print("\n" + textwrap.fill(record["verdict"], 80))
     where, what = shlex.quote(str(out)), shlex.quote(data)
-    made = {
+    files = {
         "model": "the model",
         "leaderboard.json": "validation scores of all candidates",
         CURVE: "learning curve",
@@ -351,7 +351,7 @@ def _print_result(out: Path, data: str, result: Result) -> None:
         "run.json": "results, versions, machine",
     }
     print(f"\nIn {out}:\n")
-    for name, about in made.items():
+    for name, about in files.items():
         if (out / name).exists():
             print(f"  {name:<16} {about}")
     tested = "test" if "test" in record else "validation"

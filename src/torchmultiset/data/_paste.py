@@ -17,7 +17,7 @@ _BLOCK_PIXELS = 1 << 18  # pixels processed at a time, which fit into the CPU ca
 class Scene(NamedTuple):
     """Index into the pool, size and position of each digit of each image."""
 
-    there: Bool[np.ndarray, "n m"]
+    present: Bool[np.ndarray, "n m"]
     """Mask of the digits that are present; the other fields are meaningless where it is False."""
     digit: Int64[np.ndarray, "n m"]
     px: Int64[np.ndarray, "n m"]
@@ -77,7 +77,7 @@ def paste(
 
 def paste_digits(canvas: UInt8[np.ndarray, "n h h"], digits: UInt8[np.ndarray, "k d d"], scene: Scene) -> None:
     """Paste digits of a pool (K, d, d), resized, onto images (N, H, H) in place; no two digits may overlap."""
-    image, slot = np.nonzero(scene.there)
+    image, slot = np.nonzero(scene.present)
     # Group digits of all images by size: one matrix resizes a whole group.
     order = np.argsort(scene.px[image, slot], kind="stable")
     image, slot = image[order], slot[order]

@@ -24,18 +24,18 @@ def readable_records(
 ) -> list[Record]:
     """Return the records whose file can be read; the others are problems, or skipped with a warning."""
     folder = problems.path.parent
-    there = [record for record in records if not record.path or is_file(folder / record.path)]
-    if len(there) < len(records):
-        found, folders = {record.line for record in there}, _folders(folder)
+    existing = [record for record in records if not record.path or is_file(folder / record.path)]
+    if len(existing) < len(records):
+        found, folders = {record.line for record in existing}, _folders(folder)
         for record in records:
             if record.line not in found:
                 problems.add(record.line, f"there is no file {folder / record.path}: {_hint(record.path, folders)}")
     broken: dict[int, str] = {}
-    if vectors := [record for record in there if record.kind in VECTORS]:
+    if vectors := [record for record in existing if record.kind in VECTORS]:
         broken |= wrong_vectors(vectors, folder, problems)
-    if check_inputs and (images := [record for record in there if record.kind == "image"]):
+    if check_inputs and (images := [record for record in existing if record.kind == "image"]):
         broken |= _broken_images(images, folder, progress)
-    if check_inputs and (arrays := [record for record in there if record.kind == "array"]):
+    if check_inputs and (arrays := [record for record in existing if record.kind == "array"]):
         broken |= _broken_arrays(arrays, folder, problems)
     if not skip:
         problems.found += broken.items()
@@ -44,7 +44,7 @@ def readable_records(
         warnings.warn(f"skipped {len(broken)} of {len(records)} examples: {listed}", stacklevel=3)
         if len(broken) == len(records):
             problems.add(0, "no examples are left: none of the files can be read")
-    return [record for record in there if record.line not in broken]
+    return [record for record in existing if record.line not in broken]
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -67,8 +67,8 @@ def _hint(path: str, folders: list[Path]) -> str:
     name = Path(path).name
     for folder in folders:
         if is_file(folder / name):
-            there = (folder / name).relative_to(folders[0]).as_posix()
-            return f"write {there}, since paths start at the folder of the table"
+            path = (folder / name).relative_to(folders[0]).as_posix()
+            return f"write {path}, since paths start at the folder of the table"
     return "correct the path, or remove the line"
 
 

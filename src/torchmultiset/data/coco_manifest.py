@@ -46,14 +46,14 @@ def _lines(path: Path, split: str, examples: Examples, with_ids: bool) -> Iterat
     resized, corner = letterbox(stored, examples.inputs.size)
     scale = resized / stored
     for row, image in enumerate(paths):
-        there = examples.labels[row] >= 0
-        boxes = examples.boxes[row, there].astype(np.float64)
+        present = examples.labels[row] >= 0
+        boxes = examples.boxes[row, present].astype(np.float64)
         boxes = np.concatenate([boxes[:, :2] - corner[row], boxes[:, 2:]], axis=1) / np.tile(scale[row], 2)
         line = {
             "image": relative_path(image, path),
-            "labels": [examples.classes[label] for label in examples.labels[row, there]],
+            "labels": [examples.classes[label] for label in examples.labels[row, present]],
             "split": split,
             "boxes": rounded(upright_boxes(boxes, stored[row], image)),
-            "areas": rounded(examples.areas[row, there].astype(np.float64) / scale[row].prod()),
+            "areas": rounded(examples.areas[row, present].astype(np.float64) / scale[row].prod()),
         }
         yield line | ({"id": examples.ids[row]} if with_ids and examples.ids else {})

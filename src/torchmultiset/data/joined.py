@@ -1,4 +1,4 @@
-"""Joined inputs of varying length for training: two texts, sets or sequences in a row, with the labels of both."""
+"""Concatenation of training inputs of varying length: two texts, sets or sequences with the labels of both."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["joined_epochs"]
 def joined_epochs(
     examples: Examples, probability: float, *, max_size: int, seed: int, epochs: int | None = None
 ) -> Callable[[int], Examples]:
-    """Return a function that gives the training examples of an epoch, some of them joined with another one.
+    """Return a function that returns the training examples of an epoch, some of them concatenated with another one.
 
-    The counts of a joined input are the sum of both, so a model sees each label in more contexts. It suits inputs
-    whose parts add to the counts. The partner is drawn from the examples that leave at most `max_size` labels in total;
-    an example without one is left as it is, and so is one that would be longer than `data.tokens.LONGEST`. A joined
-    text keeps the symbol of the first position of both texts. Every epoch has the same number of examples, and resumed
-    runs see the same ones.
+    The counts of a joined input are the sum of both, so a model sees each label in more contexts. This suits inputs
+    whose parts contribute independently to the counts. The partner is drawn from the examples with which the total is
+    at most `max_size` labels; an example without such a partner is unchanged, and so is one that would be longer than
+    `data.tokens.LONGEST`. A joined text keeps the start symbols of both texts. Every epoch has the same number of
+    examples, and resumed runs see the same ones.
 
     Args:
         examples: Training examples, inputs of varying length; texts without other columns.
         probability: Probability that an example is joined with another one.
         max_size: Maximum number of labels of a joined example.
         seed: Random seed.
-        epochs: Number of epochs with joined examples; those after them have the examples as they are, since joined ones
-            have more labels than inputs to predict. None: all.
+        epochs: Number of epochs with joined examples; later epochs have the original examples, because joined ones
+            have more labels than the inputs at prediction time. None: all.
 
     Example:
         >>> from torchmultiset.data.tokens import TokenText
@@ -68,7 +68,7 @@ def joined_epochs(
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """`Inputs` that are one or two others in a row."""
+    """`Inputs`, each of which is one input or two concatenated inputs."""
 
     inputs: Inputs
     each: Int64[np.ndarray, " k"]

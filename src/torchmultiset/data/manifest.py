@@ -248,7 +248,7 @@ def _labels_file(path: Path) -> Path:
                 raise FileNotFoundError(f"there is no labels.csv in {path}, but {others[0].name}: {fix}")
             raise FileNotFoundError(
                 f"there is no data set in {path}: it has no labels.csv. Write one with the columns image and labels, "
-                "one line per image, such as yard.jpg,cat;cat;dog (labels.jsonl and built data sets are read, too)"
+                "one line per image, such as yard.jpg,cat;cat;dog (labels.jsonl and built data sets are also accepted)"
             )
         check(len(found) == 1, str(path), "a folder with one labels file", [file.name for file in found])
         return found[0]

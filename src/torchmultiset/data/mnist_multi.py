@@ -152,10 +152,10 @@ def generate(
     keys = example_keys(parameters.seed, _SPLITS.index(split), chosen)
     scene = _scene(parameters, labels, keys)
     images = _Images(parameters, digits, keys, scene)
-    boxes = np.stack([scene.x, scene.y, scene.px, scene.px], -1) * scene.there[..., None]
+    boxes = np.stack([scene.x, scene.y, scene.px, scene.px], -1) * scene.present[..., None]
     return Examples(
         inputs=images if lazy else images[np.arange(len(chosen))],
-        labels=np.where(scene.there, labels[scene.digit], -1),
+        labels=np.where(scene.present, labels[scene.digit], -1),
         classes=tuple(map(str, parameters.classes)),
         boxes=boxes.astype(np.float32),
         areas=(boxes[..., 2] * boxes[..., 3]).astype(np.float32),
@@ -321,15 +321,15 @@ class _Images:
 def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64[np.ndarray, " n"]) -> Scene:
     (least, most), (small, large) = parameters.sizes, parameters.digit_px
     size = least + draw(keys, _Purpose.SIZE, 1, most - least + 1)
-    there = np.arange(most) < size
+    present = np.arange(most) < size
     px = small + draw(keys, _Purpose.PX, most, large - small + 1)
-    cell = np.where(there, px, small).max(-1, keepdims=True)
+    cell = np.where(present, px, small).max(-1, keepdims=True)
     side = parameters.canvas // cell
     place = draw_distinct(keys, _Purpose.CELL, most, (side * side)[:, 0])
     # An absent digit may be larger than the cell; it is not drawn, but its room must not be negative.
     room = np.maximum(cell - px, 0) + 1
     return Scene(
-        there=there,
+        present=present,
         digit=_choose(parameters, labels, keys),
         px=px,
         x=place % side * cell + draw(keys, _Purpose.X, most, room),
@@ -372,8 +372,8 @@ def _labels(parameters: MnistMulti, digits: Digits) -> Int64[np.ndarray, " k"]:
     """Return the index of each digit's class in `parameters.classes` (K,), or -1."""
     positions = np.full(10, -1)
     positions[list(parameters.classes)] = np.arange(len(parameters.classes))
-    there = np.bincount(digits.labels, minlength=10) > 0
-    missing = [digit for digit in parameters.classes if not there[digit]]
+    present = np.bincount(digits.labels, minlength=10) > 0
+    missing = [digit for digit in parameters.classes if not present[digit]]
     if missing:
         raise ValueError(
             f"digits must include every class, but has none of {', '.join(map(str, missing))}: replace MNIST's files of"

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset._files import alone, file_sha256, json_sha256, write_whole
+from torchmultiset._files import file_sha256, json_sha256, locked, write_whole
 from torchmultiset.data._npy import allocate, open_rows, write_rows
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Examples
@@ -134,7 +134,7 @@ def write(
     folder = Path(folder)
     _refuse_other(folder, plan)
     if not (folder / MANIFEST).exists():
-        with alone(folder):
+        with locked(folder):
             _begin(folder, plan)
             _fill(folder, plan, make, chunk, workers, progress)
             content = _to_json(plan) | {"sha256": _checksums(folder, plan, workers)}
@@ -222,8 +222,8 @@ def _refuse_other(folder: Path, plan: Plan) -> None:
         raise ValueError(f"{folder} is a file, but a data set requires a folder: choose another path")
     for name in (MANIFEST, BUILDING):
         if (folder / name).exists():
-            there = {key: value for key, value in _read_json(folder / name).items() if key not in ("sha256", _OWN)}
-            differences = _differences(there, _to_json(plan))
+            found = {key: value for key, value in _read_json(folder / name).items() if key not in ("sha256", _OWN)}
+            differences = _differences(found, _to_json(plan))
             if differences:
                 raise ValueError(
                     f"{folder} contains a different data set ({'; '.join(differences)}): choose another folder, or "

@@ -122,7 +122,7 @@ class RidgeCounts(RegressedCounts):
     def solve(self, memories: Iterable[Memory], counts: Int64[Tensor, "n c"]) -> float:
         """Fit the weights to examples whose memory is computed in batches; return the leave-one-out error.
 
-        Of each memory, only the pooled features are kept.
+        Only the pooled features of each memory are kept.
         """
         pooled = torch.cat([self.pooled(memory) for memory in memories])
         return self.take(fit_ridge(pooled.float(), counts)).error

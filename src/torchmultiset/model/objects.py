@@ -43,7 +43,7 @@ def predict_objects(predictor: Predictor, inputs: Any) -> Answer | Answers:
     """Predict the multisets of inputs of any kind that the model can read.
 
     Args:
-        predictor: The model. Its record describes its inputs, as that of every model made by `multiset train` does.
+        predictor: The model. Its record must describe its inputs; `multiset train` writes such records.
         inputs: One input or several: a path, a folder, a Pillow image, a NumPy array, a DataFrame, one row of a table
             as a dictionary, a text for a model of one column of text, or a list of these.
 

@@ -218,7 +218,7 @@ def _refuse_too_few_to_calibrate(train: Examples, path: str) -> None:
     if len(train) < least:
         raise ValueError(
             f"{path} has {_examples(len(train), 'training')}, and conformal sets a fifth of them aside: for a coverage"
-            f" of {_COVERAGE:g} at least {least} are needed; add examples, or leave out conformal"
+            f" of {_COVERAGE:g} at least {least} are needed; add examples, or remove conformal"
         )
 
 
@@ -232,20 +232,22 @@ def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
     if data.finetune != "none" and backbone == "none":
         raise ValueError("finetune trains a backbone, but none is set: choose one (--backbone efficientnet-lite0)")
     if data.views and (backbone == "none" or data.finetune != "none"):
-        raise ValueError("views are cached features of a frozen backbone: leave out views, or use a backbone as it is")
+        raise ValueError(
+            "views are cached features of a frozen backbone: remove --views, or use a frozen backbone (--finetune none)"
+        )
     if augment != "none" and not data.views and backbone != "none" and data.finetune == "none":
         raise ValueError(
-            f"augment changes images, but the features of {backbone} are computed once: leave out augment, or use"
-            " backbone none, views, or finetune"
+            f"augment changes images, but the features of {backbone} are computed once: remove --augment, or use"
+            " --backbone none, --views, or --finetune"
         )
     if augment != "none" and train.inputs[np.array([0])].ndim != 4:
-        raise ValueError(f"augment is for images, and {data.data} has none: leave it out")
+        raise ValueError(f"augment is for images, and {data.data} has none: remove --augment")
 
 
 def _refuse_columns(train: Examples, mosaic: float) -> None:
     """Raise an error if texts to be joined have other columns beside them, which belong to one text each."""
-    alone = train.tokens != "text" or train.inputs[np.array([0])].shape[2] == 1
-    check(alone, "mosaic", "0 for text with other columns beside it, which cannot be joined", mosaic)
+    joinable = train.tokens != "text" or train.inputs[np.array([0])].shape[2] == 1
+    check(joinable, "mosaic", "0 for text with other columns beside it, which cannot be joined", mosaic)
 
 
 def as_trained(predictor: Predictor, examples: Examples, split: str, data: str | Path) -> Examples:
@@ -288,7 +290,7 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
             " a useful model), or give each a 'split'"
         )
     if manifest.records[0].kind == "features" and data.backbone not in (None, "none"):
-        raise ValueError(f"a backbone reads images, but {path} is a table: leave out --backbone {data.backbone}")
+        raise ValueError(f"a backbone reads images, but {path} is a table: remove --backbone {data.backbone}")
     choices: list[Choice] = []
     images = manifest.images
     sides = image_sides(images) if images else []

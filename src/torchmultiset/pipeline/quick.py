@@ -99,7 +99,7 @@ def time_budget(config: RunConfig, minutes: int | float | None) -> float:
         return auto.MINUTES if minutes is None else float(minutes)
     if minutes:
         raise ValueError(
-            "minutes is the budget for comparing models on your own data: leave it out, or leave out objective, policy,"
+            "minutes is the budget for comparing models on your own data: remove it, or remove objective, policy,"
             " preset and start_from"
         )
     return 0.0

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchmultiset._checks import check
-from torchmultiset._files import alone
+from torchmultiset._files import locked
 from torchmultiset.encoders.optional import feature_encoder
 from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, take_weights
 from torchmultiset.model.objectives.counts import joint_fallback
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 __all__ = ["build", "fitting_devices", "share_cores", "train"]
 
 EXAMPLES_EACH = 32
-"""Minimum number of examples per process and batch: with fewer, batch statistics suffer and nothing is gained."""
+"""Minimum number of examples per process and batch: with fewer, batch statistics become noisy and there is
+no speedup."""
 
 
 def train(
@@ -136,7 +137,7 @@ def train(
         height=task.picture[-2] if len(task.picture) == 3 else None,
     )
     record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
-    with alone(folder) if fabric.is_global_zero else nullcontext():
+    with locked(folder) if fabric.is_global_zero else nullcontext():
         journal = None
         if fabric.is_global_zero:
             _announce(task, predictor, record, say)
@@ -228,18 +229,18 @@ def _check_inputs(task: Task, model: Predictor, name: str) -> None:
     def names_of(columns: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[str, ...]]]:
         return [(str(column["name"]), tuple(column["categories"])) for column in columns]
 
-    there = names_of(model.record.get("columns", []))
-    here = names_of([asdict(column) for column in task.splits["train"].columns])
-    if there and here and there != here:
+    expected = names_of(model.record.get("columns", []))
+    found = names_of([asdict(column) for column in task.splits["train"].columns])
+    if expected and found and expected != found:
         raise ValueError(
-            f"{name} reads the columns {', '.join(column for column, _ in there)}, but the data has"
-            f" {', '.join(column for column, _ in here)}, or other categories in them: leave out start_from"
+            f"{name} reads the columns {', '.join(column for column, _ in expected)}, but the data has"
+            f" {', '.join(column for column, _ in found)}, or other categories in them: remove start_from"
         )
     encoder = feature_encoder(model.encoder)
     if encoder is not None:
         read = (encoder.name, encoder.fingerprint)
         if read != (task.config.data.backbone, task.fingerprint):
-            raise ValueError(f"{name} reads the features of {read[0]} with other weights: leave out start_from")
+            raise ValueError(f"{name} reads the features of {read[0]} with other weights: remove start_from")
 
 
 def _check_resumable(
@@ -281,7 +282,7 @@ def _changes(folder: Path, record: Mapping[str, Any], task: Task, launched: Mapp
 
 
 def _launch(fabric: Fabric, devices: int, nodes: int) -> None:
-    """Start the other processes, and wait until all of them are here."""
+    """Start the other processes, and wait until all of them have connected."""
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave)

@@ -195,8 +195,8 @@ def on_ray(address: str, *, workers: int, threads: int, gpus: int | float = 0, r
     """
     # Set before the import, which reads them: no usage statistics, and GPUs stay visible to tasks that request none.
     # Workers of a local Ray inherit them.
-    ours = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **_MALLOC}
-    os.environ.update({name: value for name, value in ours.items() if name not in os.environ})
+    defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **_MALLOC}
+    os.environ.update({name: value for name, value in defaults.items() if name not in os.environ})
     ray: Any = import_module("ray")  # its annotations are too narrow for what is used here
     local = {"num_cpus": workers * threads, "include_dashboard": False}
     ray.init(

@@ -39,8 +39,8 @@ class _Layer(nn.Module):
         each = x.shape[1] // self.heads
         query = self.query(self.before_attention(x)).view(b, self.heads, 1, each)
         keys, values = memory.view(b, n, 2, self.heads, each).permute(2, 0, 3, 1, 4)
-        there = None if mask is None else mask[:, None, None]
-        seen = scaled_dot_product_attention(query, keys, values, attn_mask=there)
+        attended = None if mask is None else mask[:, None, None]
+        seen = scaled_dot_product_attention(query, keys, values, attn_mask=attended)
         x = x + self.attended(seen.reshape(x.shape))
         out: Tensor = x + self.network(x)
         return out

@@ -50,12 +50,12 @@ def evaluate(
     """
     check(batch_size >= 1, "batch_size", "at least 1", batch_size)
     device = next(predictor.parameters()).device
-    everyone, lengths = np.arange(len(examples)), examples.lengths
+    order, lengths = np.arange(len(examples)), examples.lengths
     if lengths is not None:  # inputs of similar length share a batch, which reduces padding
-        everyone = lengths.argsort(kind="stable")
+        order = lengths.argsort(kind="stable")
     elif len(examples):
-        batch_size = min(batch_size, max(_LARGEST // examples.inputs[everyone[:1]].size, 1))
-    batches = [everyone[start : start + batch_size] for start in range(0, len(examples), batch_size)]
+        batch_size = min(batch_size, max(_LARGEST // examples.inputs[order[:1]].size, 1))
+    batches = [order[start : start + batch_size] for start in range(0, len(examples), batch_size)]
 
     def predict(batch: np.ndarray) -> Tensor:
         with torch.inference_mode():
@@ -68,7 +68,7 @@ def evaluate(
             watch(len(predicted))
     predictions = torch.cat(counts)
     if lengths is not None:
-        predictions = predictions[torch.from_numpy(everyone.argsort())]
+        predictions = predictions[torch.from_numpy(order.argsort())]
     return Evaluation(predictions, torch.from_numpy(examples.counts))
 
 
@@ -82,4 +82,4 @@ def _in_threads(act: Callable[[np.ndarray], Tensor], batches: list[np.ndarray], 
         yield from pool.map(act, batches)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # part of the setting is global: the initializer changed it here, too
+        torch.set_num_threads(threads)  # part of the setting is global: the initializer changed it here as well

@@ -225,10 +225,10 @@ def _batches(
         order = _near(order, train.lengths, size, rng)
     for start in range(progress.step * size, len(train), size):
         together = order[start : start + size]
-        mine = together[fabric.global_rank :: fabric.world_size]
+        part = together[fabric.global_rank :: fabric.world_size]
         # A process without examples still takes part, with weight 0, since the others would wait for it.
-        batch: Batch = fabric.to_device(train.batch(mine if len(mine) else together[:1]))
-        yield batch, len(mine) * fabric.world_size / len(together)
+        batch: Batch = fabric.to_device(train.batch(part if len(part) else together[:1]))
+        yield batch, len(part) * fabric.world_size / len(together)
 
 
 def _near(
@@ -256,10 +256,10 @@ def _groups(predictor: Predictor, lr: float, weight_decay: float) -> list[dict[s
 
 def _generator(fabric: Fabric, *place: int) -> torch.Generator:
     """Return the generator of a step, and seed PyTorch's global generator, which dropout uses."""
-    own, ours = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
+    for_dropout, for_objective = np.random.SeedSequence(place).generate_state(2, np.uint64) >> np.uint64(1)
     # On the CPU, torch.manual_seed would also look for other devices, which takes longer than everything else here.
-    (torch.default_generator if fabric.device.type == "cpu" else torch).manual_seed(int(own))
-    return torch.Generator(fabric.device).manual_seed(int(ours))
+    (torch.default_generator if fabric.device.type == "cpu" else torch).manual_seed(int(for_dropout))
+    return torch.Generator(fabric.device).manual_seed(int(for_objective))
 
 
 def _schedule(adam: torch.optim.AdamW, optim: OptimConfig, steps: int) -> LRScheduler:

@@ -121,10 +121,10 @@ def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bin
     check(bins >= 1, "bins", "at least 1", bins)
     confidence, wrong = confidence.double().clamp(max=1), 1 - right.double()
     place = (confidence * bins).ceil().long().clamp(min=1) - 1
-    made = [
+    filled = [
         _bin(i / bins, (i + 1) / bins, confidence[place == i], right[place == i]) for i in sorted({*place.tolist()})
     ]
-    distance = sum(part.examples * abs(part.confidence - part.exact_match) for part in made)
+    distance = sum(part.examples * abs(part.confidence - part.exact_match) for part in filled)
     surest, order = confidence.sort(descending=True)
     risk = wrong[order].cumsum(0) / torch.arange(1, len(wrong) + 1)
     # Examples with equal confidence are answered together.
@@ -137,7 +137,7 @@ def calibrate(confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], *, bin
         confidence=float(confidence.mean()),
         exact_match=float(right.double().mean()),
         error=distance / len(right),
-        bins=made,
+        bins=filled,
         answered=[_answered(confidence, right, threshold) for threshold in _THRESHOLDS],
         curve=[*zip(coverage.tolist(), risk[shown].tolist(), strict=True)],
         area=float((risk[last] * share).sum()),

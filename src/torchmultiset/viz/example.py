@@ -65,5 +65,5 @@ def _draw_row(axes: Axes, panel: Panel, t: int, row: np.ndarray, shown: Sequence
     text = "" if panel.shares else f"{t + 1} or more" if panel.at_once else f"step {t + 1}"
     if not panel.at_once and len(emitted) == 1:
         text += f":\n{names[next(iter(emitted))]}"
-    made = axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=PLAIN)
-    made.set_parse_math(False)
+    title = axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=PLAIN)
+    title.set_parse_math(False)

@@ -69,7 +69,7 @@ def panels(
         end: Whether the model emits END; see `Predictor.end`.
     """
     check(len(images) == len(prediction.counts), "images", f"{len(prediction.counts)} of them", len(images))
-    made = []
+    found = []
     at_once = prediction.sequence is None
     for i, image in enumerate(images):
         sequence = []
@@ -81,7 +81,7 @@ def panels(
         # A one-shot head gets one more row if its probabilities are large enough to be visible.
         named += at_once and bool((distributions[named:] >= _VISIBLE).any())
         steps = min(max(named, 1), len(distributions))
-        made.append(
+        found.append(
             Panel(
                 image,
                 prediction.counts[i].numpy(),
@@ -93,7 +93,7 @@ def panels(
                 prediction.rows == "shares",
             )
         )
-    return made
+    return found
 
 
 def shown_classes(steps: Float[np.ndarray, "t k"], num_classes: int) -> list[int]:

@@ -145,7 +145,7 @@ def import_annotations(
     marked = sum(item.ambiguous for annotated in read for item in annotated.objects)
     kept, left_out = _resolve(read, ambiguous)
     if not any(annotated.objects for annotated in kept):
-        raise AnnotationError([f"{source}: no object is left in {len(kept)} images: there is nothing to learn from"])
+        raise AnnotationError([f"{source}: no object is left in {len(kept)} images: there are no labels to train on"])
     splits, notes = _splits(kept, out)
     notes += [_ambiguous_note(marked, left_out, ambiguous)] if marked else []
     if format == "yolo" and all(item.label.isdecimal() for a in kept for item in a.objects):
