@@ -364,7 +364,7 @@ def test_import_reports_problems_and_what_was_left_out(run, yolo, tmp_path):
     (yolo / "data.yaml").write_text("train: train/images\n")
     lines = run("data", "import", yolo, tmp_path / "pets.csv")[1]
     assert [line for line in lines if line.startswith("-")] == [
-        "- all images are of the split train: the manifest has no splits, so they are drawn when it is read",
+        "- all images belong to the split train: the manifest has no splits, so they are drawn when it is read",
         "- the classes have no names, only numbers: add a file classes.txt with one name per line",
     ]
 

@@ -134,7 +134,7 @@ def test_auto_is_a_default_only_where_the_data_chooses(run):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("train", "no data is given"),
+        ("train", "no data set is specified"),
         ("train --preset coco-easy", "coco-easy needs --data, the file that `multiset data build coco-easy` writes"),
         ("train --preset dmo", 'Did you mean "demo"'),
         ("train --preset demo --recipe papier", 'Did you mean "paper"'),

@@ -184,10 +184,10 @@ def test_a_dry_run_lists_the_runs_and_their_state(run, whole, monkeypatch):
     [
         (["pets.csv", "--objective", "multy"], 2, "multy"),
         (["pets.csv", "--objectve", "multi"], 2, "--objective"),
-        (["--objective", "multi"], 2, "no data is given"),
+        (["--objective", "multi"], 2, "no data set is specified"),
         (["pets.csv", "--resume"], 1, "--resume is not a setting of a sweep"),
-        (["pets.csv", "--lr", "1", "--lr", "2"], 1, "--lr is given twice"),
-        (["pets.csv", "--seed", "1", "1"], 1, "two runs are called seed-1"),
+        (["pets.csv", "--lr", "1", "--lr", "2"], 1, "--lr is specified twice"),
+        (["pets.csv", "--seed", "1", "1"], 1, "two runs have the name seed-1"),
         (["pets.csv", "--workers", "0"], 2, "--workers"),
         (["nowhere.csv"], 1, "nowhere.csv"),
     ],

@@ -129,7 +129,7 @@ def test_vectors_get_linear_layers_and_a_count_head_or_an_lstm(tmp_path, config)
     [
         ({"model": ModelConfig(max_size=1)}, "max_size must be at least 2"),
         ({"model": ModelConfig(stop="fixed")}, "stop 'fixed' needs multisets of max_size = "),
-        ({"data": DataConfig()}, "no data is given"),
+        ({"data": DataConfig()}, "no data set is specified"),
     ],
 )
 def test_settings_that_do_not_fit_the_data_are_refused(config, change, message):

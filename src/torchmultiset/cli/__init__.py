@@ -52,8 +52,8 @@ _COMMANDS = (
         "train:app",
         _START,
         "Train a model on a data set, and test it.\n\nOn your own data, several models are compared on held-out"
-        " examples, and the best one is kept; otherwise one model is trained. It is tested once at the end, beside"
-        " simple baselines. All output goes to one folder, with everything needed to reproduce the run.",
+        " examples, and the best one is kept; otherwise one model is trained. It is tested once at the end, together"
+        " with simple baselines. All output goes to one folder, with everything needed to reproduce the run.",
     ),
     (
         "predict",

@@ -24,7 +24,7 @@ class HelpOf:
 
     Args:
         common: Options that ``--help`` shows, in this order within each panel.
-        unset: Options without a default; None is the default of others, too, and shown as "auto".
+        unset: Options without a default. None is also the default of other options, and is then shown as "auto".
         more: Markdown that ``--help-all`` adds after the last panel.
         last: Title of the last panel.
     """

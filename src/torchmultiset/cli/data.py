@@ -138,8 +138,8 @@ _Rules = Parameter(group="Rules")
 _COCO_HELP = """\
 Select the images of COCO that have {size} large objects.
 
-Writes a list of images and labels, and prints how many images each rule keeps, beside the paper's numbers. The images
-are not copied.
+Writes a list of images and labels, and prints how many images each rule keeps, next to the paper's numbers. The
+images are not copied.
 """
 _COCO_EXAMPLE = """\
 Example: `multiset data build {name} {name}.jsonl --train-json annotations/instances_train2014.json

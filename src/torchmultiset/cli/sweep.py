@@ -142,7 +142,7 @@ def expand(settings: Sequence[str]) -> dict[str, RunConfig]:
         varied = [f"{flag[2:]}-{value}" for flag, value in given.items() if len(flags[flag]) > 1 and flag != "--seed"]
         name = "/".join([*(["_".join(varied).replace("/", "-")] if varied else []), f"seed-{config.seed}"])
         if name in runs:
-            raise ValueError(f"two runs are called {name}: give each value once")
+            raise ValueError(f"two runs have the name {name}: list each value once")
         runs[name] = config
     return runs
 
@@ -157,7 +157,7 @@ def _flags(settings: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
             if flag in _NOT_HERE:
                 raise ValueError(f"{flag} is not a setting of a sweep: {_NOT_HERE[flag]}")
             if flag in flags:
-                raise ValueError(f"{flag} is given twice: list its values after one {flag}")
+                raise ValueError(f"{flag} is specified twice: list its values after one {flag}")
             current = flags[flag] = [value] if equals else []
         else:
             current.append(token)

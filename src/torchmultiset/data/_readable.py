@@ -16,7 +16,7 @@ from torchmultiset.data._vectors import VECTORS, wrong_vectors
 __all__ = ["readable_records"]
 
 _FOLDERS = 20
-"""Number of folders in which a missing file is looked for."""
+"""Maximum number of folders that are searched for a missing file."""
 
 
 def readable_records(
@@ -51,7 +51,7 @@ def _folders(folder: Path) -> list[Path]:
     """Return a folder and some of the folders in it."""
     try:
         return [folder, *sorted(path for path in folder.iterdir() if path.is_dir())[:_FOLDERS]]
-    except OSError:  # it may not be listed
+    except OSError:  # listing a folder may be forbidden
         return [folder]
 
 

@@ -26,7 +26,7 @@ _BEND = 1 / 40
 
 
 def fresh_epochs(folder: str | Path, *, seed: int, train: Examples | None = None) -> Callable[[int], Examples] | None:
-    """Return a function that gives the training examples of an epoch: the stored ones in epoch 0, then new ones.
+    """Return a function that returns the training examples of an epoch: the stored ones in epoch 0, then new ones.
 
     Every epoch has the same number of examples. Images are generated when a batch is read, so an epoch takes no memory
     and each of several processes generates its own part. All processes, and resumed runs, see the same examples.

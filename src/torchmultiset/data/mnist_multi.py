@@ -211,7 +211,7 @@ def build(
         pools: Digits for each split.
         tested: Parameters of the test images, if different; canvas and classes must be the same.
         fresh: New training images in each epoch after the first: see `data.fresh`. Unless ``"none"``, the training
-            digits are stored, too.
+            digits are stored as well.
         workers: Number of threads that generate images.
         progress: Show a progress bar.
 
@@ -326,7 +326,7 @@ def _scene(parameters: MnistMulti, labels: Int64[np.ndarray, " k"], keys: UInt64
     cell = np.where(present, px, small).max(-1, keepdims=True)
     side = parameters.canvas // cell
     place = draw_distinct(keys, _Purpose.CELL, most, (side * side)[:, 0])
-    # An absent digit may be larger than the cell; it is not drawn, but its room must not be negative.
+    # An absent digit may be larger than the cell; it is not drawn, but its range of positions must not be negative.
     room = np.maximum(cell - px, 0) + 1
     return Scene(
         present=present,

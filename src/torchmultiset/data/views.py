@@ -76,7 +76,7 @@ class FeatureViews:
         return len(self.rows)
 
     def epoch(self, epoch: int, *, seed: int) -> FeatureCache:
-        """Draw one view of each image uniformly, as a function of the seed of the training run and the epoch alone."""
+        """Draw one view of each image uniformly, as a function of only the training run's seed and the epoch."""
         drawn = np.random.default_rng([seed, epoch]).integers(self.views, size=len(self))
         return FeatureCache(
             self.plain.path, self.plain.shape, self.rows[drawn, np.arange(len(self))], self.plain.digests

@@ -120,7 +120,7 @@ def efficientnet_lite(
         strides: Strides of the map: 8, 16, 32 or several of them. Their channels are 40, 112 and 1,280 (Lite2: 48, 120
             and 1,280). Joined with others, stride 32 has the 320 (Lite2: 352) channels from which the 1,280 are
             computed.
-        progress: Without effect: nothing is downloaded.
+        progress: Ignored, because nothing is downloaded.
     """
     trunk = EfficientNetLite(number, strides)
     if weights is not None:

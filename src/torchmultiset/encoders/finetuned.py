@@ -33,7 +33,7 @@ class FinetunedBackbone(nn.Module):
     layers that the map does not depend on are left out.
 
     Batch norms always use their fixed statistics: small batches would estimate them poorly. Frozen stages are run
-    without recording gradients. The kernels of depthwise convolutions are frozen, too: they are 6% of
+    without recording gradients. The kernels of depthwise convolutions are also frozen: they are 6% of
     EfficientNet-Lite0's weights, but without their gradients a step takes 20% less time, 40% less in bfloat16.
 
     With EfficientNet-Lite0, `most` in bfloat16 takes less than half the time of training everything in float32: see

@@ -118,7 +118,7 @@ class NgramEncoder(nn.Module):
 
     Args:
         columns: Number of other columns of the table.
-        longest: Length of the longest n-grams, in bytes; shorter ones are counted, too.
+        longest: Length of the longest n-grams, in bytes; shorter ones are also counted.
         features: Maximum number of n-grams that are counted.
         buckets: Number of hash values. N-grams with the same value are counted together.
 

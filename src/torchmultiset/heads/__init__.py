@@ -1,4 +1,4 @@
-"""One-shot heads, which give the whole multiset in one pass, and scalar heads of policies.
+"""One-shot heads, which output the whole multiset in one pass, and scalar heads of policies.
 
 | one-shot head     | output                                           | objective              |
 | ----------------- | ------------------------------------------------ | ---------------------- |

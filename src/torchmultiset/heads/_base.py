@@ -30,7 +30,7 @@ class OneShotHead(nn.Module, ABC):
     num_classes: int
     """Number of classes, C."""
     probabilistic = True
-    """Whether the head gives probabilities of multisets."""
+    """Whether the head assigns probabilities to multisets."""
     count_loss: ClassVar[str] = ""
     """Name of the loss with which the objective `counts` trains the head; empty: it cannot."""
     joint_states: int = 0

@@ -312,7 +312,7 @@ class PoissonCounts(_NumberForEach):
 class RegressedCounts(_NumberForEach):
     """The count of each class as a real number, to be rounded: the paper's un-normalised variant (section 3.2).
 
-    It gives no probabilities of multisets. For `losses.count_regression_loss`. The arguments are those of `PooledHead`.
+    It assigns no probabilities to multisets. For `losses.count_regression_loss`. Arguments as for `PooledHead`.
 
     Example:
         >>> RegressedCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape

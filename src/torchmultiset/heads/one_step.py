@@ -23,7 +23,7 @@ class OneStep(PooledHead):
 
     Scores (B, 1, C + 1) are those of the classes and the size :math:`\hat l_\theta`. The prediction is
     :math:`\text{round}(q_\theta(c)\, \hat l_\theta)`, separately for each class as in the paper, or the nearest
-    multiset of an allowed size if the rounded counts have another size. It gives no probabilities of multisets. For
+    multiset of an allowed size if the rounded counts have another size. It assigns no probabilities to multisets. For
     `losses.one_step_loss`. The arguments are those of `PooledHead`.
 
     Example:

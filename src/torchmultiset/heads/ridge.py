@@ -94,8 +94,8 @@ def fit_ridge(features: Float[Tensor, "n d"], counts: Int64[Tensor, "n c"]) -> R
 class RidgeCounts(RegressedCounts):
     """Ridge regression of counts on the pooled memory: fitted in closed form by `fit`, not by gradients.
 
-    The prediction is the nearest multiset of a size that can be predicted. It gives no probabilities of multisets. The
-    arguments are those of `PooledHead`; with ``pool="attention"``, which is not trained, positions are averaged.
+    The prediction is the nearest multiset of a size that can be predicted. It assigns no probabilities to multisets.
+    The arguments are those of `PooledHead`; with ``pool="attention"``, which is not trained, positions are averaged.
 
     Example:
         >>> head = RidgeCounts(num_classes=2, memory=3)

@@ -66,7 +66,7 @@ def predict_baselines(train: Examples, tested: Examples) -> Mapping[str, Int64[T
     """Fit the baselines to training examples, and predict others.
 
     Args:
-        train: Training examples; of very many, the first 20,000 are used.
+        train: Training examples; only the first 20,000 are used.
         tested: Examples to predict, with the same classes.
 
     Returns:

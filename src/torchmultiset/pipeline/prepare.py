@@ -71,7 +71,7 @@ class Task:
 CALIBRATION = "calibration"
 """Name of the split that `DataConfig.conformal` sets aside."""
 _COVERAGE = 0.9
-"""Coverage for which there must be enough calibration examples; a higher one is refused later, if necessary."""
+"""Coverage for which there must be enough calibration examples; a higher coverage is checked when it is requested."""
 _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
 _JOINED_SHARE = 0.7
@@ -94,7 +94,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     path = config.data.data
     if not path:
         raise ValueError(
-            "no data is given: pass a data set (--data), or a preset that builds one (--preset mnist-multi-4)"
+            "no data set is specified: pass one (--data), or a preset that builds one (--preset mnist-multi-4)"
         )
     data, pictures, choices, side = _open(config, path, progress)
     for split, purpose in (("train", "train on"), ("validation", "select the best epoch with")):

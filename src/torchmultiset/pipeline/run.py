@@ -87,8 +87,8 @@ def train(
         folder: Run folder.
         resume: Resume the run in the folder, if there is one.
         devices: Number of processes per machine; None: that of the run in the folder, if there is one, else see
-            `fitting_devices`. With more than one, the program starts itself again for each of the others, so this is
-            for commands only.
+            `fitting_devices`. With more than one, the program is started again for each additional process, so
+            use this only in commands.
         nodes: Number of machines.
         command: Command line for the record.
         progress: Show progress bars while data is read.

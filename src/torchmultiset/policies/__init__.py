@@ -12,7 +12,7 @@ A memory is a vector (B, D), a map (B, D, h, w) or `Tokens` (B, N, D) with a mas
 If `counts_only` is True, all orders of the same labels lead to the same state. `select(state, index)` selects and
 repeats the examples of a state, as `torchmultiset.search` requires.
 
-One-shot heads, which give the whole multiset in one pass, are in `torchmultiset.heads`.
+One-shot heads, which output the whole multiset in one pass, are in `torchmultiset.heads`.
 """
 
 from torchmultiset.policies.conv_lstm import ConvLSTMPolicy

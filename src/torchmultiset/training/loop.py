@@ -1,7 +1,7 @@
 """The training loop.
 
 All random numbers derive from (seed, epoch, step, process), and a checkpoint holds the rest of the state. A run that
-was killed and resumed therefore ends with bitwise the same weights as an uninterrupted one.
+was killed and resumed therefore ends with the same weights, bit for bit, as an uninterrupted one.
 
 With several processes, each takes a part of every batch, and gradients are averaged so that a step equals that of the
 whole batch. Batch normalisation is the exception: each process normalises over its own part, and the running statistics
@@ -265,7 +265,7 @@ def _generator(fabric: Fabric, *place: int) -> torch.Generator:
 def _schedule(adam: torch.optim.AdamW, optim: OptimConfig, steps: int) -> LRScheduler:
     if optim.schedule == "constant":
         return ConstantLR(adam, factor=1.0)
-    # By default the momentum is cycled, too, which does not help here. With ten steps or fewer, the rise over a tenth
+    # By default the momentum is also cycled, which does not help here. With ten steps or fewer, the rise over a tenth
     # of them would divide by zero, so a cycle has at least eleven.
     peaks = [group["lr"] for group in adam.param_groups]
     return OneCycleLR(adam, max_lr=peaks, total_steps=max(steps, 11), pct_start=0.1, cycle_momentum=False)

@@ -34,11 +34,11 @@ class Comparison:
     seeds: int
     """Number of seeds that both methods have."""
     ahead: int
-    """Number of these seeds with which the first has more examples right."""
+    """Number of these seeds for which the first predicts more examples correctly."""
     wins: int
-    """Number of examples, over all seeds, that only the first has right."""
+    """Number of examples, over all seeds, that only the first predicts correctly."""
     losses: int
-    """Number of examples, over all seeds, that only the other has right."""
+    """Number of examples, over all seeds, that only the other predicts correctly."""
     p: float
     adjusted: float
     """p-value corrected for the number of comparisons (Holm)."""

@@ -79,14 +79,14 @@ def conformal_report(
     """Test the sets of a model on a split that was not used for calibration.
 
     Args:
-        predictor: The model; with a calibration in its record, those sets are tested, too.
+        predictor: The model; if its record has a calibration, the sets of that calibration are also tested.
         examples: The test examples.
         coverage: Coverage of the sets, between 0 and 1.
         resamplings: Number of random divisions of the examples for `resample`.
         watch: Called after each batch with its number of examples.
 
     Raises:
-        ValueError: There are too few examples, or the model gives no probabilities.
+        ValueError: There are too few examples, or the model has no probabilities.
     """
     stored = Conformal.of(predictor)
     used = stored or Conformal.defaults(predictor)

@@ -133,7 +133,7 @@ def draw_curve(history: Sequence[Mapping[str, int | float]], *, split: str = "va
 
     Args:
         history: The lines of ``epochs.jsonl``.
-        split: Name of the scored data in the title: "training" if the model was trained on the validation data, too.
+        split: Name of the scored data in the title: "training" if the model was also trained on the validation data.
     """
     check(len(history) >= 1, "history", "at least one epoch", len(history))
     epochs = [line["epoch"] for line in history]

@@ -1,4 +1,4 @@
-"""Table of the images that each stage of the COCO builder keeps, beside the paper's numbers."""
+"""Table of the images that each stage of the COCO builder keeps, next to the paper's numbers."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ def import_annotations(
     r"""Write a manifest of annotated images; the images are not copied.
 
     Each image becomes a line with its path relative to the folder of `out`, a label per object, and its split. If all
-    images are of one split, none is written, so that `read_manifest` draws the splits; if there are training images
-    but none for validation, 15% of them are used for validation, chosen by their paths.
+    images belong to one split, no split is written, so that `read_manifest` draws the splits; if there are training
+    images but none for validation, 15% of them are used for validation, chosen by their paths.
 
     Args:
         source: A COCO .json file, or a folder with annotations; see `docs/import.md` for the layouts.
@@ -187,7 +187,7 @@ def _splits(kept: Sequence[AnnotatedImage], out: Path) -> tuple[list[str | None]
     if len(present) == 1:
         (only,) = present
         drawn = "the manifest has no splits, so they are drawn when it is read"
-        return [None] * len(splits), [f"all images are of the split {only}: {drawn}"] if only else []
+        return [None] * len(splits), [f"all images belong to the split {only}: {drawn}"] if only else []
     if None in present:
         without = [annotated for annotated in kept if annotated.split is None]
         raise AnnotationError(

@@ -28,7 +28,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """File name extensions of images, in lower case."""
 SPLIT_NAMES = {"train": "train", "training": "train"}
 SPLIT_NAMES |= {"val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
-"""Split of each name that is used for it."""
+"""Names of folders and files, each with the split that it denotes."""
 
 Box = tuple[float, float, float, float]
 """x, y, width and height."""

@@ -26,7 +26,7 @@ __all__ = ["find_coco", "read_coco"]
 def find_coco(source: Path) -> list[Path]:
     """Return the annotation files of a file or folder: in it, in `annotations` or in folders named after splits.
 
-    COCO's captions and key points beside ``instances_*.json`` are left out.
+    COCO's captions and key points next to ``instances_*.json`` are ignored.
     """
     if source.is_file():
         return [source] if source.suffix.lower() == ".json" else []
