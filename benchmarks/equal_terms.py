@@ -12,11 +12,12 @@ and data are skipped. If a method fails, the others are run, and the failure is 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from torchmultiset.model.predictor import Decoding, Predictor
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.pipeline.config import RunConfig, config_of
 from torchmultiset.pipeline.prepare import Task
-from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.sweep import FinishedRun, Workers, describe_failures, sweep
 from torchmultiset.pipeline.workers import available_cores
 from torchmultiset.training.evaluation import evaluate
@@ -125,8 +125,19 @@ def main() -> None:
 def settings_of(method: str, data: Path, variant: str) -> dict[str, Any]:
     """Return everything that determines the scores of a method, as it is read from a record."""
     settings = {**SHARED, **METHODS[method], "epochs": EPOCHS[variant], "rates": RATES, "seeds": [*SEEDS]}
-    read: dict[str, Any] = json.loads(json.dumps({**settings, "data": data_record(data)}))
+    about_data = {"name": data.name, "sha256": data_checksum(data)}
+    read: dict[str, Any] = json.loads(json.dumps({**settings, "data": about_data}))
     return read
+
+
+def data_checksum(data: Path) -> str:
+    """Return the SHA-256 of the examples of a .jsonl file, in order, with the names of the images and not their paths.
+
+    Paths are relative to the folder of the file, and thus differ between two folders with the same data.
+    """
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
+    examples = [{**line, "image": PurePosixPath(line["image"]).name} for line in lines]
+    return hashlib.sha256(json.dumps(examples, sort_keys=True).encode()).hexdigest()
 
 
 def up_to_date(methods: Mapping[str, Any], data: Path, variant: str) -> dict[str, Any]:

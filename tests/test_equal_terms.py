@@ -124,13 +124,20 @@ def made_up(exact_match, *, nll=2.0, decoding="greedy"):
     }
 
 
+def write_photographs(path, *, images="images", labels=("ant", "bee")):
+    """Write the lines of two photographs, without their images."""
+    lines = [{"image": f"{images}/{name}.jpg", "labels": [*labels], "split": "train"} for name in ("1", "2")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """Start the command with training replaced; return the list of the methods that were trained."""
     trained = []
     monkeypatch.setattr(equal_terms, "RECORD", tmp_path / "results" / "equal-terms.json")
     monkeypatch.setattr(equal_terms, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(equal_terms, "choose_photographs", lambda path, *_: path.write_text("{}"))
+    monkeypatch.setattr(equal_terms, "choose_photographs", lambda path, *_: write_photographs(path))
     monkeypatch.setenv("TORCHMULTISET_COCO", str(tmp_path))
     equal_terms.PAGE.write_text(PAGE)
 
@@ -183,9 +190,33 @@ def test_other_settings_or_data_are_measured_again(started, monkeypatch, tmp_pat
     start("slots")
     monkeypatch.setattr(equal_terms, "SHARED", {**SHARED, "dropout": 0.5})
     start("slots")
-    (tmp_path / "runs" / "coco-easy.jsonl").write_text("{} ")
+    write_photographs(tmp_path / "runs" / "coco-easy.jsonl", labels=("ant", "ant"))
     start("slots")
     assert trained == ["slots"] * 3
+
+
+def test_the_same_data_in_another_folder_is_not_measured_again(started, tmp_path):
+    start, trained = started
+    start("slots")
+    write_photographs(tmp_path / "runs" / "coco-easy.jsonl", images="../../../elsewhere/images")
+    start("slots")
+    assert trained == ["slots"]
+
+
+def test_the_checksum_of_the_data_covers_everything_but_folders(tmp_path):
+    def checksum(**options):
+        return equal_terms.data_checksum(write_photographs(tmp_path / "data.jsonl", **options))
+
+    same = checksum()
+    assert checksum(images="../images") == checksum(images="/data/coco") == same
+    assert checksum(labels=("bee", "ant")) != same
+    path = write_photographs(tmp_path / "data.jsonl")
+    for old, new in (("train", "test"), ("2.jpg", "3.jpg")):
+        path.write_text(path.read_text().replace(old, new))
+        assert equal_terms.data_checksum(path) != same
+        write_photographs(path)
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    assert equal_terms.data_checksum(path) != same
 
 
 def test_the_page_says_whether_the_first_is_better_or_worse():
