@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from torchmultiset.data import Batch
-from torchmultiset.distributions import CellJoint, cell_joint_log_probability, cell_size_log_probabilities, joint_states
+from torchmultiset.distributions import (
+    CellJoint,
+    cell_joint_log_probability,
+    cell_size_log_probabilities,
+    joint_states,
+    largest_joint_size,
+)
 from torchmultiset.heads import CellCounts
 from torchmultiset.losses import cell_count_loss, cell_joint_loss
 from torchmultiset.model.objectives.counts import CountsObjective, joint_fallback
@@ -115,53 +121,134 @@ def test_with_one_class_nothing_competes():
     )
 
 
-def test_large_multisets_fall_back_to_independent_counts():
-    logits = draw(3, 8, 4)
-    target = torch.tensor([[1, 0, 0], [2, 2, 2], [1, 1, 0]])
-    assert joint_states(target).tolist() == [2, 27, 4]
-    for settings in (
-        {},
-        {"sizes": (1, 6), "size_scores": draw(7, seed=2)},
-        {"sizes": (1, 6), "size_scores": draw(3, 7)},
-    ):
-        mixed = cell_joint_loss(logits, target, states=4, reduction="none", **settings)
-        exact = cell_joint_loss(logits, target, reduction="none", **settings)
-        apart = cell_count_loss(logits, target, reduction="none", **settings)
-        torch.testing.assert_close(mixed, torch.stack([exact[0], apart[1], exact[2]]))
-        assert not torch.allclose(exact, apart)
-    belief = CellJoint(logits, 1, 6, states=4)
-    assert belief.falls_back(target).tolist() == [False, True, False]
-    torch.testing.assert_close(belief.log_probability(target)[1], belief.independent.log_probability(target)[1])
+@pytest.mark.parametrize("classes", [1, 2, 3, 5])
+@pytest.mark.parametrize("states", [1, 2, 5, 8, 12, 100])
+def test_the_largest_size_whose_multisets_all_have_few_sub_multisets(classes, states):
+    def most_states(size: int) -> int:
+        counts = [m for m in itertools.product(range(size + 1), repeat=classes) if sum(m) == size]
+        return int(joint_states(torch.tensor(counts)).max())
+
+    largest = next(size for size in itertools.count() if size == 5 or most_states(size + 1) > states)
+    assert min(largest_joint_size(classes, states), 5) == largest
+
+
+SIX_CELLS, THREE_CLASSES = 6, 3
+BOUNDS = [1, 2, 4, 8, 12]
+"""Bounds on the sub-multisets of three classes that keep up to 0, 1, 2, 3 and 4 labels exact."""
+bounds = pytest.mark.parametrize("states", BOUNDS)
+
+
+def mixed_by_hand(logits: Tensor, scores: list[float], least: int, most: int, exact: int) -> dict[Multiset, float]:
+    """Exact probabilities up to a size; above, the exact share of the size goes to independent counts of this size."""
+    joint = {m: p for m, p in outcomes(logits).items() if sum(m) <= most}
+    multisets = [m for m in itertools.product(range(most + 1), repeat=THREE_CLASSES) if sum(m) <= most]
+    each = [
+        [math.fsum(p for m, p in outcomes(logits).items() if m[c] == n) for n in range(most + 1)]
+        for c in range(THREE_CLASSES)
+    ]
+    apart = {m: math.prod(each[c][n] for c, n in enumerate(m)) for m in multisets}
+    weights = {}
+    for m in multisets:
+        share = math.fsum(p for other, p in joint.items() if sum(other) == sum(m))
+        within = apart[m] / math.fsum(p for other, p in apart.items() if sum(other) == sum(m))
+        if least <= sum(m):
+            weights[m] = math.exp(scores[sum(m)]) * (joint.get(m, 0.0) if sum(m) <= exact else share * within)
+    total = math.fsum(weights.values())
+    return {m: weight / total for m, weight in weights.items()}
+
+
+@bounds
+@pytest.mark.parametrize(("least", "most"), [(0, 4), (1, 4), (3, 4), (4, 4)])
+@pytest.mark.parametrize("with_scores", [False, True])
+def test_sizes_with_too_many_sub_multisets_have_independent_counts(states, least, most, with_scores):
+    logits = draw(1, SIX_CELLS, THREE_CLASSES + 1)
+    scores = draw(1, most + 1, seed=1) if with_scores else None
+    exact = BOUNDS.index(states)
+    told = mixed_by_hand(logits[0], [0.0] * (most + 1) if scores is None else scores[0].tolist(), least, most, exact)
+    target = torch.tensor([*told])
+    belief = CellJoint(logits.expand(len(target), -1, -1), least, most, states, scores)
+    assert belief.exact_size == exact
+    found = belief.log_probability(target).exp()
+    assert found.tolist() == pytest.approx([*told.values()], rel=1e-9)
+    assert found.sum().item() == pytest.approx(1, rel=1e-12)
+    loss = cell_joint_loss(
+        belief.logits, target, states=states, sizes=(least, most), size_scores=scores, reduction="none"
+    )
+    torch.testing.assert_close(-loss, found.log())
+
+    belief = CellJoint(logits, least, most, states, scores)
+    sizes, counts = belief.size_probabilities()[0].tolist(), belief.count_probabilities()[0].tolist()
+    for n in range(most + 1):
+        assert sizes[n] == pytest.approx(math.fsum(p for m, p in told.items() if sum(m) == n))
+        for c in range(THREE_CLASSES):
+            assert counts[c][n] == pytest.approx(math.fsum(p for m, p in told.items() if m[c] == n))
+    order = sorted(told, key=told.__getitem__, reverse=True)
+    ranked = belief.ranked(len(order))
+    assert [tuple(row) for row in ranked.counts[0].tolist()] == order
+    assert ranked.log_probability[0].exp().tolist() == pytest.approx([told[m] for m in order])
+    assert tuple(belief.best()[0].tolist()) == order[0]
+    known = belief.given_size(most).log_probability(torch.tensor([[most, 0, 0]])).exp().item()
+    share = math.fsum(p for m, p in told.items() if sum(m) == most)
+    assert known == pytest.approx(told[most, 0, 0] / share)
+
+
+@bounds
+def test_without_sizes_all_multisets_of_the_cells_sum_to_one(states):
+    cells = 4
+    target = torch.tensor([m for m in itertools.product(range(cells + 1), repeat=THREE_CLASSES) if sum(m) <= cells])
+    logits = draw(1, cells, THREE_CLASSES + 1).expand(len(target), -1, -1)
+    loss = cell_joint_loss(logits, target, states=states, reduction="none")
+    assert (-loss).exp().sum().item() == pytest.approx(1, rel=1e-12)
+    one_by_one = [cell_joint_loss(logits[:1], row[None], states=states).item() for row in target]
+    assert loss.tolist() == pytest.approx(one_by_one)
+
+
+def test_more_labels_than_cells_are_impossible_in_both_forms():
+    logits, target = draw(1, 2, 3), torch.tensor([[2, 1], [1, 1], [2, 2]])
+    for states in (4, 100):
+        loss = cell_joint_loss(logits.expand(3, -1, -1), target, states=states, sizes=(0, 4), reduction="none")
+        belief = CellJoint(logits, 0, 4, states)
+        found = CellJoint(logits.expand(3, -1, -1), 0, 4, states).log_probability(target)
+        torch.testing.assert_close(-loss, found)
+        assert (found == -math.inf).tolist() == [True, False, True]
+        assert belief.ranked(15).log_probability.exp().sum().item() == pytest.approx(1)
+        assert belief.count_probabilities().sum(-1).tolist() == [pytest.approx([1, 1])]
 
 
 def test_gradients_also_where_many_states_are_impossible():
-    logits = draw(3, 3, 3).requires_grad_()
+    logits, scores = draw(3, 3, 3).requires_grad_(), draw(3, 4, seed=1).requires_grad_()
     target = torch.tensor([[2, 1], [0, 0], [1, 0]])
     assert torch.autograd.gradcheck(lambda x: cell_joint_loss(x, target, reduction="none"), (logits,))
-    assert torch.autograd.gradcheck(
-        lambda x: cell_joint_loss(x, target, sizes=(0, 3), states=2, reduction="none"), (logits,)
-    )
+    for states in (1, 2, 4, 6):
+        assert torch.autograd.gradcheck(
+            lambda x, s, states=states: cell_joint_loss(
+                x, target, sizes=(0, 3), states=states, size_scores=s, reduction="none"
+            ),
+            (logits, scores),
+        )
 
 
-def test_single_precision_and_extreme_scores():
+@pytest.mark.parametrize("states", [1, 1024])
+def test_single_precision_and_extreme_scores(states):
     generator = torch.Generator().manual_seed(0)
     logits = 20 * torch.randn(4, 64, 11, generator=generator)
     target = torch.zeros(4, 10, dtype=torch.int64)
     target[0, :4], target[1, 2], target[2, 5:7] = 1, 5, 2
     logits.requires_grad_()
-    loss = cell_joint_loss(logits, target, reduction="none")
-    double = cell_joint_loss(logits.detach().double(), target, reduction="none")
+    loss = cell_joint_loss(logits, target, states=states, reduction="none")
+    double = cell_joint_loss(logits.detach().double(), target, states=states, reduction="none")
     torch.testing.assert_close(loss.double(), double, rtol=1e-4, atol=1e-3)
     loss.sum().backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
 
 
-def test_a_head_is_trained_and_predicts_with_the_joint_distribution(tmp_path):
+@pytest.mark.parametrize("states", [2, 64])
+def test_a_head_is_trained_and_predicts_with_the_joint_distribution(tmp_path, states):
     torch.manual_seed(0)
-    head = CellCounts(C, 5, hidden=8, layers=1, sizes=(1, MOST), size_potential=True, joint_states=64)
+    head = CellCounts(C, 5, hidden=8, layers=1, sizes=(1, MOST), size_potential=True, joint_states=states)
     predictor = Predictor(nn.Identity(), head, ["a", "b"], max_size=MOST, min_size=1).double().eval()
-    x, target = draw(2, 5, 2, 2), torch.tensor([[1, 1], [0, 2]])
+    x, target = draw(2, 5, 2, 2), torch.tensor([[1, 0], [0, 2]])  # one label is exact with both bounds
     loss = CountsObjective().loss(predictor, Batch(x, target, torch.full((2, MOST), -1)), torch.Generator())
     assert loss.item() == pytest.approx(-predictor.log_probability(x, target).mean().item())
     assert isinstance(predictor.belief(x), CellJoint)
@@ -171,12 +258,13 @@ def test_a_head_is_trained_and_predicts_with_the_joint_distribution(tmp_path):
     torch.testing.assert_close(loaded.log_probability(x, target), predictor.log_probability(x, target))
 
 
-def test_a_sentence_reports_the_fallback():
-    counts = torch.tensor([[1, 1], [3, 1], [2, 2]])
+def test_a_sentence_reports_the_sizes_with_independent_counts():
+    counts = torch.tensor([[1, 1], [3, 1], [2, 2], [4, 0]])
     assert joint_fallback(CellCounts(C, 5), counts) == ""
     assert joint_fallback(CellCounts(C, 5, joint_states=9), counts) == ""
     told = joint_fallback(CellCounts(C, 5, joint_states=8), counts)
-    assert told.startswith("Counts of different classes are treated as independent for 1 of 3 multisets")
+    start = "Counts of different classes are treated as independent for 3 of 4 multisets, those with more than 3 labels"
+    assert told.startswith(start)
 
 
 @pytest.mark.usefixtures("without_shape_hook")

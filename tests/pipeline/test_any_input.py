@@ -108,8 +108,8 @@ def test_vectors_of_different_number(tmp_path, multiset, key):
 def test_multisets_too_large_for_the_joint_distribution_are_counted_in_a_sentence(tmp_path, multiset):
     data = write_events(tmp_path / "events.jsonl", "set")
     cells = ["--objective", "counts", "--count-head", "cells", "--epochs", 1]
-    told = multiset("train", data, "--out", tmp_path / "few", *cells, "--joint-states", 6)  # 2 and 2 labels have 9
-    assert re.search(r"independent for [1-9]\d* of 8\d multisets: they have up to 9 sub-multisets", told), told
+    told = multiset("train", data, "--out", tmp_path / "few", *cells, "--joint-states", 6)  # 4 labels have up to 9
+    assert re.search(r"independent for [1-9]\d* of 8\d multisets, those with more than 3 labels", told), told
     told = multiset("train", data, "--out", tmp_path / "enough", *cells, "--joint-states", 9)
     assert "independent for" not in told
 

@@ -5,6 +5,7 @@ from torchmultiset.distributions._cells import (
     cell_joint_log_probability,
     cell_size_log_probabilities,
     joint_states,
+    largest_joint_size,
 )
 from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial, size_log_probabilities
 from torchmultiset.distributions._mixture import MixtureBelief
@@ -21,6 +22,7 @@ __all__ = [
     "cell_log_probabilities",
     "cell_size_log_probabilities",
     "joint_states",
+    "largest_joint_size",
     "poisson_binomial",
     "size_log_probabilities",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,11 +13,17 @@ from torch.nn.functional import pad
 
 from torchmultiset._checks import check, check_counts, check_float
 from torchmultiset._precision import full_precision
-from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial
+from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial, size_log_probabilities
 from torchmultiset.distributions._multisets import IndependentCounts, Ranked, rank
 from torchmultiset.multiset import cardinality, how_many
 
-__all__ = ["CellJoint", "cell_joint_log_probability", "cell_size_log_probabilities", "joint_states"]
+__all__ = [
+    "CellJoint",
+    "cell_joint_log_probability",
+    "cell_size_log_probabilities",
+    "joint_states",
+    "largest_joint_size",
+]
 
 _CANDIDATES = 8
 """Number of candidates of the independent form that are rescored, in addition to the k requested."""
@@ -34,6 +41,24 @@ def joint_states(counts: Int64[Tensor, "*b c"]) -> Int64[Tensor, "*b"]:
         tensor([5, 9, 1])
     """
     return (counts.double() + 1).prod(-1).clamp(max=2.0**62).long()
+
+
+def largest_joint_size(num_classes: int, states: int) -> int:
+    """Return the largest size for which no multiset has more than `states` sub-multisets (`joint_states`).
+
+    Example:
+        >>> largest_joint_size(10, states=16)  # four labels of different classes have 2^4 sub-multisets
+        4
+        >>> largest_joint_size(1, states=16)
+        15
+    """
+
+    def most_states(size: int) -> int:  # of the multiset whose labels are spread evenly over the classes
+        each, more = divmod(size, num_classes)
+        number: int = (each + 1) ** (num_classes - more) * (each + 2) ** more
+        return number
+
+    return bisect_right(range(states), states, key=most_states) - 1
 
 
 def cell_joint_log_probability(logits: Float[Tensor, "b n k"], counts: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
@@ -97,19 +122,26 @@ class CellJoint:
     r"""The joint distribution of the counts that cells predict, restricted to the sizes that can be predicted.
 
     .. math::
-        p(\mathcal{Y}) \propto e^{s(|\mathcal{Y}|)} P(\mathcal{Y}), \qquad
-        \text{least} \le |\mathcal{Y}| \le \text{most}
+        p(\mathcal{Y}) \propto e^{s(k)} P(k)\, P(\mathcal{Y} \mid k), \qquad
+        k = |\mathcal{Y}|, \quad \text{least} \le k \le \text{most}
 
-    with P from `cell_joint_log_probability`. Probabilities of multisets, sizes and counts are exact. The most probable
-    multisets are found among the candidates that the independent form (`IndependentCounts`) ranks highest, which are
-    rescored; if there are at most 64 multisets, all are. The probability of a multiset with more than `states`
-    sub-multisets is that of the independent form; see `falls_back`.
+    The distribution P(k) of the size is always exact (`cell_size_log_probabilities`). Up to `exact_size` labels, so is
+    the distribution of the multisets of a size: :math:`P(k)\, P(\mathcal{Y} \mid k)` is
+    `cell_joint_log_probability`. For larger sizes, of which some multisets have more than `states` sub-multisets,
+    counts of different classes are independent given the size:
+
+    .. math:: P(\mathcal{Y} \mid k) = \frac{\prod_c P(N_c = \mu(c))}{P(\sum_c N_c = k)}
+
+    One form per size, and not per multiset, makes the probabilities of all multisets sum to 1.
+
+    The most probable multisets are found among the candidates that the independent form ranks highest, which are
+    rescored; if there are at most 64 multisets, all are.
 
     Args:
         logits: Scores (B, N, C + 1) of the cells; the last class is "nothing".
         least: Size of the smallest multiset.
         most: Size of the largest multiset.
-        states: Largest number of sub-multisets for the exact probability.
+        states: Largest number of sub-multisets for exact probabilities.
         size_scores: Size potential s (B, M + 1) or (1, M + 1) for M = `most`; None: 0.
 
     Example:
@@ -129,15 +161,19 @@ class CellJoint:
         check(self.states >= 1, "states", "at least 1", self.states)
         object.__setattr__(self, "logits", self.logits.double())
 
+    @property
+    def exact_size(self) -> int:
+        """Size up to which probabilities of multisets are exact."""
+        return largest_joint_size(self.logits.shape[2] - 1, self.states)
+
     @cached_property
     def independent(self) -> IndependentCounts:
-        """Distribution of the same cells if counts of different classes are independent."""
+        """Independent counts of the same cells, with the same distribution of sizes."""
         counts = poisson_binomial(*cell_log_probabilities(self.logits), self.most)
-        return IndependentCounts(counts, self.least, self.most, self.size_scores)
-
-    def falls_back(self, counts: Int64[Tensor, "b c"]) -> Tensor:
-        """Return whether each multiset (B,) has too many sub-multisets for the exact probability."""
-        return joint_states(counts) > self.states
+        implied = size_log_probabilities(counts)
+        return IndependentCounts(
+            counts, self.least, self.most, self._log_sizes - implied.masked_fill(implied == -torch.inf, 0)
+        )
 
     def best(self) -> Int64[Tensor, "b c"]:
         """Return the most probable multiset among the candidates of the independent form."""
@@ -152,45 +188,32 @@ class CellJoint:
         candidates = self.independent.ranked(every if every <= _FEW else k + _CANDIDATES)
         number = candidates.counts.shape[1]
         rows = torch.arange(len(self.logits), device=self.logits.device).repeat_interleave(number)
-        score = self._select(rows).log_probability(candidates.counts.flatten(0, 1)).view(-1, number)
+        score = self._select(rows)._exact_log_probability(candidates.counts.flatten(0, 1)).view(-1, number)
+        large = cardinality(candidates.counts) > self.exact_size
+        score = torch.where(large, candidates.log_probability, score)
         return rank(candidates.counts, score.masked_fill(candidates.log_probability == -torch.inf, -torch.inf), k)
 
     def log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
         """Return the log-probability of one multiset per input; -inf if it cannot be predicted."""
         check_counts("counts", counts, like=(len(self.logits), self.logits.shape[2] - 1))
         size = cardinality(counts)
-        possible = (size >= self.least) & (size <= self.most)
-        exact = possible & ~self.falls_back(counts)
-        joint = cell_joint_log_probability(self.logits, counts * exact[:, None])
-        if self.size_scores is not None:
-            scores = self.size_scores.double().expand(len(counts), -1)
-            joint = joint + scores.gather(1, size.clamp(max=self.most)[:, None]).squeeze(1)
-        joint = joint - self._log_sizes[:, self.least :].logsumexp(-1)
-        if not bool((exact | ~possible).all()):
-            joint = torch.where(exact, joint, self.independent.log_probability(counts))
-        return joint.masked_fill(~possible, -torch.inf)
+        found = self._exact_log_probability(counts)
+        large = (size > self.exact_size) & (size <= self.most)
+        if bool(large.any()):
+            found = torch.where(large, self.independent.log_probability(counts), found)
+        return found.masked_fill((size < self.least) | (size > self.most), -torch.inf)
 
     def count_probabilities(self) -> Float64[Tensor, "b c m"]:
         """Return the probabilities of 0, 1, 2, ... labels of each class, given that the size can be predicted."""
-        log_p = self.logits.log_softmax(-1)
-        nothing, own = log_p[..., -1], log_p[..., :-1]
-        log_not = cell_log_probabilities(self.logits)[1]
-        # Another label: neither this class nor nothing.
-        other = torch.log((log_not.exp() - nothing.exp()[..., None]).clamp(min=0))
-        batch, cells, classes = own.shape
-        # Row n, column m: n labels of the class and m of the others.
-        grid = torch.full((batch, classes, self.most + 1, self.most + 1), -torch.inf).to(own)
-        grid[..., 0, 0] = 0
-        for cell in range(cells):
-            stay = grid + nothing[:, cell, None, None, None]
-            one = pad(grid, (0, 0, 1, 0), value=-torch.inf)[..., :-1, :] + own[:, cell, :, None, None]
-            another = pad(grid, (1, 0), value=-torch.inf)[..., :-1] + other[:, cell, :, None, None]
-            grid = torch.stack([stay, one, another]).logsumexp(0)
-        n, others = torch.arange(self.most + 1)[:, None], torch.arange(self.most + 1)
-        fits = ((n + others >= self.least) & (n + others <= self.most)).to(grid.device)
-        if self.size_scores is not None:
-            grid = grid + self.size_scores.double()[:, (n + others).clamp(max=self.most)][:, None]
-        return grid.masked_fill(~fits, -torch.inf).logsumexp(-1).softmax(-1)
+        larger = max(self.least, self.exact_size + 1)  # the smallest size that is not exact
+        if larger > self.most:
+            return self._exact_count_probabilities(self.most)
+        rest = replace(self.independent, least=larger).count_probabilities()
+        if larger == self.least:
+            return rest
+        exact = pad(self._exact_count_probabilities(larger - 1), (0, self.most + 1 - larger))
+        share = self.size_probabilities()[:, larger:].sum(-1)[:, None, None]
+        return torch.where(share > 0, (1 - share) * exact + share * rest, exact)
 
     def size_probabilities(self) -> Float64[Tensor, "b m"]:
         """Return the probabilities of multisets of 0, 1, 2, ... labels."""
@@ -206,6 +229,38 @@ class CellJoint:
     def _log_sizes(self) -> Float64[Tensor, "b m"]:
         log_sizes = cell_size_log_probabilities(self.logits, self.most)
         return log_sizes if self.size_scores is None else log_sizes + self.size_scores.double()
+
+    def _exact_log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
+        """Return the log-probability of one multiset per input; that of larger multisets is meaningless."""
+        size = cardinality(counts)
+        exact = size <= min(self.exact_size, self.most)
+        joint = cell_joint_log_probability(self.logits, counts * exact[:, None])
+        if self.size_scores is not None:
+            scores = self.size_scores.double().expand(len(counts), -1)
+            joint = joint + scores.gather(1, size.clamp(max=self.most)[:, None]).squeeze(1)
+        return joint - self._log_sizes[:, self.least :].logsumexp(-1)
+
+    def _exact_count_probabilities(self, most: int) -> Float64[Tensor, "b c m"]:
+        """Return the probabilities of 0, 1, 2, ... labels of each class, given a size of `least` to `most`."""
+        log_p = self.logits.log_softmax(-1)
+        nothing, own = log_p[..., -1], log_p[..., :-1]
+        log_not = cell_log_probabilities(self.logits)[1]
+        # Another label: neither this class nor nothing.
+        other = torch.log((log_not.exp() - nothing.exp()[..., None]).clamp(min=0))
+        batch, cells, classes = own.shape
+        # Row n, column m: n labels of the class and m of the others.
+        grid = torch.full((batch, classes, most + 1, most + 1), -torch.inf).to(own)
+        grid[..., 0, 0] = 0
+        for cell in range(cells):
+            stay = grid + nothing[:, cell, None, None, None]
+            one = pad(grid, (0, 0, 1, 0), value=-torch.inf)[..., :-1, :] + own[:, cell, :, None, None]
+            another = pad(grid, (1, 0), value=-torch.inf)[..., :-1] + other[:, cell, :, None, None]
+            grid = torch.stack([stay, one, another]).logsumexp(0)
+        n, others = torch.arange(most + 1)[:, None], torch.arange(most + 1)
+        fits = ((n + others >= self.least) & (n + others <= most)).to(grid.device)
+        if self.size_scores is not None:
+            grid = grid + self.size_scores.double()[:, (n + others).clamp(max=most)][:, None]
+        return grid.masked_fill(~fits, -torch.inf).logsumexp(-1).softmax(-1)
 
     def _select(self, rows: Int64[Tensor, " n"]) -> CellJoint:
         scores = self.size_scores

@@ -64,7 +64,8 @@ class CellCounts(OneShotHead):
             need not predict the size, which they learn poorly from images of one object.
         joint_states: If above 0, the classes compete for the positions: the likelihood in training
             (`losses.cell_joint_loss`) and predictions (`distributions.CellJoint`) are those of whole multisets, for
-            multisets with at most this many sub-multisets. 0: counts of different classes are independent.
+            sizes whose multisets all have at most this many sub-multisets. For larger sizes, and with 0, counts of
+            different classes are independent.
 
     Example:
         >>> head = CellCounts(num_classes=10, memory=32)

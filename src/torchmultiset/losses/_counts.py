@@ -13,7 +13,7 @@ from torchmultiset.distributions import (
     cell_joint_log_probability,
     cell_log_probabilities,
     cell_size_log_probabilities,
-    joint_states,
+    largest_joint_size,
     poisson_binomial,
     size_log_probabilities,
 )
@@ -91,19 +91,20 @@ def cell_joint_loss(
     size_scores: Float[Tensor, "*b m"] | None = None,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
-    r"""Compute the exact negative log-likelihood of a multiset if each cell predicts one class or "nothing".
+    r"""Compute the negative log-likelihood of a multiset if each cell predicts one class or "nothing".
 
     .. math::
         -\log \sum_{a:\ \text{counts of } a = \mu} \ \prod_{n=1}^{N} p_n(a_n)
 
     Unlike in `cell_count_loss`, two classes compete for a cell: the sum is over assignments a of all cells, by
-    `distributions.cell_joint_log_probability`.
+    `distributions.cell_joint_log_probability`. Only sizes of which all multisets have at most `states` sub-multisets
+    have this likelihood. That of a larger size k is the exact P(k), times the likelihood of independent counts given
+    the size, so that the probabilities of all multisets sum to 1; see `distributions.CellJoint`.
 
     Args:
         logits: Scores (B, N, C + 1) of N cells; the last class is "nothing".
-        target: Counts (B, C), none above N.
-        states: Maximum number of sub-multisets of a target, `distributions.joint_states`. The loss of a target with
-            more is `cell_count_loss`.
+        target: Counts (B, C) of at most N labels.
+        states: Maximum number of sub-multisets for the exact likelihood, see `distributions.largest_joint_size`.
         sizes: Sizes of the smallest and of the largest multiset that can occur. If given, the likelihood is normalised
             over multisets of these sizes.
         size_scores: Size potential s, (M + 1,) or (B, M + 1) for ``sizes[1]`` = M; only with `sizes`.
@@ -118,21 +119,34 @@ def cell_joint_loss(
     check_float("logits", logits, "(B, N, C + 1)", like=(target.shape[0], None, target.shape[1] + 1))
     check(logits.shape[1] >= 1, "logits", "scores of at least one cell", logits)
     check(sizes is not None or size_scores is None, "size_scores", "None without sizes", size_scores)
-    many = joint_states(target) > states
-    log_joint = cell_joint_log_probability(logits, target.masked_fill(many[:, None], 0))
     if sizes is not None:
         check_sizes("target", target, max_size=sizes[1], min_size=sizes[0])
+    size = cardinality(target)
+    large = size > largest_joint_size(target.shape[1], states)
+    log_joint = cell_joint_log_probability(logits, target.masked_fill(large[:, None], 0))
+    if bool(large.any()):
+        log_joint = log_joint.masked_fill(large, 0).index_add(
+            0, large.nonzero()[:, 0], _log_independent_given_size(logits[large], target[large])
+        )
+    if sizes is not None:
         log_sizes = cell_size_log_probabilities(logits, sizes[1])
         if size_scores is not None:
             scores = full_precision(size_scores).expand_as(log_sizes)
             log_sizes = log_sizes + scores
-            log_joint = log_joint + scores.gather(1, cardinality(target)[:, None]).squeeze(1)
+            log_joint = log_joint + scores.gather(1, size[:, None]).squeeze(1)
         log_joint = log_joint - log_sizes[:, sizes[0] :].logsumexp(-1)
-    if bool(many.any()):
-        of_each = size_scores[many] if size_scores is not None and size_scores.ndim == 2 else size_scores
-        apart = cell_count_loss(logits[many], target[many], sizes=sizes, size_scores=of_each, reduction="none")
-        log_joint = log_joint.masked_fill(many, 0).index_put((many.nonzero()[:, 0],), -apart.to(log_joint.dtype))
     return reduce(-log_joint, reduction)
+
+
+def _log_independent_given_size(logits: Float[Tensor, "b n k"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
+    """Compute log-probabilities (B,): of the size of each multiset, and of independent counts given this size."""
+    size = cardinality(target)[:, None]
+    most = int(size.max())
+    log_counts = poisson_binomial(*cell_log_probabilities(logits), most)
+    log_weight = log_counts.gather(2, target[..., None]).squeeze(2).sum(-1)
+    implied = size_log_probabilities(log_counts).gather(1, size).squeeze(1)
+    log_size = cell_size_log_probabilities(logits, most).gather(1, size).squeeze(1)
+    return log_size + log_weight - implied.masked_fill(implied == -torch.inf, 0)
 
 
 def count_table_loss(

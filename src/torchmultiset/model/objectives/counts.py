@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchmultiset._checks import given
 from torchmultiset.data import Batch
-from torchmultiset.distributions import joint_states
+from torchmultiset.distributions import largest_joint_size
 from torchmultiset.heads import CellCounts, CountMixture
 from torchmultiset.losses import (
     cell_count_loss,
@@ -25,6 +25,7 @@ from torchmultiset.losses import (
 from torchmultiset.model.objectives._base import Objective
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import COUNT_HEADS
+from torchmultiset.multiset import cardinality
 
 __all__ = ["CountsObjective", "joint_fallback"]
 
@@ -92,17 +93,17 @@ def joint_fallback(head: nn.Module, counts: Int64[Tensor, "n c"]) -> str:
 
     Example:
         >>> joint_fallback(CellCounts(2, 8, joint_states=4), torch.tensor([[1, 1], [3, 1]]))
-        'Counts of different classes are treated as independent for 1 of 2 multisets: they have up to 8 sub-multisets, and the joint distribution over cells is limited to 4 (joint_states).'
+        'Counts of different classes are treated as independent for 1 of 2 multisets, those with more than 2 labels: of such sizes, some multisets have more than 4 sub-multisets (joint_states).'
     """  # noqa: E501
     limit = getattr(head, "joint_states", 0)
     if not limit:
         return ""
-    states = joint_states(counts)
-    many = int((states > limit).sum())
+    size = largest_joint_size(counts.shape[1], limit)
+    many = int((cardinality(counts) > size).sum())
     if not many:
         return ""
     return (
-        f"Counts of different classes are treated as independent for {many:,} of {len(counts):,} multisets: they have"
-        f" up to {int(states.max()):,} sub-multisets, and the joint distribution over cells is limited to"
-        f" {limit:,} (joint_states)."
+        f"Counts of different classes are treated as independent for {many:,} of {len(counts):,} multisets, those with"
+        f" more than {size} labels: of such sizes, some multisets have more than {limit:,} sub-multisets"
+        " (joint_states)."
     )
