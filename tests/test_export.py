@@ -64,6 +64,7 @@ CASES = [
     ("slots", "policy"),
     ("power", "policy"),
     ("poisson", "policy"),
+    ("poisson with sizes", "policy"),
     ("gaussian", "policy"),
     ("mixture", "policy"),
 ]
@@ -75,10 +76,11 @@ AT_ONCE = {
     "slots": HungarianObjective(),
     "power": PowerObjective(),
     "poisson": CountsObjective(),
+    "poisson with sizes": CountsObjective(),
     "gaussian": CountsObjective(),
     "mixture": CountsObjective(),
 }
-ON_VECTORS = ("lstm", "feed-forward", "table", "poisson", "gaussian", "mixture")
+ON_VECTORS = ("lstm", "feed-forward", "table", "poisson", "poisson with sizes", "gaussian", "mixture")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -101,6 +103,7 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
             "feed-forward": lambda: FeedForwardPolicy(3, 16),
             "table": lambda: CountTable(3, 16, most=3),
             "poisson": lambda: PoissonCounts(3, 16),
+            "poisson with sizes": lambda: PoissonCounts(3, 16, sizes=(0, 3)),
             "gaussian": lambda: GaussianCounts(3, 16, most=3),
             "mixture": lambda: CountMixture(3, 16, sizes=(0, 3), components=2),
         }[policy]()
@@ -170,8 +173,9 @@ def test_predictions_on_1000_inputs_are_those_of_pytorch(policy, stop):
         assert np.array_equal(session.run(["counts"], {"inputs": x[:b]})[0], counts[:b])
 
 
-def test_unusual_inputs_do_not_underflow():
-    predictor, content = exported("poisson", "policy")
+@pytest.mark.parametrize("policy", ["poisson", "poisson with sizes"])
+def test_unusual_inputs_do_not_underflow(policy):
+    predictor, content = exported(policy, "policy")
     x = 6 * vectors(100, seed=6).inputs[np.arange(100)]
     rates = predictor(torch.from_numpy(x)).detach().exp().sum((1, 2))
     assert rates.max() > 1000  # all counts that can be predicted have a probability below e^-745, 0 in float64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import pytest
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from torchmultiset.data import Batch
-from torchmultiset.heads import CellCounts, CountTable, OneStep, RegressedCounts, nearest_counts
-from torchmultiset.losses import cell_count_loss
+from torchmultiset.heads import CellCounts, CountTable, OneStep, PoissonCounts, RegressedCounts, nearest_counts
+from torchmultiset.losses import cell_count_loss, poisson_count_loss
 from torchmultiset.model.objectives import CountsObjective
 from torchmultiset.model.predictor import Predictor
 
@@ -133,6 +134,53 @@ def test_a_size_head_is_saved_and_gets_gradients(tmp_path):
     predictor.save(tmp_path)
     loaded = Predictor.load(tmp_path, encoder=nn.Identity()).double()
     torch.testing.assert_close(loaded.log_probability(x, target), predictor.log_probability(x, target))
+
+
+def make_poisson(sizes: tuple[int, int] | None, number: int = 3) -> tuple[Predictor, Tensor]:
+    torch.manual_seed(0)
+    predictor = Predictor(
+        nn.Identity(), PoissonCounts(C, D, sizes=sizes), ["ant", "bee"], max_size=MOST, min_size=LEAST
+    )
+    return predictor.double().eval(), 3 * torch.randn(number, D, dtype=torch.float64)
+
+
+def test_poisson_counts_are_normalised_in_training_as_in_prediction():
+    predictor, x = make_poisson((LEAST, MOST))
+    chances = []
+    for multiset in MULTISETS:
+        target = torch.tensor([multiset]).expand(3, -1)
+        loss = CountsObjective().loss(predictor, batch(x, target), torch.Generator())
+        log_probability = predictor.log_probability(x, target)
+        assert loss.item() == pytest.approx(-log_probability.mean().item())
+        chances.append(log_probability.exp())
+    torch.testing.assert_close(torch.stack(chances).sum(0), torch.ones(3).double())
+
+
+def test_poisson_counts_predict_the_multiset_nearest_to_the_expected_counts_of_the_sizes():
+    predictor, x = make_poisson((LEAST, MOST), 200)
+    n = torch.arange(MOST + 1, dtype=torch.float64)
+    expected = predictor.belief(x).count_probabilities() @ n
+    assert torch.equal(predictor.predict(x), nearest_counts(expected, LEAST, MOST))
+    free = predictor(x).squeeze(-1).exp()
+    assert not torch.equal(predictor.predict(x), nearest_counts(free, LEAST, MOST))
+
+
+def test_a_poisson_head_that_was_saved_without_sizes_is_loaded_and_trained_without(tmp_path):
+    predictor, x = make_poisson(None)
+    predictor.save(tmp_path)
+    path = tmp_path / "predictor.json"
+    told = json.loads(path.read_text())
+    del told["head"]["arguments"]["sizes"], told["description_sha256"]
+    path.write_text(json.dumps(told))
+    loaded = Predictor.load(tmp_path, encoder=nn.Identity()).double()
+    assert torch.equal(loaded.predict(x), predictor.predict(x))
+    target = torch.tensor([[1, 0], [0, 2], [1, 1]])
+    loss = CountsObjective().loss(loaded, batch(x, target), torch.Generator())
+    torch.testing.assert_close(loss, poisson_count_loss(loaded(x).squeeze(-1), target))
+
+    predictor, x = make_poisson((LEAST, MOST))
+    predictor.save(tmp_path)
+    assert Predictor.load(tmp_path, encoder=nn.Identity()).head.sizes == (LEAST, MOST)
 
 
 @every

@@ -137,6 +137,11 @@ CASES |= {
         (C,),
         scores_are="log rates",
     ),
+    "poisson counts of known sizes": Case(
+        lambda log_rates, batch, **options: poisson_count_loss(log_rates, batch.target, sizes=(0, 6), **options),
+        (C,),
+        scores_are="log rates",
+    ),
     "hungarian": Case(lambda logits, batch, **options: hungarian_loss(logits, batch.target, **options), (6, C + 1)),
     "reinforce": Case(
         lambda logits, batch, **options: reinforce_loss(logits, batch.labels, batch.target, **options),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmultiset.distributions import IndependentCounts, size_log_probabilities
-from torchmultiset.losses import cell_count_loss, count_table_loss, sized_count_loss
+from torchmultiset.losses import cell_count_loss, count_table_loss, poisson_count_loss, sized_count_loss
 
 C, MOST = 3, 4
 SIZES = [(0, 4), (1, 4), (4, 4), (2, 3)]
@@ -66,6 +66,43 @@ def test_cells_against_all_multisets(least, most, with_scores):
         logits.expand(len(target), -1, -1), target, sizes=(least, most), size_scores=scores, reduction="none"
     )
     assert (-loss).exp().tolist() == pytest.approx([*expected.values()], rel=1e-9)
+
+
+@sizes
+def test_poisson_counts_against_all_multisets(least, most):
+    log_rates = draw(1, C)
+    rates = log_rates[0].exp().tolist()
+    poisson = [[math.exp(-rate) * rate**n / math.factorial(n) for n in range(most + 1)] for rate in rates]
+    expected = by_hand(poisson, [0.0] * (most + 1), least, most)
+    target = torch.tensor([*expected])
+    loss = poisson_count_loss(log_rates.expand(len(target), -1), target, sizes=(least, most), reduction="none")
+    assert (-loss).exp().tolist() == pytest.approx([*expected.values()], rel=1e-9)
+    assert (-loss).exp().sum().item() == pytest.approx(1, rel=1e-12)
+
+
+@sizes
+def test_gradients_of_poisson_counts(least, most):
+    target = torch.tensor(all_multisets(least, most))
+    log_rates = draw(len(target), C).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: poisson_count_loss(x, target, sizes=(least, most), reduction="none"), (log_rates,)
+    )
+
+
+def test_extreme_poisson_rates_have_finite_losses_and_bounded_gradients():
+    """Rates of e^1000 overflow, and those of e^-1000 underflow, even in double precision."""
+    target = torch.tensor([[0, 0, 0], [4, 0, 0], [1, 1, 2]])
+    for log_rate in (1000.0, -1000.0, 1e6, -1e6):
+        log_rates = torch.full((3, C), log_rate, requires_grad=True)
+        loss = poisson_count_loss(log_rates, target, sizes=(0, MOST), reduction="none")
+        loss.sum().backward()
+        assert loss.isfinite().all()
+        assert log_rates.grad.abs().max() <= MOST
+    log_rates = torch.full((2, C), -math.inf, requires_grad=True)
+    loss = poisson_count_loss(log_rates, target[:2], sizes=(0, MOST), reduction="none")
+    assert loss.tolist() == [0, math.inf]
+    loss[0].backward()
+    assert log_rates.grad.eq(0).all()
 
 
 @pytest.mark.parametrize(("classes", "most", "least"), [(80, 4, 1), (6, 30, 1), (1, 3, 0), (7, 1, 0)])

@@ -72,14 +72,13 @@ def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset)
         ]
         return -math.log(reference.softmax(scores[0])[order.index(tuple(sorted(target.elements())))])
     rows = [row[0] for row in scores]
-    if name == "poisson":
-        return math.fsum(
-            math.exp(row) - target[c] * row + math.log(math.factorial(target[c])) for c, row in enumerate(rows)
-        )
     if name == "regression":
         return reference.count_regression_loss(rows, target)
     # Normalised over the sizes that can be predicted, 0 to MOST labels.
-    each = [reference.softmax(row) for row in scores]
+    if name == "poisson":
+        each = [[math.exp(n * row - math.exp(row)) / math.factorial(n) for n in range(MOST + 1)] for row in rows]
+    else:
+        each = [reference.softmax(row) for row in scores]
     weights = {
         counts: math.prod(row[count] for row, count in zip(each, counts, strict=True))
         for counts in itertools.product(range(MOST + 1), repeat=len(each))

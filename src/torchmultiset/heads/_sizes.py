@@ -11,19 +11,24 @@ from torchmultiset._checks import check
 from torchmultiset._memory import Memory
 from torchmultiset._pooling import PooledFeatures
 
-__all__ = ["SizePotential", "as_row", "check_built_for", "size_scores_for"]
+__all__ = ["SizePotential", "as_row", "check_built_for", "check_range", "size_scores_for"]
 
 _COSINES = 8
 
 
 def size_scores_for(sizes: tuple[int, int] | None, potential: bool) -> nn.Parameter | None:
     """Return a size potential (M + 1,) for up to M labels, initialised to 0; None unless `potential`."""
-    check(sizes is None or 0 <= sizes[0] <= sizes[1], "sizes", "None or (smallest, largest), at least 0", sizes)
+    check_range(sizes)
     if not potential:
         return None
     check(sizes is not None, "sizes", "given with size_potential=True, such as (1, 4)", sizes)
     assert sizes is not None
     return nn.Parameter(torch.zeros(sizes[1] + 1))
+
+
+def check_range(sizes: tuple[int, int] | None) -> None:
+    """Raise a ValueError unless `sizes` are None or those of a smallest and a largest multiset."""
+    check(sizes is None or 0 <= sizes[0] <= sizes[1], "sizes", "None or (smallest, largest), at least 0", sizes)
 
 
 def check_built_for(sizes: tuple[int, int] | None, least: int, most: int) -> None:

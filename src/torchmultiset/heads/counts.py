@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import dropout2d
 
@@ -27,7 +27,7 @@ from torchmultiset._memory import Memory, MemorySpec, Tokens, drop_channels, pla
 from torchmultiset._pooling import PoolKind
 from torchmultiset.distributions import CellJoint, IndependentCounts, cell_log_probabilities, poisson_binomial
 from torchmultiset.heads._base import OneShotHead, PooledHead, without_autocast
-from torchmultiset.heads._sizes import SizePotential, as_row, check_built_for, size_scores_for
+from torchmultiset.heads._sizes import SizePotential, as_row, check_built_for, check_range, size_scores_for
 from torchmultiset.heads.one_step import nearest_counts, round_counts
 from torchmultiset.multiset import cardinality
 
@@ -280,10 +280,17 @@ class _NumberForEach(PooledHead):
         return without_autocast(self.classifier, self.pooled(memory))[..., None]
 
 
+@recorded
 class PoissonCounts(_NumberForEach):
-    """A Poisson distribution for each class; the scores are logarithms of the expected counts.
+    """A Poisson distribution for each class; the scores are logarithms of the rates.
 
-    They are computed from the pooled memory. For `losses.poisson_count_loss`. The arguments are those of `PooledHead`.
+    They are computed from the pooled memory. For `losses.poisson_count_loss`. The other arguments are those of
+    `PooledHead`.
+
+    Args:
+        sizes: Sizes of the smallest and of the largest multiset that can occur. If given, training normalises the
+            likelihood over these sizes, as predictions always do, and the expected counts are those of these sizes;
+            None: it does not, and they are the rates.
 
     Example:
         >>> PoissonCounts(num_classes=10, memory=32)(torch.rand(2, 32)).shape
@@ -291,23 +298,48 @@ class PoissonCounts(_NumberForEach):
     """
 
     count_loss = "poisson"
+    reads = ("pool", "dropout", "sizes")
+
+    def __init__(
+        self,
+        num_classes: int,
+        memory: int,
+        *,
+        pool: PoolKind = "mean",
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        sizes: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(num_classes, memory, pool=pool, hidden=hidden, dropout=dropout)
+        check_range(sizes)
+        self.sizes = sizes
 
     def believe(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> IndependentCounts:
-        """Return the Poisson distributions, truncated at `most`."""
-        log_rate = scores.double()
-        n = torch.arange(most + 1, dtype=torch.float64, device=scores.device)
-        # Constants instead of `torch.lgamma`, which ONNX does not have.
-        log_factorials = n.new_tensor([math.lgamma(k + 1) for k in range(most + 1)])
-        return IndependentCounts(n * log_rate - log_rate.exp() - log_factorials, least, most)
+        """Return the Poisson distributions, unnormalised and truncated at `most`."""
+        check_built_for(self.sizes, least, most)
+        return IndependentCounts(_poisson_weights(scores.double(), 0, most), least, most)
 
     def counts(self, scores: Float[Tensor, "b c 1"], least: int, most: int) -> Int64[Tensor, "b c"]:
-        """Return the rounded expected counts or, if their size cannot be predicted, the most probable counts.
+        """Return the multiset that is nearest to the expected counts.
 
-        The most probable count alone would often be one too low: with 2 expected, 1 is as probable as 2.
+        The most probable counts would often be one too low: with 2 expected, 1 is as probable as 2. Without `sizes`,
+        the expected counts are those of any size; where they round to one that cannot be predicted, the most probable
+        counts are returned.
         """
+        if self.sizes is not None:
+            return nearest_counts(self._expected_counts(scores), least, most)
         nearest = round_counts(scores.squeeze(-1).exp().clamp(max=most + 1))
         size = cardinality(nearest)[:, None]
         return torch.where((size >= least) & (size <= most), nearest, super().counts(scores, least, most))
+
+    def _expected_counts(self, scores: Float[Tensor, "b c 1"]) -> Float64[Tensor, "b c"]:
+        """Compute the expected counts given the sizes: the classes share the expected size by their rates."""
+        assert self.sizes is not None
+        log_rates = scores.squeeze(-1).double()
+        least, most = self.sizes
+        log_sizes = _poisson_weights(log_rates.logsumexp(-1, keepdim=True), least, most)
+        size = torch.arange(least, most + 1, dtype=torch.float64, device=scores.device)
+        return log_rates.softmax(-1) * (log_sizes.softmax(-1) @ size)[:, None]
 
 
 class RegressedCounts(_NumberForEach):
@@ -331,6 +363,14 @@ class RegressedCounts(_NumberForEach):
         """Return the frequency of each class among the labels, in place of probabilities."""
         numbers = scores.clamp(min=0).transpose(1, 2)
         return numbers / numbers.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+
+
+def _poisson_weights(log_rates: Float64[Tensor, "*b 1"], least: int, most: int) -> Float64[Tensor, "*b n"]:
+    """Return Poisson log-probabilities of `least` to `most`, without the factor e^-rate, which could underflow."""
+    n = torch.arange(least, most + 1, dtype=torch.float64, device=log_rates.device)
+    # Constants instead of `torch.lgamma`, which ONNX does not have.
+    log_factorials = n.new_tensor([math.lgamma(k + 1) for k in range(least, most + 1)])
+    return n * log_rates - log_factorials
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, norm: str | None) -> list[nn.Module]:

@@ -285,22 +285,36 @@ def count_mixture_loss(
 
 
 def poisson_count_loss(
-    log_rates: Float[Tensor, "b c"], target: Int64[Tensor, "b c"], *, reduction: Reduction = "mean"
+    log_rates: Float[Tensor, "b c"],
+    target: Int64[Tensor, "b c"],
+    *,
+    sizes: tuple[int, int] | None = None,
+    reduction: Reduction = "mean",
 ) -> Float[Tensor, "*r"]:
     r"""Compute the Poisson regression loss: each count is Poisson-distributed with its own rate.
 
     .. math:: \sum_{c} \big(e^{r_c} - \mu(c)\, r_c + \log \mu(c)!\big)
 
-    This is the full negative log-likelihood, comparable with the other count losses.
+    This is the full negative log-likelihood, comparable with the other count losses. The size of the multiset is
+    Poisson-distributed with the rate :math:`\lambda = \sum_c e^{r_c}`, so that the likelihood given a size of
+    :math:`a` to :math:`b` labels is as cheap:
+
+    .. math::
+        -\log p(\mathcal{Y}) = \log \sum_{k=a}^{b} \frac{\lambda^k}{k!}
+        - \sum_c \big(\mu(c)\, r_c - \log \mu(c)!\big)
 
     Args:
-        log_rates: Logarithms r (B, C) of the expected counts.
+        log_rates: Logarithms r (B, C) of the rates: without sizes, of the expected counts.
         target: Counts (B, C).
+        sizes: Sizes a and b of the smallest and of the largest multiset that can occur. If given, the likelihood is
+            normalised over multisets of these sizes.
         reduction: ``"mean"`` or ``"sum"`` over the batch, or ``"none"`` for one loss per example, (B,).
 
     Example:
         >>> poisson_count_loss(torch.zeros(1, 2), torch.tensor([[3, 0]]))  # 1 + ln 3! + 1
         tensor(3.7918)
+        >>> poisson_count_loss(torch.zeros(1, 2), torch.tensor([[1, 0]]), sizes=(1, 1))  # one of two
+        tensor(0.6931)
 
     Reference:
         Cameron and Trivedi, "Regression Analysis of Count Data", 1998.
@@ -309,7 +323,16 @@ def poisson_count_loss(
     check_float("log_rates", log_rates, "(B, C)", like=(target.shape[0], target.shape[1]))
     scores = full_precision(log_rates)
     counts = target.to(scores.dtype)
-    return reduce((scores.exp() - weighted(counts, scores) + torch.lgamma(counts + 1)).sum(-1), reduction)
+    log_weight = (weighted(counts, scores) - torch.lgamma(counts + 1)).sum(-1)
+    if sizes is None:
+        return reduce(scores.exp().sum(-1) - log_weight, reduction)
+    check_sizes("target", target, max_size=sizes[1], min_size=sizes[0])
+    # The factor e^-lambda of all probabilities cancels, and with it all that could overflow. The bound is finite, since
+    # a log-sum of infinities has no gradient.
+    lowest = torch.finfo(scores.dtype).min / (4 * (sizes[1] + 1))
+    size = torch.arange(sizes[0], sizes[1] + 1, dtype=scores.dtype, device=scores.device)
+    log_sizes = size * scores.clamp(min=lowest).logsumexp(-1, keepdim=True) - torch.lgamma(size + 1)
+    return reduce(log_sizes.logsumexp(-1) - log_weight, reduction)
 
 
 def _check_most(target: Tensor, most: int, because: str) -> int:

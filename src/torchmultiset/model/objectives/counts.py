@@ -53,7 +53,7 @@ _LOSSES: Mapping[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
         scores, target, min_size=head.sizes and head.sizes[0], size_scores=head.size_scores
     ),
     "mixture": _mixture_loss,
-    "poisson": lambda _, scores, target: poisson_count_loss(scores.squeeze(-1), target),
+    "poisson": lambda head, scores, target: poisson_count_loss(scores.squeeze(-1), target, sizes=head.sizes),
     "regression": lambda _, scores, target: count_regression_loss(scores.squeeze(-1), target),
 }
 """Losses by the name that a head has as `count_loss`: (head, scores, target) -> mean over the batch."""
