@@ -360,9 +360,9 @@ def _read_row(row: Any, i: int) -> Counter[Any]:
 
 
 def _array(names: Sequence[Any]) -> Shaped[np.ndarray, " c"]:
-    made = np.array(names)
-    if made.ndim == 1:
-        return made
+    array = np.array(names)
+    if array.ndim == 1:
+        return array
     apart = np.empty(len(names), dtype=object)  # np.array would turn tuples into a matrix
     apart[:] = names
     return apart

@@ -124,10 +124,10 @@ def smooth_labels(batch: Batch, generator: torch.Generator, *, probability: floa
         Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016; sampled as here:
         Xie et al., "DisturbLabel: Regularizing CNN on the Loss Layer", CVPR 2016.
     """
-    own = torch.arange(len(batch.target), device=batch.target.device)
-    other = torch.randint(len(own), own.shape, generator=generator, device=own.device)
-    chance = torch.rand(own.shape, generator=generator, device=own.device)
-    source = torch.where(chance < probability, other, own)
+    index = torch.arange(len(batch.target), device=batch.target.device)
+    other = torch.randint(len(index), index.shape, generator=generator, device=index.device)
+    chance = torch.rand(index.shape, generator=generator, device=index.device)
+    source = torch.where(chance < probability, other, index)
     changed = {name: each[source] for name in _LABELS if (each := getattr(batch, name)) is not None}
     return batch._replace(**changed)
 

@@ -222,8 +222,8 @@ def _open(folder: Path, purpose: dict[str, Any]) -> _Store:
     entries: dict[str, _Entry] = {}
     for row, line in enumerate(whole.splitlines()):
         try:
-            key, image, features, *own = json.loads(line)  # caches of version 0.1 have no checksum of the line
-            if own and own != [_line_digest(key, image, features)]:
+            key, image, features, *checksum = json.loads(line)  # caches of version 0.1 have no checksum of the line
+            if checksum and checksum != [_line_digest(key, image, features)]:
                 raise ValueError("the line does not match its checksum")
         except (ValueError, TypeError, RecursionError) as error:
             raise _damaged(folder, f"line {row + 1} of {store.index.name} cannot be read") from error
@@ -264,8 +264,8 @@ def _add(
             for i, image, row in zip(batch, images, rows, strict=True):
                 entry = _Entry(len(store.entries), _digest(image), _digest(row))
                 store.entries[keys[i]] = entry
-                own = _line_digest(keys[i], entry.image, entry.features)
-                lines.append(json.dumps([keys[i], entry.image, entry.features, own]) + "\n")
+                checksum = _line_digest(keys[i], entry.image, entry.features)
+                lines.append(json.dumps([keys[i], entry.image, entry.features, checksum]) + "\n")
             _append(features, rows.tobytes())
             _append(index, "".join(lines).encode())
             advance(len(batch))

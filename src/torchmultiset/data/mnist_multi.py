@@ -238,8 +238,8 @@ def build(
 
     def make(chunk: Chunk) -> dict[str, np.ndarray]:
         split = cast(Split, chunk.split)
-        made = generate(like[split], pools.of(split), split, range(chunk.start, chunk.stop))
-        return {name: _widened(getattr(made, name), row) for name, row in plan.arrays.items()}
+        examples = generate(like[split], pools.of(split), split, range(chunk.start, chunk.stop))
+        return {name: _widened(getattr(examples, name), row) for name, row in plan.arrays.items()}
 
     like: dict[Split, MnistMulti] = {
         "train": parameters,

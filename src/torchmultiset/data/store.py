@@ -180,8 +180,8 @@ def read_header(folder: str | os.PathLike[str]) -> dict[str, Any]:
     folder = Path(folder)
     if (folder / MANIFEST).exists():
         content = _read_json(folder / MANIFEST)
-        own = content.pop(_OWN, None)  # data sets built by version 0.1 have none
-        if own is not None and own != json_sha256(content):
+        checksum = content.pop(_OWN, None)  # data sets built by version 0.1 have none
+        if checksum is not None and checksum != json_sha256(content):
             raise ValueError(
                 f"{folder / MANIFEST} was changed after the data set was built: delete the folder and build it again"
             )
@@ -287,10 +287,10 @@ def _fill(folder: Path, plan: Plan, make: Make, size: int, workers: int, progres
         executor.shutdown(cancel_futures=True)
 
 
-def _put(folder: Path, plan: Plan, chunk: Chunk, made: Mapping[str, Shaped[np.ndarray, "n ..."]]) -> None:
+def _put(folder: Path, plan: Plan, chunk: Chunk, arrays: Mapping[str, Shaped[np.ndarray, "n ..."]]) -> None:
     """Write the rows of a chunk to their positions in the files."""
     for name, row in plan.arrays.items():
-        rows = made[name]
+        rows = arrays[name]
         wanted = (chunk.examples, *row.shape)
         if rows.dtype.str != row.dtype or rows.shape != wanted:
             raise ValueError(

@@ -67,11 +67,11 @@ class ConvEncoder(nn.Module):
         """Return an encoder for inputs of this shape, from `channels` and `norm`, and the shape of its memory."""
         check(len(shape) == 3, "encoder", f"'mlp' for inputs of shape {shape}", "conv")
         norm: Literal["batch"] | None = None if settings["norm"] == "none" else "batch"
-        made = cls(shape[0], settings["channels"], norm=norm)
-        features, *grid = made.memory_shape(shape[1], shape[2])
+        encoder = cls(shape[0], settings["channels"], norm=norm)
+        features, *grid = encoder.memory_shape(shape[1], shape[2])
         one = f"'none', or fewer `channels`: images of {shape[1]}x{shape[2]} pixels result in a map of one position"
         check(norm is None or max(grid) > 1, "norm", one, settings["norm"])
-        return made, MemorySpec(features, grid=(grid[0], grid[1]))
+        return encoder, MemorySpec(features, grid=(grid[0], grid[1]))
 
     def forward(self, x: Shaped[Tensor, "b channels height width"]) -> Float[Tensor, "b d h w"]:
         """Compute a map (B, D, h, w) from images (B, channels, H, W), uint8 or float in [0, 1]."""

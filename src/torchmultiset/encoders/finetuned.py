@@ -105,12 +105,13 @@ class FinetunedBackbone(nn.Module):
         The arguments are those of the constructor; `progress` shows a progress bar if weights have to be downloaded.
         """
         with torch.random.fork_rng(devices=[]):  # random weights are drawn before the pretrained ones are loaded
-            made = make_backbone(backbone, strides=strides, progress=progress)
-        source = made.fingerprint()
+            source_backbone = make_backbone(backbone, strides=strides, progress=progress)
+        source = source_backbone.fingerprint()
         encoder = cls(backbone, width=width, strides=tuple(strides), trainable=trainable, source=source)
-        assert isinstance(made.trunk, Trunk)
-        for mine, theirs in zip(encoder.stages, made.trunk.stages(), strict=False):  # later stages are not used
-            mine.load_state_dict(theirs.state_dict())
+        assert isinstance(source_backbone.trunk, Trunk)
+        # The backbone may have later stages, which are not used.
+        for stage, pretrained_stage in zip(encoder.stages, source_backbone.trunk.stages(), strict=False):
+            stage.load_state_dict(pretrained_stage.state_dict())
         return encoder
 
     @classmethod
@@ -122,10 +123,10 @@ class FinetunedBackbone(nn.Module):
         finetune = settings["finetune"]
         check(len(shape) == 3, "finetune", "'none' for inputs that are not images", finetune)
         width, strides = settings["units"][-1], settings["strides"]
-        made = cls.pretrained(settings["backbone"], width=width, strides=strides, trainable=finetune)
+        encoder = cls.pretrained(settings["backbone"], width=width, strides=strides, trainable=finetune)
         with torch.no_grad():
-            features, height, wide = made(torch.zeros(1, *shape, dtype=torch.uint8)).shape[1:]
-        return made, MemorySpec(features, grid=(height, wide))
+            features, height, wide = encoder(torch.zeros(1, *shape, dtype=torch.uint8)).shape[1:]
+        return encoder, MemorySpec(features, grid=(height, wide))
 
     def forward(self, x: Shaped[Tensor, "b c h w"]) -> Float[Tensor, "b d i j"]:
         """Compute a map (B, width, h, w) from images (B, 3, H, W) or (B, 1, H, W), uint8 or in [0, 1]."""

@@ -51,14 +51,14 @@ def missing_cells(encoder: nn.Module, shape: Sequence[int]) -> tuple[int, int, i
         shape: Shape of a batch of inputs; an encoder with the method ``missing_cells(height, width)`` reads images
             (B, channels, H, W).
     """
-    own = getattr(encoder, "missing_cells", None)
-    return (0, 0, 0, 0) if own is None else own(shape[2], shape[3])
+    method = getattr(encoder, "missing_cells", None)
+    return (0, 0, 0, 0) if method is None else method(shape[2], shape[3])
 
 
 def parameter_groups(encoder: nn.Module, lr: float) -> list[dict[str, Any]]:
-    """Return groups of parameters with learning rates of their own, as optimisers of PyTorch take them.
+    """Return groups of parameters with their own learning rates, in the form that PyTorch optimisers take.
 
     Default: no groups; all parameters have the learning rate of the run.
     """
-    own = getattr(encoder, "parameter_groups", None)
-    return [] if own is None else own(lr)
+    method = getattr(encoder, "parameter_groups", None)
+    return [] if method is None else method(lr)

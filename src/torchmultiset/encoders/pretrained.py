@@ -55,8 +55,8 @@ def make_backbone(
         return onnx_backbone(name, mean=mean, std=std)
     for what, given in (("mean", mean), ("std", std)):
         check(given is None, what, f"left out with {name}, which declares its own", given)
-    made: Backbone = BACKBONES[name](strides=tuple(strides), progress=progress)
-    return made
+    backbone: Backbone = BACKBONES[name](strides=tuple(strides), progress=progress)
+    return backbone
 
 
 def make_trunk(name: str, *, strides: Sequence[int] = (32,)) -> Trunk:
@@ -144,16 +144,16 @@ class PretrainedEncoder(nn.Module):
         backbone, units = settings["backbone"], settings["units"]
         width = units[-1] if units else None
         channels = shape[0] if is_onnx(backbone) else None  # known for other backbones
-        made = cls(
+        encoder = cls(
             backbone,
             width=width,
             fingerprint=settings["fingerprint"],
             strides=tuple(settings["strides"]),
             channels=channels,
         )
-        fits = len(shape) == 3 and shape[0] == made.channels
-        check(fits, "shape", f"({made.channels}, h, w), the shape of the features of {backbone}", shape)
-        return made, MemorySpec(width or shape[0], grid=(shape[1], shape[2]))
+        fits = len(shape) == 3 and shape[0] == encoder.channels
+        check(fits, "shape", f"({encoder.channels}, h, w), the shape of the features of {backbone}", shape)
+        return encoder, MemorySpec(width or shape[0], grid=(shape[1], shape[2]))
 
     def backbone(self) -> Backbone:
         """Return the backbone, loading it on the first call.
@@ -164,8 +164,8 @@ class PretrainedEncoder(nn.Module):
         if not self._backbone:
             options = {key: value for key, value in self._options.items() if value not in (None, (32,))}
             with torch.random.fork_rng(devices=[]):  # random weights are drawn before the pretrained ones are loaded
-                made = make_backbone(self.name, **options)
-            found = made.fingerprint()
+                backbone = make_backbone(self.name, **options)
+            found = backbone.fingerprint()
             if self.fingerprint not in (None, found):
                 raise ValueError(
                     f"the weights of {self.name} are not those this model was trained with: the fingerprint was"
@@ -173,7 +173,7 @@ class PretrainedEncoder(nn.Module):
                     " train the model again"
                 )
             self.fingerprint = found
-            self._backbone.append(made)
+            self._backbone.append(backbone)
         if hasattr(self, "arguments"):
             self.arguments["fingerprint"] = self.fingerprint
         return self._backbone[0]

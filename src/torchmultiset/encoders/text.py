@@ -149,8 +149,8 @@ class NgramEncoder(nn.Module):
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[NgramEncoder, MemorySpec]:  # noqa: ARG003
         """Return an encoder for inputs (0, 1 + D), and the shape of its memory, a vector."""
         check_token_shape(shape, "ngrams", features=0)
-        made = cls(shape[1] - 1)
-        return made, MemorySpec(made.features + made.columns)
+        encoder = cls(shape[1] - 1)
+        return encoder, MemorySpec(encoder.features + encoder.columns)
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Float[Tensor, "b d"]:
         """Count n-grams (B, features) in padded texts, and append the table's columns."""

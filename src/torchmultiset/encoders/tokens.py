@@ -69,8 +69,8 @@ class SetEncoder(nn.Module):
         check_token_shape(shape, "set")
         units = settings["units"]
         attention = settings["attention"] if units else 0
-        made = cls(shape[1] - 1, width=units[-1] if units else 1, layers=len(units), attention=attention)
-        return made, MemorySpec(made.width, tokens=True)
+        encoder = cls(shape[1] - 1, width=units[-1] if units else 1, layers=len(units), attention=attention)
+        return encoder, MemorySpec(encoder.width, tokens=True)
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
         """Compute tokens (B, N, width) from padded vectors (B, N, 1 + D)."""
@@ -112,8 +112,8 @@ class OrderedEncoder(nn.Module):
         units = settings["units"]
         instead = f"{cls.untrained!r} with an objective in closed form, which trains no layers"
         check(len(units) >= 1, "encoder", instead, cls.name)
-        made = cls(shape[1] - 1, width=units[-1], layers=len(units), attention=settings["attention"])
-        return made, MemorySpec(made.width, tokens=True)
+        encoder = cls(shape[1] - 1, width=units[-1], layers=len(units), attention=settings["attention"])
+        return encoder, MemorySpec(encoder.width, tokens=True)
 
     def _run_layers(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"]) -> Tokens:
         for convolution in self.convolutions:

@@ -86,9 +86,9 @@ class WordEncoder(TextWithColumns):
     @classmethod
     def for_inputs(cls, shape: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[OrderedEncoder, MemorySpec]:
         """Return an encoder for inputs (0, 1 + D), from `units` and `attention`, and the shape of its memory."""
-        made, memory = super().for_inputs(shape, settings)
-        made.arguments["fingerprint"] = _fingerprint()
-        return made, memory
+        encoder, memory = super().for_inputs(shape, settings)
+        encoder.arguments["fingerprint"] = _fingerprint()
+        return encoder, memory
 
     def forward(self, x: Float[Tensor, "b n k"]) -> Tokens:
         """Compute tokens (B, M, width) of M word pieces from padded texts (B, N, 1 + D)."""

@@ -54,8 +54,8 @@ class OneShotHead(nn.Module, ABC):
         if cls.reads is None:
             raise NotImplementedError(f"{cls.__name__} has no `for_memory`: create it with its constructor")
         known = {**settings, "sizes": sizes, "most": sizes[1]}
-        made: OneShotHead = cls(num_classes, memory.features, **{name: known[name] for name in cls.reads})
-        return made
+        head: OneShotHead = cls(num_classes, memory.features, **{name: known[name] for name in cls.reads})
+        return head
 
     @abstractmethod
     def forward(self, memory: Memory) -> Float[Tensor, "b n k"]:

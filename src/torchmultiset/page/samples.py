@@ -69,10 +69,10 @@ def own_samples(run: str, predictor: Predictor, kind: InputKind) -> tuple[OwnSam
     )
 
 
-def brightness_of(predictor: Predictor, kind: InputKind, own: tuple[OwnSample, ...]) -> float | None:
+def brightness_of(predictor: Predictor, kind: InputKind, samples: tuple[OwnSample, ...]) -> float | None:
     """Return the mean of the pixels of the samples, from 0 to 255; None without samples."""
     files = [(FOLDER / sample.file).read_bytes() for sample in fitting(predictor, kind)]
-    files += [one.image for one in own]
+    files += [one.image for one in samples]
     means = [float(np.asarray(Image.open(io.BytesIO(file)).convert("L")).mean()) for file in files]
     return sum(means) / len(means) if means else None
 
@@ -107,9 +107,9 @@ def _make() -> None:
     for preset, indices in _INDICES.items():
         parameters = PRESETS[preset].digits
         assert parameters is not None
-        made = generate(parameters, digits, "test", indices)
-        for image, labels in zip(made.inputs[indices], made.labels, strict=True):  # type: ignore[index]
-            shown = [str(parameters.canvas), *(made.classes[label] for label in sorted(labels[labels >= 0]))]
+        examples = generate(parameters, digits, "test", indices)
+        for image, labels in zip(examples.inputs[indices], examples.labels, strict=True):  # type: ignore[index]
+            shown = [str(parameters.canvas), *(examples.classes[label] for label in sorted(labels[labels >= 0]))]
             Image.fromarray(image[0]).save(FOLDER / f"{'-'.join(shown)}.png", optimize=True)
 
 

@@ -54,9 +54,9 @@ def entropy_curves(
         check(prediction.sequence is not None, "predictor", "one with a policy", predictor.kind)
         assert prediction.sequence is not None
         entropies = prediction.entropy.cpu()
-        named, drawn = _fit(prediction.sequence.cpu(), steps), _fit(_shuffle(batch.labels, rng), steps)
-        parts.setdefault("policy", []).append((_fit(entropies, steps), named >= 0))
-        for path, labels in (("oracle", drawn), ("oracle_on_policy_path", named)):
+        emitted, drawn = _fit(prediction.sequence.cpu(), steps), _fit(_shuffle(batch.labels, rng), steps)
+        parts.setdefault("policy", []).append((_fit(entropies, steps), emitted >= 0))
+        for path, labels in (("oracle", drawn), ("oracle_on_policy_path", emitted)):
             free = free_labels(batch.target, labels.clamp(min=0))
             parts.setdefault(f"{path} instances", []).append((oracle_entropy(free, of="instances"), labels >= 0))
             parts.setdefault(f"{path} classes", []).append((oracle_entropy(free, of="classes"), labels >= 0))

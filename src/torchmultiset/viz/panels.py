@@ -77,10 +77,10 @@ def panels(
             sequence = [label for label in prediction.sequence[i].tolist() if label >= 0]
         distributions = prediction.probabilities[i].float().numpy()
         # With END there is one more step, which emits END.
-        named = int(prediction.counts[i].max()) if at_once else len(sequence) + end
+        rows = int(prediction.counts[i].max()) if at_once else len(sequence) + end
         # A one-shot head gets one more row if its probabilities are large enough to be visible.
-        named += at_once and bool((distributions[named:] >= _VISIBLE).any())
-        steps = min(max(named, 1), len(distributions))
+        rows += at_once and bool((distributions[rows:] >= _VISIBLE).any())
+        steps = min(max(rows, 1), len(distributions))
         found.append(
             Panel(
                 image,
