@@ -325,10 +325,9 @@ def _validation_loss(
     generator = _generator(fabric, seed, progress.epoch, progress.step, fabric.global_rank)
     total = torch.zeros((), dtype=torch.float64)
     with predictor.evaluating():
-        for start in range(0, len(part), _AT_A_TIME):
-            some = part[start : start + _AT_A_TIME]
-            batch: Batch = fabric.to_device(validation.batch(some))
-            total += len(some) * objective.loss(predictor, batch, generator).double().cpu()
+        for some in validation.subset(part).batches(_AT_A_TIME):
+            batch: Batch = fabric.to_device(some)
+            total += len(batch.x) * objective.loss(predictor, batch, generator).double().cpu()
     return float(_over_processes(fabric, total, "sum")) / max(len(possible), 1)
 
 
