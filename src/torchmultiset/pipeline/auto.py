@@ -70,6 +70,8 @@ _FROZEN_SHARE = 0.25
 """Share of the budget that candidates with frozen features may take if fine-tuning follows."""
 _FINETUNE_SHARE = 0.6
 """Share of the budget for fine-tuning; the rest is for reading data, testing and pictures."""
+_ON_ALL_CORES = 0.8
+"""Time of a run that has all cores, relative to that of one that shares them with other candidates."""
 _TWICE_SHARE, _TWICE_MINUTES = 0.3, 20.0
 """Share of the budget for fine-tuning, and the budget from which there is time to train the winner again."""
 _TUNED_EPOCHS = 5, 120
@@ -289,6 +291,8 @@ def _is_trained_again(here: Portfolio, winner: str, config: RunConfig, task: Tas
         return False
     minutes = sum(float(run.record["minutes"]) for run in here.trained[winner])
     minutes *= 1 + len(task.splits["validation"]) / len(task.splits["train"])
+    if config.data.finetune == "none":
+        minutes *= _ON_ALL_CORES
     return (time.monotonic() - here.began) / 60 + minutes <= here.minutes
 
 
