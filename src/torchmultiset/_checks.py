@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ __all__ = [
     "check_mask",
     "check_one_of",
     "each_at_least",
+    "filled",
     "given",
     "one_of",
     "some",
@@ -181,3 +182,28 @@ class Settings:
             value = getattr(self, setting.name)
             if value is not None and "ok" in setting.metadata:
                 check(setting.metadata["ok"](value), setting.name, setting.metadata["expected"], value)
+
+
+_Filled = TypeVar("_Filled", bound=Settings)
+
+
+def filled(settings: Settings, cls: type[_Filled], **chosen: Any) -> _Filled:
+    """Return settings of a class whose defaults replace what is not set, which is None.
+
+    Args:
+        settings: Settings as given.
+        cls: Class with the same fields.
+        **chosen: Values that replace those of `settings`.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Open(Settings):
+        ...     hidden: int | None = None
+        >>> @dataclass(frozen=True)
+        ... class Resolved(Open):
+        ...     hidden: int = 32
+        >>> filled(Open(), Resolved), filled(Open(hidden=0), Resolved)
+        (Resolved(hidden=32), Resolved(hidden=0))
+    """
+    given = {name: value for name, value in vars(settings).items() if value is not None}
+    return cls(**given | chosen)

@@ -253,7 +253,7 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     changed = {name: value for name, value in preset.items() if value != defaults[name]}
     named = {"data": "data/mnist-multi-10", "backbone": "none", "image_size": 224}
     named |= {"objective": "multi"}
-    assert changed == named | {"batch_size": 64, "epochs": 12, "layers": 2}
+    assert changed == named | {"batch_size": 64, "lr": 3e-3, "epochs": 12, "layers": 2}
 
     paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
     assert (paper["epochs"], paper["norm"], paper["lr"]) == (350, "none", 1e-3)
@@ -271,7 +271,8 @@ def test_auto_may_be_typed_wherever_it_is_the_default(resolved, run, tmp_path):
     chosen = [name for name, value in to_dict(RunConfig()).items() if value is None]
     chosen = [name for name in chosen if name not in ("data", "start_from")]
     assert {"backbone", "channels", "classes", "count_head", "epochs", "fractions", "objective", "stop"} <= {*chosen}
-    flags = [token for name in chosen for token in (f"--{name.replace('_', '-')}", "auto")]
+    switches = ("size_potential", "size_head")  # which take no value
+    flags = [token for name in chosen if name not in switches for token in (f"--{name.replace('_', '-')}", "auto")]
     plain, _ = resolved("--data", "x")
     assert resolved("--data", "x", *flags)[0] == plain
     # It replaces what a file or a preset sets, as any other value of a flag does.
@@ -283,7 +284,7 @@ def test_auto_may_be_typed_wherever_it_is_the_default(resolved, run, tmp_path):
     assert resolved(*there)[0] == values | {"epochs": 7, "channels": (3, 4)}
     file.write_text("".join(f'{name} = "auto"\n' for name in chosen))
     assert resolved("--data", "x", "--config", file)[0] == plain
-    for flag in ("--lr", "--seed"):
+    for flag in ("--clip", "--seed"):
         code, _, err = run("train", "pets.csv", flag, "auto")
         assert (code, "auto" in err) == (2, True)
     code, _, err = run("train", "pets.csv", "--fractions", 0.5, 0.5)

@@ -367,7 +367,7 @@ def test_photographs_get_a_head_that_suits_the_number_of_objects(most, head):
     auto = ObjectiveConfig(), ModelConfig(), (1280, 8, 8), most
     objective, model, picks = resolve_objective(*auto, backbone=True)
     assert (objective.objective, objective.count_head, model.policy) == ("counts", head, None)
-    pooled = ("mean-max", (256,)) if head else (None, (128, 128))
+    pooled = ("mean-max", (256,)) if head else (None, None)
     assert (model.pool, model.units, model.dropout) == (*pooled, 0.3)
     assert [(pick.what, pick.value) for pick in picks] == [
         ("objective", "counts"),

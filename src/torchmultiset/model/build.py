@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from torchmultiset._checks import check
+from torchmultiset._checks import check, filled
 from torchmultiset.data import Examples
 from torchmultiset.data.tokens import TokenKind
 from torchmultiset.encoders.finetuned import Trainable
-from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig
+from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ResolvedModel
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, Stop
 from torchmultiset.model.registry import COUNT_HEADS, ENCODERS, HEADS, POLICIES
@@ -76,8 +76,8 @@ def build_predictor(
         "left out with a backbone, which takes its place",
         model.encoder,
     )
-    model, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
-    kind = objective.kind
+    kinds, objective = resolve_kinds(model, objective, shape, backbone=backbone is not None)
+    model, kind = filled(kinds, ResolvedModel), objective.kind
     if kind.closed_form:  # it trains no encoder layers
         readable = len(shape) < 3 or (backbone is not None and finetune == "none")
         check(readable, "objective", "another one for images without a frozen backbone", objective.objective)

@@ -27,6 +27,7 @@ __all__ = [
     "ObjectiveName",
     "PolicyName",
     "PolicyNorm",
+    "ResolvedModel",
 ]
 
 if TYPE_CHECKING:
@@ -52,16 +53,17 @@ class ModelConfig(Settings):
     """Output channels of each convolution of the tower. auto: 10 10 32, the paper's, or a finer map for many labels."""
     norm: Norm = one_of(Norm, default="batch")
     """Normalisation in the tower; the paper has none."""
-    units: tuple[int, ...] = each_at_least(1, default=(128, 128))
+    units: tuple[int, ...] | None = each_at_least(1, default=None)
     """Widths of the linear layers for vectors; the last is also that of the projection of a backbone's features. For
-    text, sets and sequences: one convolution or linear layer per entry, all of the last width."""
-    attention: int = 0
-    """Number of self-attention layers of the encoder of text, sets and sequences."""
+    text, sets and sequences: one convolution or linear layer per entry, all of the last width. auto: 128 128, or 256
+    for pooled frozen features."""
+    attention: int | None = None
+    """Number of self-attention layers of the encoder of text, sets and sequences. auto: 0."""
     policy: PolicyName | None = None
     """Policy that emits the labels. auto: a ConvLSTM for images, an LSTM for vectors."""
-    hidden: int = at_least(1, default=32)
+    hidden: int | None = at_least(1, default=None)
     """Channels or units of the policy's layers. Count heads on maps, slots and the power multiset have twice as many;
-    other one-shot heads have none."""
+    other one-shot heads have none. auto: 32."""
     layers: int = at_least(1, default=1)
     """Number of the policy's layers; count heads on maps and slots have one more."""
     policy_norm: PolicyNorm = one_of(PolicyNorm, default="layer")
@@ -69,20 +71,20 @@ class ModelConfig(Settings):
     pool: PoolKind | None = None
     """How the positions of a map or of tokens are pooled by heads and policies that read one vector: their mean (the
     paper's), their maximum, both, a learned weighted mean, or their sum. auto: the sum for text, sets and sequences,
-    else the mean."""
-    dropout: float = at_least(0, default=0.0)
-    """Dropout probability of the features before the classifier."""
-    size_potential: bool = False
-    """Whether count heads learn a weight for each size of a multiset."""
-    size_head: bool = False
-    """Whether count heads on maps predict these weights from the pooled features of the image."""
+    their mean and maximum for some heads on frozen features, else the mean."""
+    dropout: float | None = at_least(0, default=None)
+    """Dropout probability of the features before the classifier. auto: 0, or 0.3 for frozen features."""
+    size_potential: bool | None = None
+    """Whether count heads learn a weight for each size of a multiset. auto: no."""
+    size_head: bool | None = None
+    """Whether count heads on maps predict these weights from the pooled features of the image. auto: no."""
     joint_states: int = at_least(0, default=0)
     """For count heads on maps: classes compete for the cells in multisets with at most this number of sub-multisets.
     0: counts of different classes are independent."""
-    decoding: Literal["greedy", "search", "best"] = "greedy"
+    decoding: Literal["greedy", "search", "best"] | None = None
     """How a multiset is predicted: by the most probable label at each step, or by the head's own rule (greedy); by a
     search for the most probable multiset (search); or by whichever scores higher on the validation data (best), which
-    is greedy if holdout is none."""
+    is greedy if holdout is none. auto: greedy."""
     stop: Stop | None = None
     """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
@@ -97,6 +99,23 @@ class ModelConfig(Settings):
 
 CHANNELS = (10, 10, 32)
 """Output channels of the convolutions of the paper's tower."""
+
+
+@dataclass(frozen=True)
+class ResolvedModel(ModelConfig):
+    """Network settings of a run. `policy` is None for a one-shot head, and `encoder` with a backbone."""
+
+    channels: tuple[int, ...] = CHANNELS
+    units: tuple[int, ...] = (128, 128)
+    attention: int = 0
+    hidden: int = 32
+    dropout: float = 0.0
+    size_potential: bool = False
+    size_head: bool = False
+    decoding: Literal["greedy", "search", "best"] = "greedy"
+    stop: Stop = "policy"
+    min_size: int = 0
+    max_size: int = 1
 
 
 def attribute_docs(cls: type) -> dict[str, str]:

@@ -167,12 +167,12 @@ def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tupl
             )
         given = [Candidate(**one) for one in saved["candidates"]]
         return given, None if saved["finetuned"] is None else Candidate(**saved["finetuned"])
-    wanted = here.config.data.finetune != "none"  # then nothing else is tried
+    wanted = here.config.data.finetune not in (None, "none")  # then nothing else is tried
     plan = [*only] if only is not None else [] if wanted else candidates(task)
     if only is None and plan and task.splits["train"].tokens is not None and not _is_small(task):
         plan[0] = _shortened(here, plan[0], len(task.splits["train"]))
     tuned = None
-    if only is None and (wanted or here.minutes >= _LEAST_MINUTES):
+    if only is None and (wanted or (here.config.data.finetune is None and here.minutes >= _LEAST_MINUTES)):
         tuned = finetuned(task)
     if tuned is not None:
         share, images = _FINETUNE_SHARE, len(task.splits["train"])
@@ -278,20 +278,20 @@ def _finetune(here: Portfolio, tuned: Candidate) -> dict[str, RunConfig]:
 
 def _views(here: Portfolio, name: str) -> int:
     """Return the number of augmented views of each image that a candidate was trained on."""
-    return here.trained[name][0].config.data.views
+    return here.trained[name][0].config.data.views or 0
 
 
 def _is_trained_again(here: Portfolio, winner: str, config: RunConfig, task: Task) -> bool:
     """Return whether the winner is trained again on training and validation data together."""
     if (here.folder / CHECKPOINT).exists():  # it was begun before an interruption
         return True
-    if _is_small(task) and config.data.finetune == "none":  # its runs were parts of a cross-validation
+    if _is_small(task) and config.data.finetune in (None, "none"):  # its runs were parts of a cross-validation
         return True
     if config.optim.select != "last":  # the validation data chose its epoch
         return False
     minutes = sum(float(run.record["minutes"]) for run in here.trained[winner])
     minutes *= 1 + len(task.splits["validation"]) / len(task.splits["train"])
-    if config.data.finetune == "none":
+    if config.data.finetune in (None, "none"):
         minutes *= _ON_ALL_CORES
     return (time.monotonic() - here.began) / 60 + minutes <= here.minutes
 

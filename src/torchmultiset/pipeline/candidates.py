@@ -11,7 +11,7 @@ from torchmultiset.encoders import words_installed
 from torchmultiset.encoders.pretrained import BACKBONES
 from torchmultiset.heads.power import MOST_MULTISETS
 from torchmultiset.multiset import how_many
-from torchmultiset.pipeline.config import RunConfig, changed, to_dict
+from torchmultiset.pipeline.config import RunConfig, completed
 from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.resolve import POOLED, REGULARISED
 from torchmultiset.training.config import FEWEST_EPOCHS, MOST_EPOCHS
@@ -55,9 +55,8 @@ class Candidate(NamedTuple):
     about: str
 
     def applied_to(self, config: RunConfig) -> RunConfig:
-        """Return the settings of a run; settings that the user has changed from their defaults are kept."""
-        given, defaults = to_dict(config), to_dict(RunConfig())
-        return changed(config, {name: value for name, value in self.values.items() if given[name] == defaults[name]})
+        """Return the settings of a run; what the user has set is kept."""
+        return completed(config, self.values)
 
 
 _RIDGE = Candidate("ridge", {"objective": "ridge"}, "linear regression of counts on pooled inputs")

@@ -1,7 +1,8 @@
 """Settings of a training run, as frozen dataclasses; the command line is generated from them.
 
-A setting that is None is not set: `pipeline.resolve` chooses its value from the data, with a reason. The result is a
-`ResolvedConfig`, in which everything that the run needs is set.
+A setting that is None is not set: `pipeline.resolve` chooses its value from the data, with a reason, or a candidate of
+the portfolio does; values that the user has set are kept. The result is a `ResolvedConfig`, in which everything that
+the run needs is set; its defaults are the values of settings that nothing else has chosen.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
-from torchmultiset._checks import Settings, at_least, bounded, each_at_least
+from torchmultiset._checks import Settings, at_least, bounded, check, each_at_least
 from torchmultiset.encoders.finetuned import Trainable
-from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig
-from torchmultiset.model.predictor import Stop
+from torchmultiset.model.config import ModelConfig, ObjectiveConfig, ResolvedModel
 from torchmultiset.training.config import OptimConfig, ResolvedOptim
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "ResolvedModel",
     "RunConfig",
     "changed",
+    "completed",
     "config_of",
     "to_dict",
 ]
@@ -37,12 +38,15 @@ class DataConfig(Settings):
     backbone: str | None = None
     """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the
     path of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if installed."""
-    strides: tuple[int, ...] = each_at_least(1, default=(32,))
-    """Strides of the backbone's map: 8, 16 or 32, or several, which are joined. Fine maps show small objects."""
-    finetune: Trainable = "none"
-    """Stages of the backbone that are trained with the model, from the last one down; none: features are frozen."""
-    views: int = 0
-    """Number of augmented views of each training image in the feature cache of a frozen backbone; see augment."""
+    strides: tuple[int, ...] | None = each_at_least(1, default=None)
+    """Strides of the backbone's map: 8, 16 or 32, or several, which are joined. Fine maps show small objects.
+    auto: 32."""
+    finetune: Trainable | None = None
+    """Stages of the backbone that are trained with the model, from the last one down; none: features are frozen. auto:
+    none; if several models are compared, one of them may have a trained backbone."""
+    views: int | None = None
+    """Number of augmented views of each training image in the feature cache of a frozen backbone; see augment. auto:
+    0."""
     image_size: int | None = at_least(1, default=None)
     """Side in pixels to which your own images are resized. auto: from the sizes of the images."""
     grey: bool = False
@@ -84,17 +88,10 @@ class ResolvedData(DataConfig):
 
     data: str = ""
     backbone: str = "none"
+    strides: tuple[int, ...] = (32,)
+    finetune: Trainable = "none"
+    views: int = 0
     image_size: int = 224
-
-
-@dataclass(frozen=True)
-class ResolvedModel(ModelConfig):
-    """Network settings of a run. `policy` is None for a one-shot head, and `encoder` with a backbone."""
-
-    channels: tuple[int, ...] = CHANNELS
-    stop: Stop = "policy"
-    min_size: int = 0
-    max_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -147,3 +144,31 @@ def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         0.1
     """
     return config_of({**to_dict(config), **values})
+
+
+_NEEDS = {"views": "augment", "mosaic": "augment", "augment": "views"}
+"""Settings of candidates that have no effect, or are refused, if the user has turned another one of them off."""
+
+
+def completed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return the settings with those of `values` that are not set yet, by flat names.
+
+    Args:
+        config: Settings, which are kept.
+        values: Values of settings that may be None.
+
+    Example:
+        >>> both = completed(RunConfig(optim=OptimConfig(lr=3e-3)), {"lr": 0.1, "objective": "multi"})
+        >>> both.optim.lr, both.objective.objective
+        (0.003, 'multi')
+    """
+    given, defaults = to_dict(config), to_dict(RunConfig())
+    for name, value in values.items():
+        check(defaults[name] is None, "values", f"without {name}, which is never unset", value)
+
+    def applies(name: str) -> bool:
+        needed = _NEEDS.get(name)
+        off = needed is not None and needed in values and given[needed] in (0, "none")
+        return given[name] is None and not off
+
+    return changed(config, {name: value for name, value in values.items() if applies(name)})

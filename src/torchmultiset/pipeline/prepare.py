@@ -6,13 +6,13 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torchmultiset._checks import check
+from torchmultiset._checks import check, filled
 from torchmultiset.data import Examples
 from torchmultiset.data._download import cache_folder
 from torchmultiset.data.examples import concatenate
@@ -105,7 +105,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             f"{path} has {_examples(len(pictures['train']), 'training')} and no label in"
             f" {'it' if len(pictures['train']) == 1 else 'them'}: add training examples with labels"
         )
-    _refuse_changes(data, config.optim.augment, pictures["train"])
+    _refuse_changes(data, config.optim.augment or "none", pictures["train"])
     if data.conformal:
         _refuse_too_few_to_calibrate(pictures["train"], path)
         pictures["train"], pictures[CALIBRATION] = split_for_conformal(pictures["train"])
@@ -121,7 +121,7 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
             for name, examples in pictures.items()
         }
         if data.views:
-            splits["train"], fresh = _views(config, pictures["train"], path, backbone, size, progress)
+            splits["train"], fresh = _views(config, data.views, pictures["train"], path, backbone, size, progress)
     shape, picture = (input_shape(examples["train"]) for examples in (splits, pictures))
     resolved, more = resolve(config, data, splits["train"], shape)
     if resolved.optim.mosaic and splits["train"].tokens is not None:
@@ -157,11 +157,12 @@ def features_of(
 
 
 def _views(
-    config: RunConfig, images: Examples, path: str, backbone: Backbone, size: int, progress: bool
+    config: RunConfig, views: int, images: Examples, path: str, backbone: Backbone, size: int, progress: bool
 ) -> tuple[Examples, Callable[[int], Examples]]:
     """Return training examples with cached features, and a function that draws a view of each for an epoch."""
-    families = PHOTO_FAMILIES.get(config.optim.augment)
-    check(families is not None, "augment", f"one of {', '.join(PHOTO_FAMILIES)} with views", config.optim.augment)
+    augment = config.optim.augment or "none"
+    families = PHOTO_FAMILIES.get(augment)
+    check(families is not None, "augment", f"one of {', '.join(PHOTO_FAMILIES)} with views", augment)
     assert families is not None
     keys = images.ids or [f"train {i}" for i in range(len(images))]
     cache = cache_views(
@@ -170,7 +171,7 @@ def _views(
         _feature_folder(path, backbone, size),
         keys=keys,
         families=families,
-        views=config.data.views,
+        views=views,
         progress=progress,
     )
     return replace(images, inputs=cache), lambda epoch: replace(images, inputs=cache.epoch(epoch, seed=config.seed))
@@ -270,8 +271,7 @@ def as_trained(predictor: Predictor, examples: Examples, split: str, data: str |
 def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, dict[str, Examples], list[Choice], int]:
     """Open the data, choose image size and backbone for its images, and return the side of the original images."""
     data = config.data
-    size = ResolvedData.image_size if data.image_size is None else data.image_size
-    resolved = ResolvedData(**asdict(data) | {"backbone": data.backbone or "none", "image_size": size})
+    resolved = filled(data, ResolvedData)
     if is_store(path):
         splits = load_data(path, classes=data.classes, fractions=data.fractions, skip_unreadable=data.skip_unreadable)
         return resolved, splits, [], 0

@@ -21,7 +21,7 @@ PresetName: TypeAlias = Literal[
 RecipeName: TypeAlias = Literal["fast", "paper"]
 
 RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
-    "fast": {"norm": "batch", "policy_norm": "layer", "schedule": "one-cycle", "lr": 3e-3, "clip": 1.0},
+    "fast": {"norm": "batch", "policy_norm": "layer", "schedule": "one-cycle", "clip": 1.0},
     "paper": {
         "objective": "multi",
         "norm": "none",
@@ -55,7 +55,13 @@ class Preset:
 
 
 # Settings that would otherwise be chosen from the data.
-_DIGITS: Mapping[str, Any] = {"objective": "multi", "batch_size": 64, "backbone": "none", "image_size": 224}
+_DIGITS: Mapping[str, Any] = {
+    "objective": "multi",
+    "batch_size": 64,
+    "lr": 3e-3,
+    "backbone": "none",
+    "image_size": 224,
+}
 
 
 def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
@@ -109,7 +115,7 @@ def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
         >>> values_of("mnist-multi-10", "paper")["epochs"], values_of("mnist-multi-10", "fast")["epochs"]
         (350, 12)
         >>> values_of(None, "fast")
-        {'norm': 'batch', 'policy_norm': 'layer', 'schedule': 'one-cycle', 'lr': 0.003, 'clip': 1.0}
+        {'norm': 'batch', 'policy_norm': 'layer', 'schedule': 'one-cycle', 'clip': 1.0}
     """
     check_one_of("recipe", recipe, get_args(RecipeName))
     if preset is None:

@@ -25,7 +25,7 @@ from torchmultiset import __version__
 from torchmultiset._files import write_whole
 from torchmultiset.data import store
 from torchmultiset.data.load import is_store
-from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.config import ResolvedConfig, RunConfig, to_dict
 from torchmultiset.training.checkpoint import Progress
 
 __all__ = [
@@ -51,7 +51,15 @@ CONFIG, RECORD = "config.toml", "run.json"
 _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors", "pillow")
 # Paths do not identify a run: the data has a checksum.
 _PLACES = ("data", "start_from")
-FORMER = {"policy_norm": "none", "precision": "32-true"}
+_ADDED = (
+    *("strides", "finetune", "views", "units", "attention", "hidden", "dropout", "size_potential", "size_head"),
+    *("decoding", "lr", "weight_decay", "ema", "augment", "mosaic", "label_smoothing"),
+)
+FORMER: dict[str, Any] = {
+    **{name: value for name, value in to_dict(ResolvedConfig()).items() if name in _ADDED},
+    "policy_norm": "none",
+    "precision": "32-true",
+}
 """Former values of settings that the configs of older runs lack."""
 _UNSET = {"epochs": 0, "batch_size": 0, "image_size": 0, "max_size": 0, "start_from": "", "data": ""}
 # Removed settings with their former defaults, None for any: configs of older runs contain them.

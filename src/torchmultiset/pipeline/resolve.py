@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from torchmultiset._checks import filled
 from torchmultiset.data import Examples
 from torchmultiset.data.images import UnreadableImageError, image_size
 from torchmultiset.data.load import is_store
@@ -144,7 +145,7 @@ def resolve(
             reason = f"training multisets have {most} label{'s' * (most > 1)}"
             reason = f"all {reason}" if stop == "fixed" else f"{reason}, and max_size is {max_size}"
         choices.append(Choice("stop", stop, reason))
-    network = ResolvedModel(**asdict(kinds) | {"stop": stop, "min_size": min_size, "max_size": max_size})
+    network = filled(kinds, ResolvedModel, stop=stop, min_size=min_size, max_size=max_size)
     select: Selection = "last" if data.holdout == "none" else "em" if is_store(str(data.data)) else "score"
     resolved, more = _resolve_optim(optim, len(train), shape, select=select)
     if not objective.kind.closed_form:
@@ -153,9 +154,8 @@ def resolve(
 
 
 def _with_unset(settings: _Settings, values: Mapping[str, Any]) -> _Settings:
-    """Return the settings with those of `values` that the user has not changed from their defaults."""
-    default = type(settings)()
-    unset = {each.name for each in fields(settings) if getattr(settings, each.name) == getattr(default, each.name)}
+    """Return the settings with those of `values` that the user has not set."""
+    unset = {each.name for each in fields(settings) if getattr(settings, each.name) is None}
     return replace(settings, **{name: value for name, value in values.items() if name in unset})
 
 
@@ -220,11 +220,12 @@ def resolve_objective(
         elif max_size > _MANY:
             head, reason = "poisson", f"up to {max_size} objects share the cells of a coarse map"
         objective = replace(objective, count_head=head or None)  # type: ignore[call-arg]
+        chosen_too = [Choice("count_head", head, reason)] if head else []
+        if model.dropout is None:
+            dropout = str(REGULARISED["dropout"])
+            chosen_too.append(Choice("dropout", dropout, "with weight decay, against overfitting"))
         model = _with_unset(model, POOLED if head else REGULARISED)
-        heads = [Choice("count_head", head, reason)] if head else []
-        return chosen(
-            "counts", why, *heads, Choice("dropout", f"{model.dropout}", "with weight decay, against overfitting")
-        )
+        return chosen("counts", why, *chosen_too)
     if len(shape) == 2 and objective.count_head is None:
         objective = replace(objective, count_head="gaussian")  # type: ignore[call-arg]
         added = "each position adds to the count of each class"
@@ -339,7 +340,7 @@ def resolve_images(data: DataConfig, sides: Sequence[int], *, encoder: str | Non
         else:
             size, reason = min(largest, SMALL), "the size of the largest images"
         choices.append(Choice("image_size", str(size), reason))
-    return ResolvedData(**asdict(data) | {"backbone": backbone, "image_size": size}), choices
+    return filled(data, ResolvedData, backbone=backbone, image_size=size), choices
 
 
 def photos_installed() -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from torchmultiset._checks import Settings, at_least, bounded, one_of
+from torchmultiset._checks import Settings, at_least, bounded, filled, one_of
 
 __all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "Precision", "ResolvedOptim", "Selection"]
 
@@ -29,16 +29,18 @@ class OptimConfig(Settings):
     """Passes over the training data. auto: about 1,200 steps in total, but at least 8 and at most 100 epochs."""
     batch_size: int | None = at_least(1, default=None)
     """Examples per step, over all devices together. auto: 16; 32 from 500 training examples; 64 from 4,000."""
-    lr: float = bounded(lambda lr: 0 < lr < math.inf, "more than 0", default=3e-3)
-    """Learning rate of Adam; its peak with the one-cycle schedule."""
+    lr: float | None = bounded(lambda lr: 0 < lr < math.inf, "more than 0", default=None)
+    """Learning rate of Adam; its peak with the one-cycle schedule. auto: 0.003, or 0.002 for pooled frozen features."""
     schedule: Schedule = one_of(Schedule, default="one-cycle")
     """Learning-rate schedule: one-cycle (rise over the first tenth, then fall), or constant, as in the paper."""
     clip: float = at_least(0, default=1.0)
     """Maximum norm of the gradient; 0: not clipped, as in the paper."""
-    weight_decay: float = at_least(0, default=0.0)
-    """Decoupled weight decay (AdamW) of weight matrices and kernels; biases and normalisation have none."""
-    ema: float = bounded(lambda ema: 0 <= ema < 1, "at least 0 and below 1", default=0.0)
-    """Decay of the exponential moving average of the weights, which is validated and saved instead of them; 0: none."""
+    weight_decay: float | None = at_least(0, default=None)
+    """Decoupled weight decay (AdamW) of weight matrices and kernels; biases and normalisation have none. auto: 0, or
+    0.05 for frozen features."""
+    ema: float | None = bounded(lambda ema: 0 <= ema < 1, "at least 0 and below 1", default=None)
+    """Decay of the exponential moving average of the weights, which is validated and saved instead of them; 0: none.
+    auto: 0, or 0.99 for frozen features."""
     select: Selection | None = one_of(Selection, default=None)
     """Which epoch is kept: the best exact match on the validation data (em, the paper's), the best mean of exact match
     and F1 (score, for few validation examples), the lowest loss on them, which for most objectives is the negative
@@ -47,15 +49,16 @@ class OptimConfig(Settings):
     """Share of the epochs after which training ends, with the learning rates of all of them."""
     patience: int = at_least(0, default=0)
     """Epochs without improvement on the validation data after which training stops; 0: never."""
-    augment: Augmentation = one_of(Augmentation, default="none")
+    augment: Augmentation | None = one_of(Augmentation, default=None)
     """Augmentation of training images: moved by up to a twelfth of their sides (shift), also rotated by up to 10
     degrees and scaled by 0.9 to 1.1 (affine); for photographs: small changes of rotation, scale, position and colour
-    (photo), also mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above)."""
-    mosaic: float = bounded(lambda share: 0 <= share <= 1, "a probability", default=0.0)
+    (photo), also mirrored (photo-flip), or rotated by any angle (photo-turn, for objects seen from above). auto:
+    none."""
+    mosaic: float | None = bounded(lambda share: 0 <= share <= 1, "a probability", default=None)
     """Probability that a training image becomes a mosaic: two or four images joined, with all their labels; for text,
-    sets and sequences: that an input is joined with another one, which follows it."""
-    label_smoothing: float = bounded(lambda share: 0 <= share < 1, "at least 0 and below 1", default=0.0)
-    """Probability of replacing the labels of a training example by those of a random example of its batch."""
+    sets and sequences: that an input is joined with another one, which follows it. auto: 0."""
+    label_smoothing: float | None = bounded(lambda share: 0 <= share < 1, "at least 0 and below 1", default=None)
+    """Probability of replacing the labels of a training example by those of a random example of its batch. auto: 0."""
     precision: Precision | None = None
     """Numerical precision of training, in Lightning Fabric's notation. auto: bf16-mixed for images and their features
     on a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""
@@ -81,7 +84,7 @@ class OptimConfig(Settings):
         if epochs is None:
             epochs = min(max(round(STEPS * size / examples), FEWEST_EPOCHS), MOST_EPOCHS)
         chosen = {"precision": self.precision or precision, "select": self.select or select}
-        return ResolvedOptim(**asdict(self) | {"batch_size": size, "epochs": epochs} | chosen)
+        return filled(self, ResolvedOptim, batch_size=size, epochs=epochs, **chosen)
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,14 @@ class ResolvedOptim(OptimConfig):
 
     epochs: int = FEWEST_EPOCHS
     batch_size: int = 64
-    precision: Precision = "32-true"
+    lr: float = 3e-3
+    weight_decay: float = 0.0
+    ema: float = 0.0
     select: Selection = "em"
+    augment: Augmentation = "none"
+    mosaic: float = 0.0
+    label_smoothing: float = 0.0
+    precision: Precision = "32-true"
 
     @property
     def last_epoch(self) -> int:
