@@ -10,6 +10,7 @@ from benchmarks import own_data, photographs
 from benchmarks.document import PAGE, TABLES, document
 from tools.quote_results import PAGES as QUOTING
 from tools.quote_results import quoted
+from torchmultiset.model.registry import BACKBONES, COUNT_HEADS, ENCODERS, OBJECTIVES, POLICIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -104,3 +105,30 @@ def test_the_tables_that_a_page_quotes_are_those_of_the_results(page):
     assert quoted(text, page.parent) == text
     with pytest.raises(ValueError, match=r"full\.md has no table 'Nonsense'"):
         quoted("<!-- quote full: Nonsense -->\n<!-- /quote -->", page.parent)
+
+
+def rows(page, heading):
+    """Rows of cells of a table of a page, by the first cell of its heading."""
+    text = (ROOT / "docs" / page).read_text()
+    table = text[text.index(f"| {heading} |") :].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+@pytest.mark.parametrize("page", ["training.md", "which-loss.md"])
+def test_the_table_of_objectives_has_those_of_the_registry(page):
+    named = [name for row in rows(page, "`--objective`") for name in re.findall("`(.*?)`", row[0])]
+    assert sorted(named) == sorted(OBJECTIVES)
+
+
+def test_the_table_of_networks_has_those_of_the_registry():
+    named: dict[str, set[str]] = {}
+    for flag, _, values in rows("training.md", "flag"):
+        if flag:
+            names = named.setdefault(flag.strip("`"), set())
+        names |= {*re.findall("`(.*?)`", values)} - {*OBJECTIVES}
+    assert named == {
+        "--encoder": {*ENCODERS} - {"pretrained", "finetuned"},  # which a backbone selects
+        "--backbone": {*BACKBONES},
+        "--policy": {*POLICIES},
+        "--count-head": {*COUNT_HEADS},
+    }
