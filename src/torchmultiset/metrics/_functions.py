@@ -145,29 +145,26 @@ def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
     return entropy
 
 
-def class_f1_sums(counts: Tensor, target: Tensor) -> Tensor:
-    """Return the sums over examples that `class_f1` needs, (3, C): precisions, recalls and occurrences."""
+def class_f1_parts(counts: Tensor, target: Tensor) -> Tensor:
+    """Return what `class_f1` sums over examples, (B, 3, C): precisions, recalls and occurrences."""
     _check_pair(counts, target)
     shared = intersection(counts, target).double()
-    return torch.stack(
-        [
-            # An example without the class has an empty intersection, so it adds 0.
-            (shared / counts.clamp(min=1)).sum(0),
-            (shared / target.clamp(min=1)).sum(0),
-            (target > 0).sum(0).double(),
-        ]
-    )
+    # An example without the class has an empty intersection, so it adds 0.
+    return torch.stack([shared / counts.clamp(min=1), shared / target.clamp(min=1), (target > 0).double()], 1)
+
+
+def class_f1_sums(counts: Tensor, target: Tensor) -> Tensor:
+    """Return the sums over examples that `class_f1` needs, (3, C)."""
+    return class_f1_parts(counts, target).sum(0)
 
 
 def class_f1_from_sums(sums: Tensor) -> Tensor:
-    """Compute the class-averaged F1 from sums (3, C) over all examples."""
-    precisions, recalls, occurrences = sums
-    occurs = occurrences > 0
+    """Compute the class-averaged F1 from sums (..., 3, C) over all examples."""
+    precisions, recalls, occurrences = sums.unbind(-2)
     # Harmonic mean of precisions / n and recalls / n, where n = occurrences.
     both = (precisions + recalls) * occurrences
     per_class = 2 * precisions * recalls / torch.where(both > 0, both, 1)
-    mean: Tensor = per_class[occurs].mean()
-    return mean
+    return per_class.sum(-1) / (occurrences > 0).sum(-1)
 
 
 def count_rmse_sums(counts: Tensor, target: Tensor, *, nonzero: bool, relative: bool) -> Tensor:

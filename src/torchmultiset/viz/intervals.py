@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float64, UInt8
 
 from torchmultiset.metrics import exact_match, f1
+from torchmultiset.metrics._functions import class_f1_from_sums, class_f1_parts
 
 __all__ = ["Counts", "bootstrap", "scores_of"]
 
@@ -62,17 +63,5 @@ def _scores(counts: Counts, weights: Float64[np.ndarray, "draws n"]) -> dict[str
     total = weights.sum(1)
     alone = {"em": exact_match(predicted, true), "f1": f1(predicted, true)}
     found = {name: weights @ values.double().numpy() / total for name, values in alone.items()}
-    return found | {"class_f1": _class_f1(counts, weights)}
-
-
-def _class_f1(counts: Counts, weights: Float64[np.ndarray, "draws n"]) -> Float64[np.ndarray, " draws"]:
-    """Compute `metrics.class_f1` with weights."""
-    predicted, true = (part.astype(np.float64) for part in counts)
-    shared = np.minimum(predicted, true)
-    # An example without the class has an empty intersection, so it adds 0.
-    precisions, recalls = (weights @ (shared / np.maximum(part, 1)) for part in (predicted, true))
-    occurrences = weights @ (true > 0)
-    both = (precisions + recalls) * occurrences
-    per_class = 2 * precisions * recalls / np.where(both > 0, both, 1)
-    classes = (occurrences > 0).sum(1)
-    return np.where(classes > 0, per_class.sum(1) / np.maximum(classes, 1), np.nan)
+    sums = np.tensordot(weights, class_f1_parts(predicted, true).numpy(), 1)
+    return found | {"class_f1": class_f1_from_sums(torch.from_numpy(sums)).numpy()}
