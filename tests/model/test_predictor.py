@@ -562,9 +562,9 @@ def test_a_policy_without_its_sizes_is_refused():
         Predictor(nn.Identity(), policy, CLASSES, max_size=MOST)
 
 
-def test_with_given_counts_no_label_is_printed():
+def test_a_policy_that_sees_only_counts_is_scored_after_given_ones():
     predictor = Predictor(MLPEncoder(5, (4,)), FeedForwardPolicy(C, 4), CLASSES, max_size=MOST)
     at = torch.tensor([[[0, 0, 0], [1, 0, 1]], [[0, 2, 0], [1, 1, 1]]])
     output = predictor.at(torch.rand(2, 5), at)
     assert output.logits.shape == (2, 2, C)
-    assert output.labels.shape == (2, 0)
+    assert output.stop.shape == (2, 2)

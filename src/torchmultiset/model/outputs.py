@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchmultiset.distributions import Ranked
 
-__all__ = ["Prediction", "Rows", "SequentialOutput", "by_name"]
+__all__ = ["Prediction", "Rows", "SequentialOutput", "StepScores", "by_name"]
 
 Rows: TypeAlias = Literal["steps", "at least", "shares"]
 """Meaning of the rows of `Prediction.probabilities`: the distribution over labels at each step; the probability that at
@@ -26,6 +26,15 @@ def by_name(counts: Sequence[int], classes: Sequence[str]) -> dict[str, int]:
         {'cat': 2, 'owl': 1}
     """
     return {name: count for name, count in zip(classes, counts, strict=True) if count}
+
+
+class StepScores(NamedTuple):
+    """Scores of a policy after S multisets of emitted labels per input; B examples, C classes (C + 1 with END)."""
+
+    logits: Float[Tensor, "b s c"]
+    """Scores of the classes."""
+    stop: Float[Tensor, "b s"] | None
+    """Logits of stopping, with ``stop="policy"``."""
 
 
 class SequentialOutput(NamedTuple):

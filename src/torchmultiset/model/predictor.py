@@ -24,7 +24,7 @@ from torchmultiset._arguments import declared
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
-from torchmultiset.model.outputs import Prediction, SequentialOutput
+from torchmultiset.model.outputs import Prediction, SequentialOutput, StepScores
 from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
 from torchmultiset.model.serialization import DESCRIPTION, SAVE_AGAIN, describe, make, read_saved, write_saved
 from torchmultiset.model.shipped import locate
@@ -166,7 +166,7 @@ class Predictor(nn.Module):
         """Roll out the policy for training; see `SequentialPredictor.rollout`. A one-shot head raises a ValueError."""
         raise ValueError(f"{self.kind} is a one-shot head, which does not emit labels one at a time: {_PAIRS}")
 
-    def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:  # noqa: ARG002
+    def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> StepScores:  # noqa: ARG002
         """Compute the policy's scores after the given labels; see `SequentialPredictor.at`."""
         raise ValueError(f"{self.kind} is a one-shot head, which does not emit labels one at a time: {_PAIRS}")
 

@@ -18,7 +18,7 @@ from torchmultiset._memory import Memory, batch_size, repeat_memory
 from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
-from torchmultiset.model.outputs import Prediction, SequentialOutput
+from torchmultiset.model.outputs import Prediction, SequentialOutput, StepScores
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.model.registry import POLICIES
 from torchmultiset.model.serialization import describe
@@ -77,17 +77,16 @@ class SequentialPredictor(Predictor):
             choose = _not_before(self.min_size, choose)
         logits, features, labels = rollout(self.policy, memory, choose, self.steps, until=until)  # type: ignore[arg-type]
         slots = torch.arange(logits.shape[1], device=logits.device)
-        return self._with_heads(logits, features, labels, too_small=(slots < self.min_size)[None])
+        value = None if self.value_head is None else self.value_head(features)
+        logits, stop = self._scores(logits, features, too_small=(slots < self.min_size)[None])
+        return SequentialOutput(logits, features, labels, stop, value)
 
-    def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> SequentialOutput:
+    def at(self, x: Shaped[Tensor, "b ..."], emitted: Int64[Tensor, "b s c"]) -> StepScores:
         """Compute the scores of a policy that sees only counts after the given labels, without a rollout.
 
         Args:
             x: Inputs.
             emitted: Counts (B, S, C) of S multisets of emitted labels per input.
-
-        Returns:
-            Output with S in place of T, and without labels.
         """
         memory = self.encoder(x)
         state = self.policy.start(memory)  # type: ignore[operator]
@@ -97,19 +96,17 @@ class SequentialPredictor(Predictor):
         state = self.policy.select(state, rows)._replace(named=emitted.flatten(0, 1))  # type: ignore[operator]
         step, _ = self.policy.step(state, None)  # type: ignore[operator]
         logits, features = (part.unflatten(0, emitted.shape[:2]) for part in step)
-        labels = torch.zeros(len(emitted), 0, dtype=torch.int64, device=logits.device)
-        return self._with_heads(logits, features, labels, too_small=emitted.sum(-1) < self.min_size)
+        return self._scores(logits, features, too_small=emitted.sum(-1) < self.min_size)
 
-    def _with_heads(self, logits: Tensor, features: Tensor, labels: Tensor, *, too_small: Tensor) -> SequentialOutput:
-        """Apply the stop and value heads; where too few labels were emitted, rule out stopping and END."""
+    def _scores(self, logits: Tensor, features: Tensor, *, too_small: Tensor) -> StepScores:
+        """Apply the stop head; where too few labels were emitted, rule out stopping and END."""
         stop = None if self.stop_head is None else self.stop_head(features)
-        value = None if self.value_head is None else self.value_head(features)
         if self.min_size > 0 and self.stop != "fixed":
             stop = None if stop is None else stop.masked_fill(too_small, -torch.inf)
             if self.end:
                 last = torch.arange(logits.shape[-1], device=logits.device) == len(self.classes)
                 logits = logits.masked_fill(too_small[..., None] & last, -torch.inf)
-        return SequentialOutput(logits, features, labels, stop, value)
+        return StepScores(logits, stop)
 
     def counts(self, output: SequentialOutput) -> Int64[Tensor, "b c"]:
         """Return the counts (B, C) of the labels that a rollout emitted before it stopped."""
