@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
     assert sorted(line.split(":")[0] for line in err.splitlines()) == sorted(RUNS)
     assert "(2 of 2 done)" in err.splitlines()[-1]
     assert max(map(len, out.splitlines())) <= 80
-    entries = json.loads((folder / "runs" / "pets-sweep" / "leaderboard.json").read_text())
+    entries = json.loads((folder / "runs" / "pets-sweep" / "sweep.json").read_text())
     assert {entry["name"] for entry in entries} == {"objective-multi", "objective-counts"}
     best = max(entries, key=lambda entry: entry["validation_em"])
     assert f"multiset evaluate runs/pets-sweep/{best['name']}/seed-0 pets.csv" in out
@@ -132,7 +132,7 @@ def test_finished_runs_are_skipped(run, whole, monkeypatch):
     monkeypatch.chdir(whole)
 
     def written():
-        files = (path for path in whole.rglob("*") if path.is_file() and path.name != "leaderboard.json")
+        files = (path for path in whole.rglob("*") if path.is_file() and path.name != "sweep.json")
         return {path: path.stat().st_mtime_ns for path in files}
 
     before = written()

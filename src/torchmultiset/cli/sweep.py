@@ -73,7 +73,7 @@ def sweep(
 
     Args:
         settings: Data and settings, as for `multiset train`; each setting takes one or several values.
-        out: Folder of the runs and of leaderboard.json. Default: runs/NAME-sweep, with the name of the data.
+        out: Folder of the runs and of sweep.json. Default: runs/NAME-sweep, with the name of the data.
         workers: Number of runs at a time, each in its own process.
         threads: Threads per run. Default: the processors of this machine divided by the workers.
         retries: Number of times that a failed run is retried.

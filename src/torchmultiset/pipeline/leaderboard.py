@@ -22,7 +22,8 @@ from torchmultiset.viz.terminal import numbers_table
 
 __all__ = ["LEADERBOARD", "Entry", "Mean", "leaderboard", "leaderboard_table", "write_leaderboard"]
 
-LEADERBOARD = "leaderboard.json"
+LEADERBOARD = "sweep.json"
+"""File in the folder of a sweep; the `leaderboard.json` of a portfolio, see `pipeline.standings`, has other fields."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def leaderboard(runs: Iterable[FinishedRun]) -> list[Entry]:
 
 
 def write_leaderboard(folder: str | Path, entries: Sequence[Entry]) -> Path:
-    """Write ``leaderboard.json`` to the folder of a sweep."""
+    """Write ``sweep.json`` to the folder of a sweep."""
     path = Path(folder, LEADERBOARD)
     write_whole(path, json.dumps([asdict(entry) for entry in entries], indent=2, allow_nan=False) + "\n")
     return path
