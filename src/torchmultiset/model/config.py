@@ -79,8 +79,8 @@ class ModelConfig(Settings):
     size_head: bool | None = None
     """Whether count heads on maps predict these weights from the pooled features of the image. auto: no."""
     joint_states: int = at_least(0, default=0)
-    """For count heads on maps: classes compete for the cells in multisets with at most this number of sub-multisets.
-    0: counts of different classes are independent."""
+    """For count heads on maps: classes compete for the cells, for sizes whose multisets all have at most this number of
+    sub-multisets. 0: counts of different classes are independent."""
     decoding: Literal["greedy", "search", "best"] | None = None
     """How a multiset is predicted: by the most probable label at each step, or by the head's own rule (greedy); by a
     search for the most probable multiset (search); or by whichever scores higher on the validation data (best), which

@@ -206,7 +206,7 @@ def _is_small(task: Task) -> bool:
 
 
 def _shortened(here: Portfolio, guess: Candidate, examples: int) -> Candidate:
-    """Return the best guess, which is never stopped, with no more epochs than there is time for."""
+    """Return the best guess with its number of epochs limited to the budget: it is always trained to the end."""
     config = guess.applied_to(here.config)
     fitting = fitting_epochs(config, 60 * here.minutes * _share(config), examples=examples, threads=1)
     epochs = min(fitting, config.optim.resolved(examples).epochs)
@@ -221,9 +221,9 @@ def _share(guess: RunConfig) -> float:
 def _try(
     here: Portfolio, plan: Sequence[Candidate], folds: int, followed: bool, *, clock: bool
 ) -> dict[str, RunConfig]:
-    """Train the candidates: all on the first part, and then the best ones on the others, until they stay the best.
+    """Train every candidate on the first fold, then the leaders on the other folds, until the leaders do not change.
 
-    Ridge regression, which takes seconds, is trained on all parts at once.
+    Ridge regression, which takes seconds, is trained on all folds at once.
     """
     cores = available_cores()
     workers = Workers(max(1, cores // 2) if cores > 4 else cores)

@@ -39,8 +39,8 @@ class DataConfig(Settings):
     """Pretrained network whose feature maps replace the images: resnet34, efficientnet-lite0, -lite1 or -lite2, the
     path of an ONNX file, or none. Features are computed once and cached. auto: one for photographs, if installed."""
     strides: tuple[int, ...] | None = each_at_least(1, default=None)
-    """Strides of the backbone's map: 8, 16 or 32, or several, which are joined. Fine maps show small objects.
-    auto: 32."""
+    """Strides of the backbone's map: 8, 16 or 32, or several, which are joined. Smaller strides resolve smaller
+    objects. auto: 32."""
     finetune: Trainable | None = None
     """Stages of the backbone that are trained with the model, from the last one down; none: features are frozen. auto:
     none; if several models are compared, one of them may have a trained backbone."""
@@ -66,8 +66,8 @@ class DataConfig(Settings):
     """Set aside a fifth of the training examples to calibrate `multiset predict --coverage`, and use them for nothing
     else."""
     holdout: str = "validation"
-    """Examples that choose the epoch: the validation split; "2/3" for part 2 of 3 of the training and validation data
-    (cross-validation); or "none", which trains on both and keeps the last epoch."""
+    """Examples used to select the epoch: the validation split; "2/3" for part 2 of 3 of the training and validation
+    data (cross-validation); or "none", which trains on both and keeps the last epoch."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Portfolio:
 
     @property
     def compared(self) -> bool:
-        """Whether the winner was chosen before the portfolio was resumed: no candidate is trained any more."""
+        """Whether the winner was chosen before the portfolio was resumed; if so, no further candidates are trained."""
         return (self.folder / STANDINGS).exists()
 
     def run(

@@ -42,13 +42,14 @@ class OptimConfig(Settings):
     """Decay of the exponential moving average of the weights, which is validated and saved instead of them; 0: none.
     auto: 0, or 0.99 for frozen features."""
     select: Selection | None = one_of(Selection, default=None)
-    """Which epoch is kept: the best exact match on the validation data (em, the paper's), the best mean of exact match
-    and F1 (score, for few validation examples), the lowest loss on them, which for most objectives is the negative
-    log-likelihood (loss), or the last one. auto: score for your own data, else em."""
+    """Criterion for the epoch to keep: the best exact match on the validation data (em, the paper's), the best mean of
+    exact match and F1 (score, for few validation examples), the lowest loss on them, which for most objectives is the
+    negative log-likelihood (loss), or the last one. auto: score for your own data, else em."""
     until: float = bounded(lambda share: 0 < share <= 1, "above 0 and at most 1", default=1.0)
-    """Share of the epochs after which training ends, with the learning rates of all of them."""
-    patience: int = at_least(0, default=0)
-    """Epochs without improvement on the validation data after which training stops; 0: never."""
+    """Fraction of the epochs to run; the learning-rate schedule still spans all of them."""
+    patience: int | None = at_least(0, default=None)
+    """Epochs without improvement on the validation data after which training stops; 0: never. auto: 0, or 25 for
+    models that are compared and keep their best epoch."""
     augment: Augmentation | None = one_of(Augmentation, default=None)
     """Augmentation of training images: moved by up to a twelfth of their sides (shift), also rotated by up to 10
     degrees and scaled by 0.9 to 1.1 (affine); for photographs: small changes of rotation, scale, position and colour
@@ -97,6 +98,7 @@ class ResolvedOptim(OptimConfig):
     weight_decay: float = 0.0
     ema: float = 0.0
     select: Selection = "em"
+    patience: int = 0
     augment: Augmentation = "none"
     mosaic: float = 0.0
     label_smoothing: float = 0.0
