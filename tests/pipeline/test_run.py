@@ -165,7 +165,8 @@ def test_data_without_validation_examples_is_refused(config, tmp_path):
 
 def test_mnist_multi_is_built_where_it_is_not_there_yet(config, tmp_path, monkeypatch, digits):
     monkeypatch.setenv("TORCHMULTISET_MNIST", "bundled")
-    monkeypatch.setattr(presets, "PRESETS", {**presets.PRESETS, "demo": replace(presets.PRESETS["demo"], digits=TINY)})
+    tiny = replace(presets.PRESETS["demo"], digits=TINY, least_digits=0)
+    monkeypatch.setattr(presets, "PRESETS", {**presets.PRESETS, "demo": tiny})
     folder = tmp_path / "new" / "demo"
     presets.build_missing("demo", folder)
     task = prepare(replace(config, data=DataConfig(data=str(folder))))
@@ -182,6 +183,20 @@ def test_mnist_multi_is_built_where_it_is_not_there_yet(config, tmp_path, monkey
     assert not (tmp_path / "nothing").exists()
     with pytest.raises(ValueError, match="the preset demo builds a data set in a folder, but data is the file"):
         presets.build_missing("demo", tmp_path / "pets.csv")
+
+
+def test_few_digits_get_distorted_copies(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHMULTISET_MNIST", "bundled")
+    plain = replace(presets.PRESETS["demo"], digits=TINY, least_digits=0)
+    stores = []
+    for least in (0, 4_000, 4_001):
+        monkeypatch.setattr(presets, "PRESETS", {**presets.PRESETS, "demo": replace(plain, least_digits=least)})
+        presets.build_missing("demo", tmp_path / str(least))
+        stores.append(load_data(tmp_path / str(least)))
+    none, enough, more = ({name: one.inputs[np.arange(len(one))] for name, one in store.items()} for store in stores)
+    np.testing.assert_array_equal(none["train"], enough["train"])
+    assert (none["train"] != more["train"]).any()
+    np.testing.assert_array_equal(none["test"], more["test"])  # images of digits as they were written
 
 
 # A whole run

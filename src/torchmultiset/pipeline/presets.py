@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from torchmultiset._checks import check_one_of
 from torchmultiset.data import store
 from torchmultiset.data.digits import load_digits
+from torchmultiset.data.fresh import with_copies
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build
 
 __all__ = ["PRESETS", "RECIPES", "Preset", "PresetName", "RecipeName", "build_missing", "values_of"]
@@ -52,6 +53,8 @@ class Preset:
     """Additional settings of each recipe for this task."""
     digits: MnistMulti | None = None
     """Images of digits that are built if the data folder does not exist."""
+    least_digits: int = 0
+    """Number of training digits to which distorted copies are added if there are fewer, as in the bundled digits."""
 
 
 # Settings that would otherwise be chosen from the data.
@@ -90,8 +93,9 @@ PRESETS: Mapping[PresetName, Preset] = {
     "demo": Preset(
         "1 to 4 digits on a small canvas; trains in minutes",
         {"data": "data/demo", **_DIGITS},
-        {"fast": {"epochs": 4, "lr": 8e-3, "layers": 1}},
+        {"fast": {"epochs": 7, "lr": 6e-3, "policy": "transformer", "hidden": 64, "layers": 1, "ema": 0.998}},
         MnistMulti(sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4, train=60_000, validation=2_000, test=5_000),
+        least_digits=50_000,
     ),
     "mnist-multi-4": _mnist_multi("4", "4 digits of 20 to 50 pixels among clutter"),
     "mnist-multi-1-4": _mnist_multi("1-4", "1 to 4 digits of 20 to 50 pixels among clutter"),
@@ -136,7 +140,7 @@ def build_missing(preset: PresetName, data: str | Path, *, progress: bool = Fals
     Raises:
         ValueError: `data` is a file.
     """
-    path, digits = Path(data), PRESETS[preset].digits
+    path, digits, least = Path(data), PRESETS[preset].digits, PRESETS[preset].least_digits
     if digits is None or (path / store.MANIFEST).exists():
         return
     if path.suffix or path.is_file():
@@ -144,6 +148,8 @@ def build_missing(preset: PresetName, data: str | Path, *, progress: bool = Fals
     from filelock import FileLock
 
     pools = load_digits(progress=progress)
+    if len(pools.train.labels) < least:
+        pools = replace(pools, train=with_copies(pools.train, -(-least // len(pools.train.labels))))
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f"{path.name}.lock")):
         build(path, digits, pools, workers=os.cpu_count() or 1, progress=progress)
