@@ -11,6 +11,7 @@ from PIL import Image
 from torchmultiset.data import manifest
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig
 from torchmultiset.model.inputs import open_examples, open_model
+from torchmultiset.pipeline import prepare as prepare_module
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.run import train
@@ -34,11 +35,23 @@ def ids_of(task: Task) -> dict[str, set[str]]:
     return {name: {*examples.ids} for name, examples in task.splits.items()}
 
 
-def test_a_file_is_parsed_once(table, monkeypatch):
+def test_a_file_is_parsed_once_per_process(table, monkeypatch):
     calls, original = [], manifest.read_records
     monkeypatch.setattr(manifest, "read_records", lambda *args, **kw: calls.append(args) or original(*args, **kw))
-    task_of(table)
+    first, second = task_of(table), task_of(table, split_seed=1)
     assert len(calls) == 1
+    assert ids_of(first) != ids_of(second)
+    assert ids_of(first) == ids_of(task_of(table))
+    task_of(table, classes=("tram", "ferry", "bus"))
+    task_of(table, skip_unreadable=True)  # the files that it names may have changed
+    assert len(calls) == 3
+    table.write_text(f"{table.read_text()}\n60,4,bus\n")
+    assert sum(len(examples) for examples in task_of(table).splits.values()) == 61
+    assert len(calls) == 4
+    monkeypatch.setattr(prepare_module, "_LARGEST_KEPT", 10)
+    monkeypatch.setattr(prepare_module, "_parsed", {})
+    assert ids_of(task_of(table)) == ids_of(task_of(table))
+    assert len(calls) == 6
 
 
 def test_fractions_and_seed_decide_the_split(table):

@@ -27,7 +27,7 @@ from torchmultiset.data._vectors import VECTORS, recognise_vectors, token_rows
 from torchmultiset.data.examples import Examples, Inputs
 from torchmultiset.data.tokens import TokenKind, TokenRows, TokenText
 
-__all__ = ["FRACTIONS", "Column", "Manifest", "ManifestError", "read_manifest"]
+__all__ = ["FRACTIONS", "Column", "Manifest", "ManifestError", "labels_file", "read_manifest"]
 
 FRACTIONS = (0.7, 0.15, 0.15)
 """Default fractions of train, validation and test if the lines have no split."""
@@ -75,7 +75,7 @@ class Manifest:
         if classes is not None:
             _check_classes(classes)
         check(check_inputs or not skip_unreadable, "skip_unreadable", "False without check_inputs", skip_unreadable)
-        source = _labels_file(Path(path))
+        source = labels_file(Path(path))
         problems = Problems(source)
         records = read_records(source, problems, labelled=labelled)
         if not records and not problems.found:
@@ -237,7 +237,7 @@ def _check_classes(classes: Sequence[str]) -> None:
         raise ValueError(f"classes must be unique, but {twice} occur more than once")
 
 
-def _labels_file(path: Path) -> Path:
+def labels_file(path: Path) -> Path:
     """Return the file itself, or the labels file of a folder."""
     if path.is_dir():
         found = [file for file in (path / "labels.jsonl", path / "labels.csv") if file.is_file()]

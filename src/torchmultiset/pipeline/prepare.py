@@ -21,14 +21,14 @@ from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError
 from torchmultiset.data.joined import joined_epochs
 from torchmultiset.data.load import is_store, load_data
-from torchmultiset.data.manifest import FRACTIONS, Manifest
+from torchmultiset.data.manifest import FRACTIONS, Manifest, labels_file
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views
 from torchmultiset.encoders import Backbone, make_backbone
 from torchmultiset.encoders.optional import feature_encoder
 from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import ResolvedConfig, ResolvedData, RunConfig
+from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig
 from torchmultiset.pipeline.record import data_record
 from torchmultiset.pipeline.resolve import (
     Choice,
@@ -74,6 +74,8 @@ _COVERAGE = 0.9
 """Coverage for which there must be enough calibration examples; a higher coverage is checked when it is requested."""
 _IN_MEMORY = 2**30
 """Bytes of images up to which all of them are read once and kept in memory."""
+_LARGEST_KEPT = 2**25
+"""Bytes of a manifest up to which it is kept in memory once it is parsed; its records take several times as much."""
 _JOINED_SHARE = 0.7
 """Share of the epochs in which texts, sets and sequences are joined; the last ones have single inputs."""
 _FEWEST = 10
@@ -275,13 +277,7 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     if is_store(path):
         splits = load_data(path, classes=data.classes, fractions=data.fractions, skip_unreadable=data.skip_unreadable)
         return resolved, splits, [], 0
-    manifest = Manifest.read(
-        path,
-        classes=data.classes,
-        skip_unreadable=data.skip_unreadable,
-        check_inputs=data.skip_unreadable,
-        progress=progress,
-    )
+    manifest = _parse(path, data, progress)
     if not manifest.has_splits and len(manifest.records) < _FEWEST:
         labelled = sum(bool(record.labels) for record in manifest.records)
         raise ValueError(
@@ -310,6 +306,26 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     if resolved.backbone == "none" or resolved.finetune != "none":
         pictures = _in_memory(pictures, resolved)
     return resolved, pictures, choices, max(sides, default=0)
+
+
+_parsed: dict[tuple[Path, int, int, tuple[str, ...] | None], Manifest] = {}
+"""The last manifest of this process, by file, time of change, size and classes."""
+
+
+def _parse(path: str, data: DataConfig, progress: bool) -> Manifest:
+    """Parse a manifest, or return the last one if it is the same: a comparison of models prepares many runs."""
+    skip = data.skip_unreadable
+    file = labels_file(Path(path)).resolve()
+    stat = file.stat()
+    key = file, stat.st_mtime_ns, stat.st_size, None if data.classes is None else tuple(data.classes)
+    if not skip and key in _parsed:
+        return _parsed[key]
+    manifest = Manifest.read(path, classes=data.classes, skip_unreadable=skip, check_inputs=skip, progress=progress)
+    _parsed.clear()
+    # What is read of other files may change without this one: the headers of arrays, and which images are unreadable.
+    if not skip and stat.st_size <= _LARGEST_KEPT and manifest.records[0].kind in ("features", "image"):
+        _parsed[key] = manifest
+    return manifest
 
 
 def _in_memory(splits: dict[str, Examples], data: ResolvedData) -> dict[str, Examples]:
