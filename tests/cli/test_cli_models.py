@@ -407,7 +407,7 @@ def test_evaluation_warns_if_the_model_was_trained_on_the_examples(run, there):
         warnings.simplefilter("default")
         code, _, err = run("evaluate", "both", "digits", "--split", "validation", "--no-calibration")
         assert (code, err.count("\n")) == (0, 1)
-        assert err.startswith("multiset: the model was trained on the validation examples of digits, too: use --split")
+        assert err.startswith("multiset: the model was trained on the validation examples of digits as well: use --")
         for model, split in (("both", "test"), ("run", "validation")):
             assert run("evaluate", model, "digits", "--split", split, "--no-calibration")[2] == ""
     assert "which is part of the training data" in (there / "both" / "model" / "README.md").read_text()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmultiset.data import Batch
 from torchmultiset.data.augment import AUGMENTATIONS, affine, shift, smooth_labels
 from torchmultiset.data.photos import PHOTO_FAMILIES
-from torchmultiset.training.config import OptimConfig
+from torchmultiset.training.config import ResolvedOptim
 
 
 def batch_of(x: Tensor, points: list[tuple[float, float]] | None = None) -> Batch:
@@ -187,7 +187,7 @@ def test_none_changes_nothing_and_draws_nothing() -> None:
 
 
 def test_the_config_has_all_augmentations() -> None:
-    assert get_args(get_type_hints(OptimConfig)["augment"]) == (*AUGMENTATIONS, *PHOTO_FAMILIES)
+    assert get_args(get_type_hints(ResolvedOptim)["augment"]) == (*AUGMENTATIONS, *PHOTO_FAMILIES)
 
 
 # --- labels

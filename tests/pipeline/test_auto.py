@@ -15,11 +15,12 @@ from PIL import Image
 from workers_here import workers_here
 
 from torchmultiset.data import Examples
+from torchmultiset.model.config import ResolvedModel
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline import auto, portfolio
 from torchmultiset.pipeline.auto import PORTFOLIO, train_portfolio
 from torchmultiset.pipeline.candidates import Candidate, candidates, enlarged, finetuned
-from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
+from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig
 from torchmultiset.pipeline.portfolio import CANDIDATES, Portfolio
 from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import Task, held_out, prepare

@@ -16,7 +16,7 @@
 - `views`: augmented views of images in that cache
 """
 
-from torchmultiset.data.examples import Batch, Examples, Inputs
+from torchmultiset.data.examples import Batch, Examples, Inputs, concatenate
 from torchmultiset.data.load import load_data
 
-__all__ = ["Batch", "Examples", "Inputs", "load_data"]
+__all__ = ["Batch", "Examples", "Inputs", "concatenate", "load_data"]

@@ -22,6 +22,8 @@ FORMAT = 2
 DESCRIPTION = "predictor.json"
 SAVE_AGAIN = "copy the folder from its source again, or train and save the predictor again"
 _OWN = "description_sha256"
+_TRIES = 10
+"""Number of times that a predictor is read while another process replaces it."""
 
 
 def write_saved(
@@ -107,18 +109,20 @@ _OURS = re.compile(r"(weights-[0-9a-f]{12}\.safetensors|predictor\.json)(\.parti
 
 def read_saved(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read the description and the weights of a predictor."""
-    description = read_description(folder)
-    try:
-        sha256 = str(description["weights_sha256"])
-    except KeyError as error:
-        raise ValueError(f"{folder / DESCRIPTION} is damaged, {error!r}: {SAVE_AGAIN}") from error
-    path = folder / _weights_file(sha256)
-    try:
-        weights = path.read_bytes()
-    except FileNotFoundError:
-        if read_description(folder) != description:  # the predictor was replaced in the meantime
-            return read_saved(folder)
-        raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing; {SAVE_AGAIN}") from None
+    for _ in range(_TRIES):
+        description = read_description(folder)
+        try:
+            sha256 = str(description["weights_sha256"])
+        except KeyError as error:
+            raise ValueError(f"{folder / DESCRIPTION} is damaged, {error!r}: {SAVE_AGAIN}") from error
+        path = folder / _weights_file(sha256)
+        try:
+            weights = path.read_bytes()
+        except FileNotFoundError:  # perhaps another process has replaced the predictor in the meantime
+            continue
+        break
+    else:
+        raise FileNotFoundError(f"there is no predictor in {folder}: {path.name} is missing; {SAVE_AGAIN}")
     if hashlib.sha256(weights).hexdigest() != sha256:
         raise ValueError(f"{path} is damaged, or does not belong to the {DESCRIPTION} next to it: {SAVE_AGAIN}")
     try:

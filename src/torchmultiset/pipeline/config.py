@@ -20,7 +20,6 @@ __all__ = [
     "DataConfig",
     "ResolvedConfig",
     "ResolvedData",
-    "ResolvedModel",
     "RunConfig",
     "changed",
     "completed",

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from torchmultiset._checks import check, filled
-from torchmultiset.data import Examples
+from torchmultiset.data import Examples, concatenate
 from torchmultiset.data._download import cache_folder
-from torchmultiset.data.examples import concatenate
 from torchmultiset.data.features import cache_features
 from torchmultiset.data.fresh import fresh_epochs
 from torchmultiset.data.images import Grey, UnreadableImageError

@@ -20,8 +20,8 @@ from torchmultiset.data.manifest import Column
 from torchmultiset.data.tokens import LONGEST
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.model.build import resolve_kinds, resolve_stop
-from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ObjectiveName
-from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, ResolvedModel, RunConfig
+from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ObjectiveName, ResolvedModel
+from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig
 from torchmultiset.training.config import (
     FEWEST_EPOCHS,
     MOST_EPOCHS,
