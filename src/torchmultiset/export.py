@@ -104,8 +104,8 @@ def to_onnx(predictor: Predictor, *, kind: InputKind | None = None) -> bytes:
         ValueError: PyTorch cannot export the model, for example because of a user-defined encoder or policy.
     """
     _need_packages()
-    words = "one that reads bytes (train with --encoder text): ONNX cannot split text into word pieces"
-    check(getattr(predictor.encoder, "exportable", True), "encoder", words, type(predictor.encoder).__name__)
+    instead = getattr(predictor.encoder, "export_instead", "")
+    check(not instead, "encoder", instead, type(predictor.encoder).__name__)
     kind = input_kind(predictor) if kind is None else kind
     decoder = _Decoder(copy.deepcopy(predictor).cpu().float()).eval()
     # At least two: the exporter would treat a batch of one as a constant size.

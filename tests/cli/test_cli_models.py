@@ -267,6 +267,15 @@ def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_pat
     assert folder == str(tmp_path / "o")
 
 
+def test_a_one_shot_objective_leaves_out_the_policy_of_a_preset(resolved, tmp_path):
+    assert resolved("--preset", "demo")[0]["policy"] == "transformer"
+    assert resolved("--preset", "demo", "--objective", "counts")[0]["policy"] is None
+    file = tmp_path / "c.toml"
+    file.write_text('objective = "counts"\n')
+    assert resolved("--preset", "demo", "--config", file)[0]["policy"] is None
+    assert resolved("--preset", "demo", "--start-from", "mnist-multi-4-counts")[0]["policy"] is None
+
+
 def test_auto_may_be_typed_wherever_it_is_the_default(resolved, run, tmp_path):
     chosen = [name for name, value in to_dict(RunConfig()).items() if value is None]
     chosen = [name for name in chosen if name not in ("data", "start_from")]

@@ -18,14 +18,14 @@ from torchmultiset.data import Examples
 from torchmultiset.model.config import ResolvedModel
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline import auto, portfolio
-from torchmultiset.pipeline.auto import PORTFOLIO, train_portfolio
+from torchmultiset.pipeline.auto import train_portfolio
 from torchmultiset.pipeline.candidates import Candidate, candidates, enlarged, finetuned
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig
 from torchmultiset.pipeline.portfolio import CANDIDATES, Portfolio
 from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import Task, held_out, prepare
 from torchmultiset.pipeline.record import data_record, read_config, read_record, write_record
-from torchmultiset.pipeline.standings import Standing, ranked, read_standings, score
+from torchmultiset.pipeline.standings import PORTFOLIO, Standing, ranked, read_standings, score
 from torchmultiset.pipeline.sweep import FinishedRun, Running, Snapshot, SweepResult, Workers
 from torchmultiset.training.checkpoint import CHECKPOINT
 from torchmultiset.training.config import OptimConfig
@@ -118,6 +118,52 @@ def test_once_the_winner_is_chosen_a_resumed_portfolio_trains_no_candidate(train
     assert [one.name for one in compared] == [one.name for one in standings]
 
 
+def without_test_examples(path: Path) -> RunConfig:
+    config = write_trips(path, rows=30)
+    header, *lines = path.read_text().splitlines()
+    marked = [f"{line},{'validation' if i % 3 == 2 else 'train'}" for i, line in enumerate(lines)]
+    path.write_text("\n".join([f"{header},split", *marked]) + "\n")
+    return config
+
+
+@pytest.mark.parametrize("finetuned", [False, True])
+def test_without_test_examples_the_winner_is_tested_on_examples_that_it_was_not_trained_on(tmp_path, finetuned):
+    config, folder, said = without_test_examples(tmp_path / "trips.csv"), tmp_path / "run", list[str]()
+    if finetuned:
+        folder.mkdir()
+        saved = {"data": data_record(config.data.data), "candidates": [], "finetuned": GOOD._asdict()}
+        (folder / PORTFOLIO).write_text(json.dumps(saved | {"minutes": 45}))
+    with workers_here():
+        result, _ = train_portfolio(config, folder, only=[GOOD], resume=True, say=said.append)
+    assert result.record["examples"] == {"train": 20, "validation": 10, "test": 0}
+    assert read_config(folder / "config.toml")["holdout"] == "validation"
+    assert result.report.overall.examples == 10
+    assert any(line.startswith("There are no test examples") for line in said)
+    assert not any("validation data together" in line for line in said)
+
+
+def test_it_says_how_the_data_is_read_before_anything_is_trained(tmp_path):
+    rows = [f"a note of day {i},{'far' if i % 2 else 'near'},{'a;b' if i % 2 else 'a'}" for i in range(30)]
+    (tmp_path / "notes.csv").write_text("note,where,labels\n" + "\n".join(rows) + "\n")
+    said: list[str] = []
+    with pytest.raises(RuntimeError, match="nothing is trained"):
+        train_portfolio(
+            RunConfig(DataConfig(str(tmp_path / "notes.csv"))),
+            tmp_path / "run",
+            only=[GOOD],
+            say=lambda line: said.append(line) if "Comparing" not in line else stop(),
+        )
+    assert said[0].startswith("Data: notes.csv, 2 classes; ")
+    told = "\n".join(said)
+    assert "splits: " in told
+    assert "text: 'note' (20 different strings)" in told
+    assert "categories: 2 (" in told
+
+
+def stop() -> None:
+    raise RuntimeError("nothing is trained")
+
+
 def test_other_data_is_refused(tmp_path):
     config = write_trips(tmp_path / "trips.csv")
     (tmp_path / "run").mkdir()
@@ -196,11 +242,11 @@ def test_candidates_for_small_images_have_the_map_of_the_best_guess(tmp_path, mo
     assert task.config.model.channels == channels  # as `--minutes 0` trains it
 
 
-def features(images: int, max_size: int) -> Task:
+def features(images: int, max_size: int, backbone: str = "efficientnet-lite0") -> Task:
     """Photographs as features of a backbone, of which the candidates read sizes only."""
     labels = np.zeros((images, max_size), dtype=np.int64)
     split = Examples(np.zeros((images, 4, 8, 8), dtype=np.float16), labels, classes=("a", "b"))
-    config = ResolvedConfig(ResolvedData(backbone="efficientnet-lite0"), ResolvedModel(max_size=max_size))
+    config = ResolvedConfig(ResolvedData(backbone=backbone), ResolvedModel(max_size=max_size))
     none = split.subset(np.arange(0))
     splits = {"train": split, "validation": none, "test": none}
     return Task(config, splits, splits, (4, 8, 8), (3, 256, 256), (), {}, None)
@@ -214,6 +260,13 @@ def test_features_of_a_finer_map_are_computed_for_small_data_only():
     assert not any("strides" in values or "image_size" in values for values in large.values())
     for images, finer in ((600, True), (601, False)):  # few large objects need it less
         assert any("strides" in one.values for one in candidates(features(images, 4))) == finer
+
+
+@pytest.mark.parametrize("max_size", [4, 20])
+def test_the_map_of_an_onnx_file_is_used_as_it_is_and_not_fine_tuned(max_size):
+    task = features(200, max_size, backbone="features.onnx")
+    assert not any("strides" in one.values or "image_size" in one.values for one in candidates(task))
+    assert finetuned(task) is None
 
 
 def test_no_candidate_counts_more_objects_than_its_map_has_cells():
@@ -245,7 +298,7 @@ def test_for_many_objects_slow_candidates_come_last_and_long_policies_are_left_o
     views = ["cells-photo", "cells-photo-flip"]
     assert names(8) == ["table", "cells", "policy", "power", "ridge", "ridge-fine", "table-smooth", *views]
     assert names(8, images=601) == [*names(8)[:5], "table-smooth", "table-light", "table-strong"]
-    many = ["poisson", "ridge-fine", "ridge-max", "cells", "normal", "ridge", "power"]
+    many = ["poisson", "normal", "ridge-fine", "ridge-max", "cells", "ridge", "power"]
     assert names(10) == [*many, "policy", *views]
     assert names(11) == [*many, *views]
     assert not {"ridge-fine", *views} & {*names(8, images=601)}

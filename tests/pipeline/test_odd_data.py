@@ -113,7 +113,7 @@ FINETUNE, LARGER = "fine-tuning (--finetune most --minutes 45)", "larger images 
         (1_000, {}, [FINETUNE, LARGER.format(512)]),
         (300, {}, [FINETUNE, LARGER.format(300)]),
         (256, {}, [FINETUNE]),  # enlarged images would not help
-        (1_000, {"finetune": "most", "image_size": 448}, []),
+        (1_000, {"finetune": "most", "image_size": 448}, ["longer " + FINETUNE]),
         (1_000, {"backbone": "features.onnx"}, [LARGER.format(512)]),  # which cannot be fine-tuned
         (1_000, {"backbone": "none", "image_size": 128}, ["a pretrained network (", LARGER.format(256)]),
         (100, {"backbone": "none", "image_size": 100}, []),

@@ -6,8 +6,10 @@ from typing import get_args
 import pytest
 
 from torchmultiset.data.mnist_multi import VARIANTS
+from torchmultiset.model.build import build_predictor
 from torchmultiset.model.config import CHANNELS
-from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.model.registry import OBJECTIVES, POLICIES
+from torchmultiset.pipeline.config import RunConfig, config_of, to_dict
 from torchmultiset.pipeline.presets import PRESETS, RECIPES, PresetName, RecipeName, values_of
 
 
@@ -44,6 +46,17 @@ def test_the_fast_recipe_has_a_tenth_of_the_epochs_and_the_same_data():
         assert fast["schedule"] == "one-cycle"
         assert fast.get("data") == paper.get("data")
     assert values_of("demo", "fast")["policy"] == "transformer"  # which learns the most in two minutes
+
+
+@pytest.mark.parametrize("objective", [name for name, kind in OBJECTIVES.items() if not kind.closed_form])
+def test_a_preset_suits_every_objective(objective):
+    config = config_of(values_of("demo", "fast", objective=objective) | {"objective": objective})
+    if objective == "marginal":  # which needs a policy that sees only counts
+        assert config.model.policy in POLICIES
+    predictor = build_predictor(
+        config.model, config.objective, shape=(1, 60, 60), classes=[*"0123456789"], max_size=4, stop="policy"
+    )
+    assert bool(predictor.steps) != OBJECTIVES[objective].one_shot
 
 
 def test_the_data_of_the_presets():

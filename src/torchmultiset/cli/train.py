@@ -99,7 +99,7 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
     preset, recipe = _given(arguments, "--preset"), _given(arguments, "--recipe") or "fast"
     # Unknown names are rejected later, with a suggestion.
     if preset in (None, *get_args(PresetName)) and recipe in get_args(RecipeName):
-        values = values_of(preset, recipe)  # type: ignore[arg-type]
+        values = values_of(preset, recipe, objective=_given(arguments, "--objective"))  # type: ignore[arg-type]
         below_flags(values, f"recipe {recipe}")
         if not (source or _given(arguments, "--data")):
             raise ValueError(_no_data(preset))

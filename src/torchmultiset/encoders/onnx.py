@@ -177,7 +177,10 @@ def tokens_to_map(tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d h w"]:
 
 def _open(path: Path) -> Any:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no ONNX file at {path}")
+        raise FileNotFoundError(
+            f"there is no ONNX file at {path}: a model looks for its backbone at the path that was given in training,"
+            " relative to the current folder"
+        )
     try:
         import onnxruntime
     except ImportError as error:

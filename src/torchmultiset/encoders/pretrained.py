@@ -155,6 +155,13 @@ class PretrainedEncoder(nn.Module):
         check(fits, "shape", f"({encoder.channels}, h, w), the shape of the features of {backbone}", shape)
         return encoder, MemorySpec(width or shape[0], grid=(shape[1], shape[2]))
 
+    @property
+    def export_instead(self) -> str:
+        """What can be exported in its place, for an error message; empty if it can be exported."""
+        if not is_onnx(self.name):
+            return ""
+        return "one with a backbone of this package: an ONNX file cannot contain the network of another one"
+
     def backbone(self) -> Backbone:
         """Return the backbone, loading it on the first call.
 

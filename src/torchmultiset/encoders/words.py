@@ -58,8 +58,8 @@ class WordEncoder(TextWithColumns):
     """
 
     name = "words"
-    exportable = False
-    """Whether `export.to_onnx` supports it; ONNX has no operator for the tokenizer."""
+    export_instead = "one that reads bytes (train with --encoder text): ONNX cannot split text into word pieces"
+    """What can be exported in its place, for an error message: ONNX has no operator for the tokenizer."""
 
     def __init__(
         self,

@@ -133,7 +133,8 @@ def open_examples(
         path: Folder of a built data set, .jsonl or .csv file, or folder of images with a labels file.
         whole: Return all examples of a file without splits as ``"train"``; otherwise it is split as for training.
         labelled: Whether each line of a file must have labels.
-        skip_unreadable: Skip images and arrays that cannot be read, with a warning that lists them.
+        skip_unreadable: Skip images and arrays that cannot be read, with a warning that lists them. A model that was
+            trained in this way always does.
 
     Raises:
         ValueError: The data has classes that the model does not know, or inputs that it cannot read.
@@ -143,6 +144,7 @@ def open_examples(
         splits = {name: _with_classes(examples, predictor, path) for name, examples in store.load(path).items()}
     else:
         columns, trained = trained_columns(predictor), predictor.record.get("config", {})
+        skip_unreadable = skip_unreadable or bool(trained.get("skip_unreadable"))
         manifest = Manifest.read(
             path,
             classes=predictor.classes,

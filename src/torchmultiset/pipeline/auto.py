@@ -13,7 +13,8 @@ on the validation data. The one with the largest lead over ridge regression on t
 error, wins; `pipeline.standings` has the reasons. With cross-validation, the winner is trained again on training and
 validation data together; without, it is if it keeps its last epoch, so that no data has to choose one, and if there is
 time: a fine-tuned winner is, in a budget of 20 minutes or more. With ``--finetune`` there is only one candidate, so it
-is trained on both from the start if there are few examples. The test data is used once, for the winner.
+is trained on both from the start if there are few examples. Nothing is chosen by the test data. Without test data, the
+validation data tests the winner, and is not trained on.
 """
 
 from __future__ import annotations
@@ -48,19 +49,18 @@ from torchmultiset.pipeline.record import (
     read_record,
     write_record,
 )
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import describe_data, train
 from torchmultiset.pipeline.speed import fitting_epochs
-from torchmultiset.pipeline.standings import Standing, ranked, read_standings, score, write_standings
+from torchmultiset.pipeline.standings import PORTFOLIO, Standing, ranked, read_standings, score, write_standings
 from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers
 from torchmultiset.pipeline.workers import LOG, PROGRESS, available_cores
 from torchmultiset.training.checkpoint import CHECKPOINT
 from torchmultiset.training.evaluation import Evaluation
 
-__all__ = ["MINUTES", "PORTFOLIO", "train_portfolio"]
+__all__ = ["MINUTES", "train_portfolio"]
 
 MINUTES = 10.0
 """Default time budget, on two cores."""
-PORTFOLIO = "portfolio.json"
 _SMALL = 1_000
 """Number of training and validation examples below which candidates are cross-validated."""
 _FOLDS = 3
@@ -130,11 +130,16 @@ def train_portfolio(
         )
     task = prepare(config, progress=progress)
     here = Portfolio(config, folder, minutes, command, say, watch, progress)
+    for line in describe_data(task, [one for one in task.read_as if one.what != "image_size"]):
+        say(line)
+    if not len(task.splits.get("test", ())):
+        here.holdout = "validation"
+        say("There are no test examples: the validation examples also test the winner, whose scores may be too high.")
     plan, tuned = _plan(here, task, only)
     folds = _FOLDS if _is_small(task) else 0
     if tuned is not None and not plan and folds:
-        say("Fine-tuning on training and validation data together: there is only one candidate.")
-        return _train_on_all(here, tuned.applied_to(config), watch_winner), []
+        say(f"Fine-tuning on {here.trained_on}: there is only one candidate.")
+        return _train_again(here, tuned.applied_to(config), watch_winner), []
     how = f"by {folds}-fold cross-validation" if folds else f"on {len(task.splits['validation']):,} validation examples"
     number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in total"
     say(f"Comparing {number} candidate{'s' * (number != 1)} and 3 baselines {how}, {budget}.")
@@ -150,7 +155,9 @@ def train_portfolio(
         sorted(here.standings.values(), key=lambda one: order.index(one.name) if one.name in runs else -1)
     )
     write_standings(folder, standings)
-    winner = next(standing.name for standing in standings if standing.name in runs)
+    winner = next((standing.name for standing in standings if standing.name in runs), None)
+    if winner is None:
+        raise _nothing_trained(here)
     again = _is_trained_again(here, winner, runs[winner], task)
     result = _keep(here, winner, runs[winner], folds, again, watch_winner)
     return result, standings
@@ -174,6 +181,8 @@ def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tupl
     tuned = None
     if only is None and (wanted or (here.config.data.finetune is None and here.minutes >= _LEAST_MINUTES)):
         tuned = finetuned(task)
+    if wanted and tuned is None:
+        raise ValueError("finetune trains one of the backbones of this package, which read photographs: remove it")
     if tuned is not None:
         share, images = _FINETUNE_SHARE, len(task.splits["train"])
         if here.minutes >= _TWICE_MINUTES:
@@ -248,7 +257,7 @@ def _try(
         if runs:
             here.run(runs, workers, until - time.monotonic(), keep=keep)
     if not here.trained:
-        raise ValueError(f"no candidate could be trained; see the logs in {here.folder / CANDIDATES}")
+        raise _nothing_trained(here)
     tried = set[str]()
     # On more parts, the best ones of the first may fall behind others, which are then trained on more parts as well.
     while folds and (left := until - time.monotonic()) > 0:
@@ -266,10 +275,17 @@ def _try(
     return {name: config for name, config in configs.items() if name in here.trained}
 
 
+def _nothing_trained(here: Portfolio) -> ValueError:
+    return ValueError(f"no candidate could be trained; see the logs in {here.folder / CANDIDATES}")
+
+
 def _finetune(here: Portfolio, tuned: Candidate) -> dict[str, RunConfig]:
     """Fine-tune a backbone on the training data, to be compared with the others on the validation data."""
     viewed = [one for one in here.standings.values() if one.name in here.trained and _views(here, one.name)]
-    if len(viewed) > 1:
+    begun = here.folder / CANDIDATES / tuned.name / CONFIG
+    if begun.exists():  # before an interruption, after which other candidates may lead
+        tuned = tuned._replace(values={**tuned.values, "augment": read_config(begun)["augment"]})
+    elif len(viewed) > 1:
         tuned = augmented_like(tuned, ranked(viewed)[0].name)
     config = tuned.applied_to(here.config)
     finished = here.run({tuned.name: config}, Workers(1, threads=available_cores()), float("inf"))
@@ -282,12 +298,14 @@ def _views(here: Portfolio, name: str) -> int:
 
 
 def _is_trained_again(here: Portfolio, winner: str, config: RunConfig, task: Task) -> bool:
-    """Return whether the winner is trained again on training and validation data together."""
+    """Return whether the winner is trained again, on all but the test data."""
     if (here.folder / CHECKPOINT).exists():  # it was begun before an interruption
         return True
     if _is_small(task) and config.data.finetune in (None, "none"):  # its runs were parts of a cross-validation
         return True
     if config.optim.select != "last":  # the validation data chose its epoch
+        return False
+    if here.holdout == "validation":  # it has seen all training data
         return False
     minutes = sum(float(run.record["minutes"]) for run in here.trained[winner])
     minutes *= 1 + len(task.splits["validation"]) / len(task.splits["train"])
@@ -301,12 +319,12 @@ def _keep(
 ) -> Result:
     """Train the winner again on all but the test data, or copy its run."""
     if again:
-        here.say(f"Winner: {winner}. Training it again on training and validation data together.")
+        here.say(f"Winner: {winner}. Training it again on {here.trained_on}.")
         if config.model.decoding == "best":  # there is no validation data left to choose on
             first = read_record(here.folder / CANDIDATES / _run_name(winner, 1, folds))
             config = changed(config, {"decoding": first["decoding"]})
         config = changed(config, {"until": _until(here.trained[winner])})
-        return _train_on_all(here, config, watch)
+        return _train_again(here, config, watch)
     here.say(f"Winner: {winner}.")
     source = here.folder / CANDIDATES / winner
     skipped = shutil.ignore_patterns(LOG, PROGRESS, "*.lock", CHECKPOINT)
@@ -314,9 +332,9 @@ def _keep(
     return _with_baselines(here.folder, config)
 
 
-def _train_on_all(here: Portfolio, config: RunConfig, watch: Callable[[Task], Watch]) -> Result:
-    """Train on training and validation data together, and keep the last epoch."""
-    final = changed(config, {"holdout": "none", "select": "last", "patience": 0})
+def _train_again(here: Portfolio, config: RunConfig, watch: Callable[[Task], Watch]) -> Result:
+    """Train on all but the data that tests the model, and keep the last epoch."""
+    final = changed(config, {"holdout": here.holdout, "select": "last", "patience": 0})
     return train(
         final, here.folder, resume=True, command=here.command, progress=here.progress, watch=watch, say=here.say
     )

@@ -230,7 +230,8 @@ def _for_images(task: Task) -> list[Candidate]:
 def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     max_size, images = task.config.model.max_size, sum(map(len, task.splits.values()))
     few = images <= (2 if max_size > _MANY else 1) * _MANY_IMAGES  # many objects are worth more time
-    fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320} if few else {}
+    finer = few and task.config.data.backbone in BACKBONES  # an ONNX file has one map
+    fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320} if finer else {}
     counts, power = {"objective": "counts", **POOLED}, _power(task, POOLED)
     table = Candidate("table", {**counts, "count_head": "table"}, "counts from pooled frozen features")
     cells = {"objective": "counts", "count_head": "cells", "lr": 2e-3, **fine, **REGULARISED}
@@ -274,12 +275,13 @@ def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     # cannot be learned from few images.
     poisson = {**counts, "count_head": "poisson", "decoding": "best", **fine}
     pooled = {"objective": "ridge", "pool": "mean-max", **fine}
+    normal = {**counts, "count_head": "gaussian", **fine}
     return [
         Candidate("poisson", poisson, "Poisson counts from pooled frozen features"),
+        Candidate("normal", normal, "normal counts from pooled frozen features"),
         *finer_ridge,
         *(Candidate("ridge-max", pooled, "linear regression of counts on means and maxima of a map") for _ in ridge),
         *counted,
-        Candidate("normal", {**counts, "count_head": "gaussian"}, "normal counts from pooled frozen features"),
         *ridge,
         *([] if fine else [table]),
         *power,

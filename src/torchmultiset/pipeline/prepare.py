@@ -24,6 +24,7 @@ from torchmultiset.data.manifest import FRACTIONS, Manifest, labels_file
 from torchmultiset.data.photos import PHOTO_FAMILIES
 from torchmultiset.data.views import cache_views
 from torchmultiset.encoders import Backbone, make_backbone
+from torchmultiset.encoders.onnx import is_onnx
 from torchmultiset.encoders.optional import feature_encoder
 from torchmultiset.model.conformal import examples_needed, split_for_conformal
 from torchmultiset.model.predictor import Predictor
@@ -65,6 +66,8 @@ class Task:
     """Function from an epoch, starting at 0, to its training examples, if they change."""
     side: int = 0
     """Larger side in pixels of the largest original image, for the user's own images; 0 for other data."""
+    read_as: tuple[Choice, ...] = ()
+    """Those of the choices that say how the data is read: its splits, columns and images."""
 
 
 CALIBRATION = "calibration"
@@ -130,8 +133,19 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
         epochs = round(_JOINED_SHARE * resolved.optim.epochs)
         limits = {"max_size": resolved.model.max_size, "seed": config.seed, "epochs": epochs}
         fresh = joined_epochs(splits["train"], resolved.optim.mosaic, **limits)
-    choices += more
-    return Task(resolved, splits, pictures, shape, picture, tuple(choices), data_record(path), fingerprint, fresh, side)
+    return Task(
+        resolved,
+        splits,
+        pictures,
+        shape,
+        picture,
+        (*choices, *more),
+        data_record(path),
+        fingerprint,
+        fresh,
+        side,
+        read_as=tuple(choices),
+    )
 
 
 def features_of(
@@ -231,6 +245,8 @@ def _examples(number: int, kind: str = "") -> str:
 def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
     """Raise an error if augmentation, views or fine-tuning do not suit the inputs of the network."""
     backbone = data.backbone
+    if data.finetune != "none" and is_onnx(backbone):
+        raise ValueError(f"{backbone} cannot be fine-tuned, because it is an ONNX file: remove --finetune")
     if data.finetune != "none" and backbone == "none":
         raise ValueError("finetune trains a backbone, but none is set: choose one (--backbone efficientnet-lite0)")
     if data.views and (backbone == "none" or data.finetune != "none"):

@@ -13,6 +13,7 @@ from torchmultiset.data import store
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.fresh import with_copies
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, build
+from torchmultiset.model.registry import OBJECTIVES
 
 __all__ = ["PRESETS", "RECIPES", "Preset", "PresetName", "RecipeName", "build_missing", "values_of"]
 
@@ -105,12 +106,13 @@ PRESETS: Mapping[PresetName, Preset] = {
 }
 
 
-def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
+def values_of(preset: PresetName | None, recipe: RecipeName, *, objective: str | None = None) -> dict[str, Any]:
     """Return the settings of a preset and a recipe; the recipe overrides the preset.
 
     Args:
         preset: Name of a task, or None.
         recipe: Name of a recipe.
+        objective: Objective that replaces the preset's. One that trains a one-shot head leaves out the policy.
 
     Returns:
         Values by the names of the config's fields; fields that neither of them sets are left out.
@@ -126,7 +128,10 @@ def values_of(preset: PresetName | None, recipe: RecipeName) -> dict[str, Any]:
         return dict(RECIPES[recipe])
     check_one_of("preset", preset, get_args(PresetName))
     chosen = PRESETS[preset]
-    return {**chosen.values, **RECIPES[recipe], **chosen.recipes.get(recipe, {})}
+    values = {**chosen.values, **RECIPES[recipe], **chosen.recipes.get(recipe, {})}
+    if objective is not None and objective in OBJECTIVES and OBJECTIVES[objective].one_shot:
+        values.pop("policy", None)
+    return values
 
 
 def build_missing(preset: PresetName, data: str | Path, *, progress: bool = False) -> None:

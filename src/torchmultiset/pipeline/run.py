@@ -53,6 +53,7 @@ from torchmultiset.pipeline.record import (
     write_config,
     write_record,
 )
+from torchmultiset.pipeline.resolve import Choice
 from torchmultiset.training.checkpoint import CHECKPOINT
 from torchmultiset.training.loop import fit, make_fabric
 from torchmultiset.training.solve import solve
@@ -60,7 +61,7 @@ from torchmultiset.training.solve import solve
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["build", "fitting_devices", "share_cores", "train"]
+__all__ = ["build", "describe_data", "fitting_devices", "share_cores", "train"]
 
 EXAMPLES_EACH = 32
 """Minimum number of examples per process and batch: with fewer, batch statistics become noisy and there is
@@ -332,18 +333,24 @@ def _begin(
     }
 
 
-def _announce(task: Task, predictor: Predictor, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
+def describe_data(task: Task, choices: Sequence[Choice]) -> list[str]:
+    """Return lines that describe the data of a task, and choices that were made from it."""
     both = task.config.data.holdout == "none"  # then the validation examples are training examples, too
     numbers = ", ".join(
-        f"{count:,} {'train and validation' if both and name == 'train' else name}"
-        for name, count in record["examples"].items()
-        if not (both and name == "validation")
+        f"{len(examples):,} {'train and validation' if both and name == 'train' else name}"
+        for name, examples in task.splits.items()
+        if len(examples) and not (both and name == "validation")
     )
-    say(f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples.")
-    if task.choices:
-        say("Chosen from the data (multiset train --help-all lists the flags to override it):")
-        for what, value, reason in task.choices:
-            say(f"  {what}: {value} ({reason})")
+    lines = [f"Data: {task.data['name']}, {len(task.splits['train'].classes)} classes; {numbers} examples."]
+    if choices:
+        lines += ["Chosen from the data (multiset train --help-all lists the flags to override it):"]
+        lines += [f"  {what}: {value} ({reason})" for what, value, reason in choices]
+    return lines
+
+
+def _announce(task: Task, predictor: Predictor, record: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    for line in describe_data(task, task.choices):
+        say(line)
     if "start" in record:
         anew = len(record["start"]["anew"])
         parts = f"all but {anew} tensors, which do not fit or belong to other classes" if anew else "all of them"

@@ -23,9 +23,20 @@ from torchmultiset._files import write_whole
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.viz.terminal import empty_table
 
-__all__ = ["STANDINGS", "Standing", "ranked", "read_standings", "score", "standings_table", "write_standings"]
+__all__ = [
+    "PORTFOLIO",
+    "STANDINGS",
+    "Standing",
+    "ranked",
+    "read_standings",
+    "score",
+    "standings_table",
+    "write_standings",
+]
 
 STANDINGS = "leaderboard.json"
+PORTFOLIO = "portfolio.json"
+"""File with the data, the budget and the candidates of a portfolio."""
 
 
 class Standing(NamedTuple):
