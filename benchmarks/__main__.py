@@ -14,7 +14,7 @@ from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler on standard error
 
-from benchmarks import features, generate, growth, latency, lm, losses, objectives, profile, training, tried
+from benchmarks import features, generate, growth, latency, lm, losses, objectives, profile, reading, training, tried
 from benchmarks.document import AIMED_AT, AIMS, PAGE, TABLES, aims, document, table
 from benchmarks.record import circumstances
 
@@ -29,6 +29,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "objectives": objectives.measure_all,
     "generation": generate.measure_all,
     "features": features.measure_all,
+    "reading": reading.measure_all,
     "growth": growth.measure_all,
     "lm": lm.measure_all,
 }

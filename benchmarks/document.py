@@ -143,6 +143,14 @@ def _features(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return table(["backbone", "images", "pixels", "epoch uncached, s", "epoch cached, s", "speedup"], map(cells, rows))
 
 
+def _reading(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        whole, ours = row["whole"], row["ours"]
+        return [f"{row['size']:.0f}", f"{1000 * whole:.0f}", f"{1000 * ours:.0f}", f"{whole / ours:.1f}x"]
+
+    return table(["pixels", "whole image, ms", "lower resolution, ms", "speedup"], map(cells, rows))
+
+
 def _generation(measured: Mapping[str, Any]) -> list[str]:
     header = ["variant", "plain loop, images/s", "ours, images/s", "speedup"]
     speeds = {name: row.values() for name, row in measured["speed"].items()}
@@ -226,6 +234,7 @@ TABLES: Mapping[str, Callable[[Any], list[str]]] = {
     "objectives": _objectives,
     "generation": _generation,
     "features": _features,
+    "reading": _reading,
     "growth": _growth,
     "lm": _lm,
 }

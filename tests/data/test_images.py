@@ -17,6 +17,7 @@ from torchmultiset.data.images import (
     letterbox,
     place_boxes,
     read_image,
+    square_pixels,
     unreadable,
 )
 
@@ -158,6 +159,23 @@ def test_exif_turns_only_on_request(tmp_path, orientation, alpha):
     assert image_sizes([tagged], exif=True).tolist() == [list(turned.size)]
     by_files = ImageFiles([tagged], 12, exif=True)[np.array([0])][0]
     np.testing.assert_array_equal(by_files, read_image(tagged, 12, exif=True))
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(("width", "height"), [(640, 480), (483, 640), (200, 150), (600, 30)])
+def test_a_large_jpeg_is_decoded_at_a_lower_resolution_to_the_same_picture(tmp_path, orientation, width, height):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8))
+    image = image.resize((width, height), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "a.jpg", quality=95, exif=exif)
+    with Image.open(tmp_path / "a.jpg") as whole:
+        whole.load()
+        expected = square_pixels(whole, 72, exif=True)
+    found = read_image(tmp_path / "a.jpg", 72, exif=True)
+    off = np.abs(found.astype(int) - expected)
+    assert off.mean() < 1.5
+    assert np.array_equal(found.any(0).any(0), expected.any(0).any(0))  # the same columns are part of the image
 
 
 def test_a_batch_holds_the_images_asked_for_in_order(tmp_path):
