@@ -18,6 +18,7 @@ import pytest
 from command_line import Run, cells, flags_of, process, runner
 from PIL import Image
 
+from torchmultiset._install import pip_install
 from torchmultiset.cli import app, main
 from torchmultiset.cli import train as train_command
 from torchmultiset.data.digits import load_digits
@@ -408,6 +409,14 @@ def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path, figur
     code, lines, _ = run("train", "--data", "digits", "--out", out, *SMALL, "--resume")
     assert code == 0
     assert lines[0] == f"The run in {out} is already finished."
+
+
+def test_without_matplotlib_a_line_says_why_there_are_no_figures(run, there, monkeypatch):
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)
+    code, lines, _ = run("train", "--data", "digits", "--out", "plain", *SMALL)
+    assert code == 0
+    assert f"  no figures, which need matplotlib: {pip_install('report')}" in lines
+    assert not any("--figure" in line or ".png" in line for line in lines)
 
 
 def test_evaluation_warns_if_the_model_was_trained_on_the_examples(run, there):

@@ -16,6 +16,7 @@ from cyclopts.config import Dict
 from cyclopts.validators import Number
 from rich.console import Console
 
+from torchmultiset._install import pip_install
 from torchmultiset.cli._help import HelpOf
 from torchmultiset.cli.progress import PortfolioProgress, TrainingProgress
 from torchmultiset.data.load import is_store
@@ -354,6 +355,8 @@ def _print_result(out: Path, data: str, result: Result) -> None:
     for name, about in files.items():
         if (out / name).exists():
             print(f"  {name:<16} {about}")
+    if not (out / PREDICTIONS).exists():
+        print(f"  no figures, which need matplotlib: {pip_install('report')}")
     tested = "test" if "test" in record else "validation"
     figure = " --figure predicted.png" if (out / PREDICTIONS).exists() else ""
     predict = f"multiset predict {where} {what} --split {tested} --number 12"
