@@ -10,7 +10,7 @@ import torch
 
 from torchmultiset.model.inputs import open_model
 from torchmultiset.pipeline.config import DataConfig, RunConfig
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.training.config import OptimConfig
 
 
@@ -20,7 +20,7 @@ def main(epochs: int | None = None) -> list[list[str]]:
     rows = [f"{people},{km},{people},{int(km > 200)}" for people, km in trips]
     (folder / "trips.csv").write_text("\n".join(["people,km,count:ticket,count:sandwich", *rows]))
     config = RunConfig(DataConfig(str(folder / "trips.csv")), optim=OptimConfig(epochs=epochs))
-    result = train(config, folder / "run", say=print)  # prints the settings it chooses, and why
+    result = train_run(config, folder / "run", say=print)  # prints the settings it chooses, and why
     assert result.report is not None
     print(f"exact match {result.report.overall.exact_match:.2f} on the test examples")
     answers = open_model(folder / "run").predict_labels(torch.tensor([[3.0, 350.0], [1.0, 50.0]]))

@@ -1,12 +1,18 @@
-"""What is there after `import torchmultiset`."""
+"""The public names of the package."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from importlib import import_module
+from pkgutil import walk_packages
 from types import FunctionType, ModuleType
 
 import pytest
 
 import torchmultiset
+
+SHARED_NAMES = {"VARIANTS", "build"}
+"""Public names of several modules: those that every data set has, always used as `mnist_multi.build`."""
 
 
 @pytest.mark.parametrize("name", torchmultiset.__all__)
@@ -17,13 +23,28 @@ def test_every_public_name_can_be_imported(name):
 
 def test_every_documented_part_of_the_package_exists():
     assert torchmultiset.__doc__ is not None
-    told = {
+    listed = {
         word for line in torchmultiset.__doc__.splitlines() if line.startswith("- ") for word in line.split("`")[1::2]
     }
-    assert told <= {*dir(torchmultiset)}
-    assert {"Predictor", "training", "MultisetClassifier"} <= told
+    assert listed <= {*dir(torchmultiset)}
+    assert {"Predictor", "training", "MultisetClassifier"} <= listed
 
 
 def test_unknown_attributes_raise_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = torchmultiset.nonsense
+
+
+@pytest.mark.slow
+def test_each_public_name_means_one_thing():
+    modules = [info.name for info in walk_packages(torchmultiset.__path__, "torchmultiset.")]
+    assert len(modules) > 100
+    meanings = defaultdict(dict)
+    for module in (import_module(name) for name in ["torchmultiset", *modules] if not name.endswith("__main__")):
+        for name in getattr(module, "__all__", ()):
+            meaning = getattr(module, name)
+            # A module may share its name with its main function: `oracle.oracle`.
+            if not isinstance(meaning, ModuleType):
+                meanings[name][id(meaning)] = module.__name__
+    ambiguous = {name: {*found.values()} for name, found in meanings.items() if len(found) > 1}
+    assert ambiguous == {name: {"torchmultiset.data.coco", "torchmultiset.data.mnist_multi"} for name in SHARED_NAMES}

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 LEFT_OUT = {
     "cli": "the command, whose reference is `multiset --help`",
     "page": "of which `multiset demo` is made",
-    "viz.card": "the README of a model, which `pipeline.run.train` writes",
+    "viz.card": "the README of a model, which `pipeline.run.train_run` writes",
     "viz.stages": "what `multiset data build coco-easy` prints",
     "viz.terminal": "how tables look in a terminal",
     "model.serialization": "the files that `Predictor.save` writes",

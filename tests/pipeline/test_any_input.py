@@ -17,7 +17,7 @@ from torchmultiset.model.inputs import open_inputs
 from torchmultiset.pipeline.candidates import candidates
 from torchmultiset.pipeline.config import config_of
 from torchmultiset.pipeline.prepare import prepare
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +190,7 @@ def test_long_inputs_are_cut_and_the_run_says_so(tmp_path, multiset):
 
 def test_a_text_in_place_of_its_file_gets_a_hint(tmp_path):
     (tmp_path / "data.csv").write_text("\n".join(["text,labels", *(f"{'ab'[i % 2]}{i},a" for i in range(20))]))
-    train(config_of({"data": str(tmp_path / "data.csv"), "objective": "ridge"}), tmp_path / "run")
+    train_run(config_of({"data": str(tmp_path / "data.csv"), "objective": "ridge"}), tmp_path / "run")
     with pytest.raises(FileNotFoundError, match=r"no file or folder ethanol: write texts to a .csv or .jsonl file, as"):
         open_inputs(Predictor.load(tmp_path / "run"), ["ethanol"])
 

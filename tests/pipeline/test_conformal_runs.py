@@ -17,7 +17,7 @@ from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.candidates import candidates
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import prepare
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.training.config import OptimConfig
 
 
@@ -70,7 +70,7 @@ def test_images_that_are_held_out_are_not_trained_on_where_others_are_made_in_ea
 
 def test_the_sets_of_a_run_contain_the_truth_as_often_as_requested(config, tmp_path, monkeypatch):
     monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
-    train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     predictor = Predictor.load(tmp_path / "run" / "model")
     conformal = Conformal.of(predictor)
     assert conformal is not None
@@ -97,7 +97,7 @@ def test_too_few_examples_and_models_without_probabilities_are_refused(config, t
     with pytest.raises(ValueError, match=r"conformal sets a fifth of them aside: for a coverage of 0\.9 at least 45"):
         prepare(few)
     with pytest.raises(ValueError, match="conformal needs probabilities"):
-        train(replace(config, objective=ObjectiveConfig("ridge")), tmp_path / "run")
+        train_run(replace(config, objective=ObjectiveConfig("ridge")), tmp_path / "run")
     assert not (tmp_path / "run" / "run.json").exists()
 
 

@@ -20,7 +20,7 @@ from torchmultiset.pipeline.finish import Result, _better_decoding
 from torchmultiset.pipeline.portfolio import CANDIDATES
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.record import write_record
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.pipeline.standings import Standing
 
 POISSON = {"objective": "counts", "count_head": "poisson", "decoding": "best", "epochs": 4, "lr": 0.01}
@@ -58,7 +58,7 @@ def table(tmp_path):
 
 def test_a_run_saves_the_decoding_that_it_chose(table, tmp_path):
     config = config_of({"data": str(table), **POISSON})
-    result = train(config, tmp_path / "run")
+    result = train_run(config, tmp_path / "run")
     model, validation = Predictor.load(tmp_path / "run" / "model"), prepare(config).splits["validation"]
     x, target = validation.batch(np.arange(len(validation))).x, torch.from_numpy(validation.counts)
     right = {
@@ -78,7 +78,9 @@ def test_a_run_saves_the_decoding_that_it_chose(table, tmp_path):
 def test_examples_that_were_trained_on_do_not_choose_the_decoding(table, tmp_path, monkeypatch):
     monkeypatch.setattr(finish, "_better_decoding", lambda *_: "search")
     for holdout, decoding in (("none", "greedy"), ("1/3", "search")):
-        result = train(config_of({"data": str(table), **POISSON, "epochs": 1, "holdout": holdout}), tmp_path / decoding)
+        result = train_run(
+            config_of({"data": str(table), **POISSON, "epochs": 1, "holdout": holdout}), tmp_path / decoding
+        )
         assert result.record["decoding"] == decoding
 
 
@@ -86,11 +88,11 @@ def test_examples_that_were_trained_on_do_not_choose_the_decoding(table, tmp_pat
 def test_the_winner_of_a_portfolio_keeps_the_decoding_of_its_candidate(table, tmp_path, monkeypatch, chosen):
     trained = []
 
-    def train(config, *_, **__):
+    def train_run(config, *_, **__):
         trained.append(config)
         return Result({}, None)
 
-    monkeypatch.setattr(auto, "train", train)
+    monkeypatch.setattr(auto, "train_run", train_run)
 
     def compare(here, *_, **__):
         here.trained["poisson"] = []
@@ -110,10 +112,10 @@ def test_policies_of_a_portfolio_choose_their_decoding(table):
 
 def test_a_model_that_cannot_be_searched_is_refused_before_it_is_trained(table, tmp_path):
     with pytest.raises(ValueError, match="decoding must be 'greedy' for RegressedCounts, which cannot be searched"):
-        train(
+        train_run(
             config_of({"data": str(table), **POISSON, "count_head": "regression", "decoding": "search"}),
             tmp_path / "run",
         )
     assert not (tmp_path / "run" / "model").exists()
-    greedy = train(config_of({"data": str(table), **POISSON, "count_head": "regression"}), tmp_path / "other")
+    greedy = train_run(config_of({"data": str(table), **POISSON, "count_head": "regression"}), tmp_path / "other")
     assert greedy.record["decoding"] == "greedy"

@@ -23,7 +23,7 @@ from torchmultiset.model.config import ModelConfig
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import prepare
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.training import fit
 from torchmultiset.training.checkpoint import read_checkpoint
 from torchmultiset.training.config import OptimConfig
@@ -174,19 +174,19 @@ def test_a_stopped_run_on_fresh_images_resumes_exactly(config, stored, tmp_path)
         if (progress.epoch, progress.step) == (2, 1):
             raise Enough
 
-    whole = train(config, tmp_path / "whole")
+    whole = train_run(config, tmp_path / "whole")
     with pytest.raises(Enough):
-        train(config, tmp_path / "run", watch=lambda _: stop)
+        train_run(config, tmp_path / "run", watch=lambda _: stop)
     with pytest.raises(ValueError, match="the data was"):
-        train(stored, tmp_path / "run", resume=True)
-    assert train(config, tmp_path / "run", resume=True).report == whole.report
+        train_run(stored, tmp_path / "run", resume=True)
+    assert train_run(config, tmp_path / "run", resume=True).report == whole.report
     ends = [Predictor.load(tmp_path / name / "model").state_dict() for name in ("whole", "run")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
 def test_a_fresh_run_differs_from_its_second_epoch_on(config, stored, tmp_path):
-    train(config, tmp_path / "fresh")
-    train(stored, tmp_path / "stored")
+    train_run(config, tmp_path / "fresh")
+    train_run(stored, tmp_path / "stored")
     fresh, unchanged = (
         [json.loads(line)["loss"] for line in (tmp_path / name / "epochs.jsonl").read_text().splitlines()]
         for name in ("fresh", "stored")
@@ -197,11 +197,11 @@ def test_a_fresh_run_differs_from_its_second_epoch_on(config, stored, tmp_path):
 
 def test_a_config_from_before_can_be_resumed(stored, tmp_path):
     plain = replace(stored, optim=OptimConfig(1, 8))
-    train(plain, tmp_path)
+    train_run(plain, tmp_path)
     path = tmp_path / "config.toml"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("augment")]
     path.write_text("\n".join([*lines, "fresh = false", "elastic = false", 'mnist_multi = "4"', 'mnist = "digits"']))
-    assert train(plain, tmp_path, resume=True).record["finished"]
+    assert train_run(plain, tmp_path, resume=True).record["finished"]
 
 
 def test_augmentation_of_inputs_that_are_not_images_is_refused(config, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from torchmultiset.pipeline.auto import train_portfolio
 from torchmultiset.pipeline.candidates import Candidate
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig
 from torchmultiset.pipeline.prepare import Task
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.pipeline.standings import read_standings
 from torchmultiset.training.config import OptimConfig
 
@@ -64,7 +64,7 @@ def test_the_run_ends_with_a_model_and_a_sentence(make, expected, tmp_path):
     lines = [f"{rng.random():.3f},{rng.randrange(10)},{';'.join(labels)}" for labels in make(rng)]
     (tmp_path / "data.csv").write_text("\n".join(["a,b,labels", *lines]) + "\n")
     config = replace(RunConfig(DataConfig(str(tmp_path / "data.csv"))), optim=OptimConfig(epochs=2))
-    result = train(config, tmp_path / "run")
+    result = train_run(config, tmp_path / "run")
     sizes = {len(labels) for labels in make(random.Random(0))}
     assert re.search(expected, result.record["verdict"]), result.record["verdict"]
     predicted = Predictor.load(tmp_path / "run").predict_labels([[0.5, 3.0], [0.1, 9.0]])

@@ -14,7 +14,7 @@ from torchmultiset.model.inputs import open_examples, open_model
 from torchmultiset.pipeline import prepare as prepare_module
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.prepare import Task, prepare
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.training.config import OptimConfig
 
 
@@ -88,7 +88,7 @@ def test_a_model_splits_a_file_as_in_its_training(table, tmp_path, monkeypatch):
     monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
     data = DataConfig(str(table), fractions=(0.5, 0.2, 0.3), split_seed=3)
     config = RunConfig(data, ModelConfig(units=(4,)), ObjectiveConfig("counts"), OptimConfig(1, 16))
-    train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     predictor = open_model(tmp_path / "run")
     expected = ids_of(prepare(config))
     opened = {name: {*examples.ids} for name, examples in open_examples(predictor, table).items()}

@@ -40,7 +40,7 @@ from torchmultiset.pipeline.record import (
     translated,
     write_record,
 )
-from torchmultiset.pipeline.run import fitting_devices, train
+from torchmultiset.pipeline.run import fitting_devices, train_run
 from torchmultiset.training import local_fabric
 from torchmultiset.training.config import OptimConfig
 
@@ -209,7 +209,7 @@ def finished(digits, tmp_path_factory):
     said: list[str] = []
     command = ["multiset", "train", "--data", str(digits), f"--out={folder}"]
     with drawn():
-        result = train(config, folder, command=command, say=said.append)
+        result = train_run(config, folder, command=command, say=said.append)
     return config, folder, result, said
 
 
@@ -300,7 +300,7 @@ def test_it_can_be_run_again_from_its_config(finished, tmp_path):
     resolved = to_dict(prepare(config).config)
     assert differences(saved, translated(resolved)) == []
     assert saved.keys() == translated(resolved).keys()
-    again = train(prepare(config).config, tmp_path / "again")
+    again = train_run(prepare(config).config, tmp_path / "again")
     assert again.report == result.report
     weights = [Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "again")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -310,14 +310,14 @@ def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
     config, folder, _, _ = finished
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     with pytest.raises(FileExistsError, match="contains a finished run"):
-        train(config, folder)
-    result = train(config, folder, resume=True)
+        train_run(config, folder)
+    result = train_run(config, folder, resume=True)
     assert (result.record["finished"], result.report) == (True, None)
     other = replace(config, optim=replace(OPTIM, epochs=5, lr=0.1), seed=4)
     with pytest.raises(ValueError, match=r"epochs was 2 and is now 5; lr was 0\.003 and is now 0\.1; seed was 3"):
-        train(other, folder, resume=True)
+        train_run(other, folder, resume=True)
     with pytest.raises(ValueError, match="precision was 32-true and is now bf16-mixed"):
-        train(replace(config, optim=replace(OPTIM, precision="bf16-mixed")), folder, resume=True)
+        train_run(replace(config, optim=replace(OPTIM, precision="bf16-mixed")), folder, resume=True)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -327,7 +327,7 @@ def test_a_run_older_than_a_setting_resumes(finished, tmp_path):
     lines = (folder / "config.toml").read_text().splitlines()
     younger = ("count_head", "views", "augment")
     (tmp_path / "old" / "config.toml").write_text("\n".join(line for line in lines if not line.startswith(younger)))
-    assert train(config, tmp_path / "old", resume=True).record["finished"]
+    assert train_run(config, tmp_path / "old", resume=True).record["finished"]
 
 
 def test_a_run_with_a_removed_setting_resumes_if_it_had_no_effect(finished, tmp_path):
@@ -336,15 +336,15 @@ def test_a_run_with_a_removed_setting_resumes_if_it_had_no_effect(finished, tmp_
     saved = tmp_path / "old" / "config.toml"
     lines = saved.read_text()
     saved.write_text(lines + "coaching = 0.0\n")
-    assert train(config, tmp_path / "old", resume=True).record["finished"]
+    assert train_run(config, tmp_path / "old", resume=True).record["finished"]
     saved.write_text(lines + "coaching = 0.5\n")
     with pytest.raises(
         ValueError, match=r"config\.toml has coaching = 0\.5, but this setting was removed: .* default, 0\.0"
     ):
-        train(config, tmp_path / "old", resume=True)
+        train_run(config, tmp_path / "old", resume=True)
     saved.write_text(lines.replace('strategy = "greedy"', 'strategy = "mixed"'))
     with pytest.raises(ValueError, match="strategy was mixed and is now greedy"):
-        train(config, tmp_path / "old", resume=True)
+        train_run(config, tmp_path / "old", resume=True)
 
 
 def test_a_stopped_run_resumes_exactly(finished, tmp_path):
@@ -358,13 +358,13 @@ def test_a_stopped_run_resumes_exactly(finished, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        train(config, tmp_path / "run", watch=lambda _: stop_after_an_epoch)
+        train_run(config, tmp_path / "run", watch=lambda _: stop_after_an_epoch)
     assert not read_record(tmp_path / "run")["finished"]
     with pytest.raises(FileExistsError, match="contains an unfinished run"):
-        train(config, tmp_path / "run")
+        train_run(config, tmp_path / "run")
     stopped = read_record(tmp_path / "run") | {"minutes": 100.0}
     (tmp_path / "run" / "run.json").write_text(json.dumps(stopped))
-    resumed = train(config, tmp_path / "run", resume=True)
+    resumed = train_run(config, tmp_path / "run", resume=True)
     assert resumed.report == result.report
     assert 100 <= resumed.record["minutes"] < 200
     weights = [Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "run")]
@@ -377,7 +377,7 @@ def test_a_run_can_start_from_the_weights_of_another(finished, config, tmp_path)
     slow = replace(OPTIM, epochs=1, lr=1e-12)  # what it begins with is what it ends with
     later = replace(config, model=replace(MODEL, start_from=str(folder)), optim=slow, seed=4)
     command = ["multiset", "train", "--start-from", str(folder)]
-    result = train(later, tmp_path / "later", command=command, say=said.append)
+    result = train_run(later, tmp_path / "later", command=command, say=said.append)
     begun, ended = (Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "later"))
     learned = [name for name in begun if "running" not in name and "tracked" not in name]
     assert all(torch.allclose(begun[name], ended[name], atol=1e-6) for name in learned)
@@ -392,7 +392,7 @@ def test_a_run_can_start_from_the_weights_of_another(finished, config, tmp_path)
         assert str(folder.parent) not in (tmp_path / "later" / file).read_text()
     assert len(result.record["start"]["weights_sha256"]) == 64
     with pytest.raises(ValueError, match="start_from was first and is now not set"):
-        train(replace(later, model=MODEL), tmp_path / "later", resume=True)
+        train_run(replace(later, model=MODEL), tmp_path / "later", resume=True)
 
 
 def test_a_resumed_run_does_not_start_over(finished, config, tmp_path):
@@ -403,14 +403,14 @@ def test_a_resumed_run_does_not_start_over(finished, config, tmp_path):
         if progress.epoch == 1:
             raise KeyboardInterrupt
 
-    whole = train(later, tmp_path / "whole")
+    whole = train_run(later, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(later, tmp_path / "run", watch=lambda _: stop)
+        train_run(later, tmp_path / "run", watch=lambda _: stop)
     other = replace(config, model=replace(MODEL, start_from="mnist-multi-4"))
     with pytest.raises(ValueError, match="start_from was first and is now mnist-multi-4"):
-        train(other, tmp_path / "run", resume=True)
+        train_run(other, tmp_path / "run", resume=True)
     shutil.rmtree(tmp_path / "first")  # the checkpoint has all that is needed
-    resumed = train(later, tmp_path / "run", resume=True)
+    resumed = train_run(later, tmp_path / "run", resume=True)
     assert resumed.report == whole.report
     assert resumed.record["start"] == json.loads(json.dumps(whole.record["start"]))
 
@@ -421,18 +421,20 @@ def test_a_model_to_start_from_must_have_the_same_columns(config, tmp_path):
     for name, columns in {"first": "ab", "same": "ab", "turned": "ba"}.items():
         (tmp_path / f"{name}.csv").write_text(table.format(*columns))
         runs[name] = replace(config, data=DataConfig(data=str(tmp_path / f"{name}.csv")), model=ModelConfig())
-    train(runs["first"], tmp_path / "first")
+    train_run(runs["first"], tmp_path / "first")
     begun = ModelConfig(start_from=str(tmp_path / "first"))
-    train(replace(runs["same"], model=begun), tmp_path / "same")
+    train_run(replace(runs["same"], model=begun), tmp_path / "same")
     with pytest.raises(ValueError, match="reads the columns a, b, but the data has b, a"):
-        train(replace(runs["turned"], model=begun), tmp_path / "turned")
+        train_run(replace(runs["turned"], model=begun), tmp_path / "turned")
 
 
 def test_with_other_classes_only_the_encoder_is_initialised(finished, config, tmp_path):
     build(tmp_path / "others", replace(TINY, classes=(2, 3)), load_digits("bundled"))
     other = replace(config, data=DataConfig(data=str(tmp_path / "others")), optim=replace(OPTIM, epochs=1))
     said: list[str] = []
-    result = train(replace(other, model=replace(MODEL, start_from=str(finished[1]))), tmp_path / "r", say=said.append)
+    result = train_run(
+        replace(other, model=replace(MODEL, start_from=str(finished[1]))), tmp_path / "r", say=said.append
+    )
     anew = result.record["start"]["anew"]
     assert anew
     assert all(name.startswith("head.") for name in anew)
@@ -440,11 +442,11 @@ def test_with_other_classes_only_the_encoder_is_initialised(finished, config, tm
 
     wider = replace(config, model=replace(MODEL, channels=(7, 6), start_from=str(finished[1])))
     with pytest.raises(ValueError, match=r"has another encoder: the shapes of encoder\..*leave out start_from"):
-        train(wider, tmp_path / "wider")
+        train_run(wider, tmp_path / "wider")
     assert not (tmp_path / "wider").exists()
     nowhere = replace(config, model=replace(MODEL, start_from="nowhere"))
     with pytest.raises(FileNotFoundError, match="there is no model nowhere"):
-        train(nowhere, tmp_path / "nowhere")
+        train_run(nowhere, tmp_path / "nowhere")
 
 
 def test_another_data_set_of_the_same_name_is_not_resumed(config, digits, tmp_path):
@@ -455,21 +457,21 @@ def test_another_data_set_of_the_same_name_is_not_resumed(config, digits, tmp_pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "run", watch=lambda _: stop)
+        train_run(config, tmp_path / "run", watch=lambda _: stop)
     with pytest.raises(ValueError, match=r"the data was .* and is now"):
-        train(replace(config, data=DataConfig(data=str(tmp_path / "digits"))), tmp_path / "run", resume=True)
+        train_run(replace(config, data=DataConfig(data=str(tmp_path / "digits"))), tmp_path / "run", resume=True)
 
 
 def test_a_run_that_failed_before_training_can_be_started_again(config, pets, tmp_path):
     own = replace(config, data=DataConfig(data=str(pets), image_size=32))
     with pytest.raises(ValueError, match="rank 'area' needs areas"):
-        train(replace(own, objective=ObjectiveConfig(objective="seq", rank="area")), tmp_path / "run")
-    assert train(own, tmp_path / "run").record["finished"]
+        train_run(replace(own, objective=ObjectiveConfig(objective="seq", rank="area")), tmp_path / "run")
+    assert train_run(own, tmp_path / "run").record["finished"]
 
 
 def test_own_images_without_test_examples_are_tested_on_validation(config, pets, tmp_path):
     own = replace(config, data=DataConfig(data=str(pets), image_size=32))
-    result = train(own, tmp_path / "run")
+    result = train_run(own, tmp_path / "run")
     assert result.report.split == "validation"
     assert "validation" in result.record
     assert Predictor.load(tmp_path / "run" / "model").record["input"]["exif"]
@@ -478,7 +480,7 @@ def test_own_images_without_test_examples_are_tested_on_validation(config, pets,
 def test_predictions_of_vectors_are_drawn_as_bars(config, tmp_path, figures_of_runs):
     rows = [f"{i},{i % 3},{'x' * (i % 2) or 'y'},{['train', 'validation', 'test'][i % 3]}" for i in range(12)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,labels,split", *rows]))
-    result = train(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))), tmp_path / "run")
+    result = train_run(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))), tmp_path / "run")
     assert result.report.overall.examples == 4
     assert (tmp_path / "run" / "curve.png").exists()
     assert (tmp_path / "run" / "predictions.png").exists()
@@ -488,7 +490,7 @@ def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path,
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
     own = replace(config, data=data, model=ModelConfig(hidden=8, units=(8,)))
-    result = train(own, tmp_path / "run")
+    result = train_run(own, tmp_path / "run")
     assert (pets / "labels-efficientnet-lite0-64" / "features.f16").exists()
     model = Predictor.load(tmp_path / "run" / "model")
     assert model.record["input"]["shape"] == [3, 64, 64]
@@ -520,9 +522,9 @@ def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(conf
     monkeypatch.setattr("torchmultiset.pipeline.run.build_objective", stop_here)
     data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
     with pytest.raises(KeyboardInterrupt):
-        train(replace(config, data=data, model=ModelConfig(hidden=8, units=(8,))), tmp_path / "run")
+        train_run(replace(config, data=data, model=ModelConfig(hidden=8, units=(8,))), tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "run")
+        train_run(config, tmp_path / "run")
     assert heights == [64, 28]
 
 
@@ -530,7 +532,7 @@ def test_every_objective_runs(config, tmp_path, monkeypatch):
     monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
     for name in ("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"):
         short = replace(config, objective=ObjectiveConfig(objective=name), optim=replace(OPTIM, epochs=1))
-        assert train(short, tmp_path / name).record["finished"]
+        assert train_run(short, tmp_path / name).record["finished"]
 
 
 def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
@@ -553,7 +555,7 @@ def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
     fake.SummaryWriter = SummaryWriter
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     monkeypatch.setattr("torchmultiset.pipeline.record.find_spec", lambda name: name == "tensorboard" or None)
-    train(config, tmp_path / "run")
+    train_run(config, tmp_path / "run")
     history = [json.loads(line) for line in (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()]
     ems = [
         (value, step) for folder, name, value, step in written if name == "validation_em" and folder == "tensorboard"
@@ -563,7 +565,7 @@ def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
 
 def test_without_matplotlib_there_are_no_pictures(config, tmp_path, monkeypatch, figures_of_runs):
     monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)
-    assert train(config, tmp_path / "run").record["finished"]
+    assert train_run(config, tmp_path / "run").record["finished"]
     assert not list((tmp_path / "run").glob("*.png"))
 
 
@@ -635,7 +637,7 @@ def test_a_process_for_each_gpu(monkeypatch):
 def test_a_run_resumes_with_its_number_of_processes(config, monkeypatch, tmp_path):
     monkeypatch.setattr("torchmultiset.pipeline.run.fitting_devices", lambda _: 8)
     write_record(tmp_path, {"devices": 1})
-    train(config, tmp_path, devices=None)
+    train_run(config, tmp_path, devices=None)
     assert read_record(tmp_path)["processes"] == 1
 
 
@@ -648,7 +650,7 @@ def test_the_number_of_processes_follows_from_the_chosen_batch_size(config, monk
 
     monkeypatch.setattr("torchmultiset.pipeline.run.fitting_devices", fitting)
     open_ = replace(config, optim=replace(config.optim, batch_size=None))
-    train(open_, tmp_path / "run", devices=None)
+    train_run(open_, tmp_path / "run", devices=None)
     assert asked == [read_config(tmp_path / "run" / "config.toml")["batch_size"]]
 
 

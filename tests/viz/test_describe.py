@@ -14,7 +14,7 @@ from rich.console import Console
 
 from torchmultiset.data._columns import Column
 from torchmultiset.data.examples import Examples
-from torchmultiset.viz.describe import describe, headline, splits_table, tables
+from torchmultiset.viz.describe import describe, headline, splits_table, summary_tables
 
 
 def examples_of(rows: list[list[int]], classes: tuple[str, ...]) -> Examples:
@@ -85,7 +85,7 @@ def test_the_json_has_the_same_content_in_plain_types():
 
 
 def test_the_tables_show_the_splits_their_sizes_and_classes():
-    splits, sizes, classes = (rows_of(printed(table)) for table in tables(describe(PETS)))
+    splits, sizes, classes = (rows_of(printed(table)) for table in summary_tables(describe(PETS)))
     assert splits["train"] == ["4", "7", "0 to 3", "1.75", "50.0%", "3"]
     assert splits["validation"] == ["0", "0", "-", "-", "-", "0"]
     assert splits["test"] == ["2", "6", "2 to 4", "3.00", "50.0%", "2"]
@@ -104,7 +104,7 @@ def test_the_tables_show_the_splits_their_sizes_and_classes():
 
 def test_many_sizes_share_rows_and_none_is_lost():
     rows = [[0] * size for size in (0, 1, 7, 99, 100, 100)]
-    _, sizes, _ = (printed(table) for table in tables(describe({"train": examples_of(rows, ("cat",))})))
+    _, sizes, _ = (printed(table) for table in summary_tables(describe({"train": examples_of(rows, ("cat",))})))
     found = rows_of(sizes)
     assert found.pop("size") == ["train", "share"]
     assert len(found) <= 20
@@ -115,7 +115,7 @@ def test_many_sizes_share_rows_and_none_is_lost():
 def test_of_many_classes_the_most_frequent_are_shown():
     names = tuple(f"class {i}" for i in range(100))
     rows = [[i] * (1 + i % 2) for i in range(100)]  # those of odd number twice
-    table = printed(tables(describe({"train": examples_of(rows, names)}))[2])
+    table = printed(summary_tables(describe({"train": examples_of(rows, names)}))[2])
     assert table[0] == "Labels by class, top 40 of 100"
     found = rows_of(table)
     assert "class 1" in found
@@ -129,12 +129,12 @@ def test_long_names_and_large_numbers_fit_80_columns_and_no_number_is_cut():
     rows = [[0] * 3, [1] * 3, [2] * 1000] * 1000
     splits = {name: examples_of(rows, names) for name in ("train", "validation", "test")}
     described = describe(splits)
-    lines = printed(*tables(described), headline(described))
+    lines = printed(*summary_tables(described), headline(described))
     assert max(map(cell_len, lines)) <= 80
     assert "[red]cat[/red]" in "\n".join(lines)  # a name is no markup
     (largest,) = (line for line in lines if "99.4%" in line)
     assert largest.split()[-6:-1] == ["1,000,000"] * 3 + ["99.4%", "█" * 10]
-    column = " ".join(line.split("  ")[0] for line in printed(tables(described)[2]))
+    column = " ".join(line.split("  ")[0] for line in printed(summary_tables(described)[2]))
     assert long in column
 
 

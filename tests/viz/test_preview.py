@@ -6,7 +6,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from torchmultiset.data.examples import Examples
-from torchmultiset.viz.preview import PANEL_PX, captions, draw, save_preview
+from torchmultiset.viz.preview import PANEL_PX, captions, draw_preview, save_preview
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 # Far from each other and from the black and white around them.
@@ -93,7 +93,7 @@ def text_boxes(figure) -> list[tuple[str, float, float, float, float]]:
 )
 def test_captions_are_inside_the_figure_and_apart_for_any_class_names(classes):
     labels = np.array([[0, 1, 2, 2], [0, 0, 0, 0], [2, 1, -1, -1], [1, 1, 1, -1]])
-    figure = draw(coloured(4, labels=labels, classes=classes))
+    figure = draw_preview(coloured(4, labels=labels, classes=classes))
     width, height = figure.canvas.get_width_height()
     below = text_boxes(figure)
     assert below
@@ -113,7 +113,7 @@ def test_boxes_are_drawn_around_the_objects_with_labels(tmp_path):
     grey = np.full((1, 1, 24, 24), 128, dtype=np.uint8)
     box = np.array([[[6, 12, 12, 6], [0, 0, 0, 0]]], dtype=np.float32)
     examples = Examples(grey, np.array([[1, -1]]), ("cat", "$dog$"), boxes=box)
-    figure = draw(examples, boxes=True)
+    figure = draw_preview(examples, boxes=True)
     (axes,) = figure.axes
     (patch,) = axes.patches
     # Ten pixels of the picture are one of the image: edges of pixels, not their centres.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from torchmultiset.viz.scores import best_constant, report, tables, wilson
+from torchmultiset.viz.scores import best_constant, report, score_tables, wilson
 
 CLASSES = ["ant", "bee", "cat"]
 TARGET = [[2, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0], [1, 1, 0]]
@@ -21,7 +21,7 @@ def told(**options):
 def printed(shown, columns: int = 80) -> list[str]:
     console = Console(width=columns, no_color=True, record=True)
     with console.capture() as captured:
-        for table in tables(shown):
+        for table in score_tables(shown):
             console.print(table)
     return [line.rstrip() for line in captured.get().splitlines()]
 

@@ -46,10 +46,10 @@ _START, _INSPECT, _DEPLOY, _RESEARCH = (
     Group(name, sort_key=i) for i, name in enumerate(("Start", "Inspect", "Deploy", "Research"), start=1)
 )
 _COMMANDS = (
-    ("data", "data:app", _START, "Build, import, describe and preview data sets, or make a sample."),
+    ("data", "data:data_app", _START, "Build, import, describe and preview data sets, or make a sample."),
     (
         "train",
-        "train:app",
+        "train:train_app",
         _START,
         "Train a model on a data set, and test it.\n\nOn your own data, several models are compared on held-out"
         " examples, and the best one is kept; otherwise one model is trained. It is tested once at the end, together"
@@ -57,35 +57,40 @@ _COMMANDS = (
     ),
     (
         "predict",
-        "models:predict",
+        "models:predict_app",
         _START,
         "Predict the multisets of images, arrays or tables: labels, their counts and the model's confidence.",
     ),
     (
         "demo",
-        "demo:demo",
+        "demo:demo_app",
         _START,
         "Serve a local page on which you drop or draw an image and see what a model predicts, and why.",
     ),
-    ("doctor", "doctor:app", _START, "Check the installation: packages, devices, and a self-test on each device."),
-    ("evaluate", "models:evaluate", _INSPECT, "Test a model on a data set."),
+    (
+        "doctor",
+        "doctor:doctor_app",
+        _START,
+        "Check the installation: packages, devices, and a self-test on each device.",
+    ),
+    ("evaluate", "models:evaluate_app", _INSPECT, "Test a model on a data set."),
     (
         "compare",
-        "compare:app",
+        "compare:compare_app",
         _INSPECT,
         "Test several models on the same examples: scores, significance, and examples on which they disagree.",
     ),
     (
         "export",
-        "export:app",
+        "export:export_app",
         _DEPLOY,
         "Export a model to one file that needs neither PyTorch nor this package.\n\nThe file is written only if its"
         " predictions match PyTorch's.",
     ),
-    ("serve", "demo:serve", _DEPLOY, "Serve models over HTTP, without the page: send an image, receive JSON."),
+    ("serve", "demo:serve_app", _DEPLOY, "Serve models over HTTP, without the page: send an image, receive JSON."),
     (
         "sweep",
-        "sweep:app",
+        "sweep:sweep_app",
         _RESEARCH,
         "Train every combination of settings, and rank the results.\n\nEach setting of `multiset train` takes one or"
         " several values. Stop at any time: after Ctrl-C or a kill, the same command resumes where it left off.",

@@ -29,9 +29,9 @@ from torchmultiset.viz.comparison import compare as compare_paired
 from torchmultiset.viz.scores import Report, in_words, report
 from torchmultiset.viz.terminal import numbers_table
 
-__all__ = ["app"]
+__all__ = ["compare_app"]
 
-app = App(
+compare_app = App(
     name="compare",
     help_epilogue="""\
 Examples:
@@ -50,7 +50,7 @@ class _Compared(NamedTuple):
     right: Bool[np.ndarray, " n"]
 
 
-@app.default
+@compare_app.default
 def compare(
     data: Path,
     models: Annotated[tuple[str, ...], Parameter(negative=())],

@@ -29,9 +29,9 @@ from torchmultiset.data.shapes import write_shapes
 from torchmultiset.viz import describe as report
 from torchmultiset.viz.stages import stages_table
 
-__all__ = ["app"]
+__all__ = ["data_app"]
 
-app = App(
+data_app = App(
     name="data",
     help="Build, import, describe and preview data sets, or make a sample.",
     help_epilogue="""\
@@ -45,7 +45,7 @@ Examples:
 """,
 )
 build = App(name="build", help="Build a data set of the paper.")
-app.command(build)
+data_app.command(build)
 
 
 def _default(value: object) -> str | None:
@@ -169,7 +169,7 @@ def build_coco_medium(
     _build_coco("coco-medium", out, files, rules)
 
 
-@app.command(
+@data_app.command(
     name="import",
     help_epilogue="""\
 Examples:
@@ -207,7 +207,7 @@ def import_(
     _print_imported(imported, out)
 
 
-@app.command(help_epilogue="Example: `multiset data sample shapes`, then `multiset train shapes`")
+@data_app.command(help_epilogue="Example: `multiset data sample shapes`, then `multiset train shapes`")
 def sample(
     out: Path,
     /,
@@ -244,7 +244,7 @@ class ReadingFlags:
 _READING = ReadingFlags()
 
 
-@app.command(
+@data_app.command(
     help_epilogue="Examples:\n\n- `multiset data describe digits`\n- `multiset data describe pets.csv --check --json`"
 )
 def describe(
@@ -270,10 +270,10 @@ def describe(
         print(json.dumps(source | asdict(description), indent=2))
         return
     print(report.headline(description))
-    _print_tables(*report.tables(description))
+    _print_tables(*report.summary_tables(description))
 
 
-@app.command(
+@data_app.command(
     help_epilogue="""\
 Examples:
 

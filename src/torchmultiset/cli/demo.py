@@ -14,11 +14,11 @@ from cyclopts.validators import Number
 from torchmultiset.model.shipped import NAMES
 from torchmultiset.page.watching import PageModel
 
-__all__ = ["demo", "serve"]
+__all__ = ["demo_app", "serve_app"]
 
 _RUNS = Path("runs")  # default output folder of `multiset train`
 
-demo = App(
+demo_app = App(
     name="demo",
     help_epilogue="""\
 Examples:
@@ -27,7 +27,7 @@ Examples:
 - `multiset demo runs/demo mnist-multi-4 --port 8080`
 """,
 )
-serve = App(
+serve_app = App(
     name="serve",
     help_epilogue="""\
 Examples:
@@ -42,7 +42,7 @@ Examples:
 _Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 
 
-@demo.default
+@demo_app.default
 def _demo(
     models: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     /,
@@ -74,7 +74,7 @@ def _demo(
     server.serve(opened, host, port, ready=ready)
 
 
-@serve.default
+@serve_app.default
 def _serve(
     models: Annotated[tuple[str, ...], Parameter(negative=())],
     /,

@@ -26,7 +26,7 @@ from torchmultiset.training.evaluation import evaluate
 from torchmultiset.training.loop import fit, make_fabric
 from torchmultiset.viz.terminal import empty_table
 
-__all__ = ["app", "self_test"]
+__all__ = ["doctor_app", "self_test"]
 
 # Extra -> one of its modules, and its purpose.
 _EXTRAS = {
@@ -46,7 +46,7 @@ _EXTRAS = {
 _SIDE, _EXAMPLES = 20, 512
 _GOOD = 0.9  # exact match that the self-test must reach, far above that of an untrained model
 
-app = App(
+doctor_app = App(
     name="doctor",
     help_epilogue="""\
 Example: `multiset doctor`
@@ -56,7 +56,7 @@ The exit code is 1 if the self-test of a device fails.
 )
 
 
-@app.default
+@doctor_app.default
 def doctor() -> None:
     """Check the installation: packages, devices, and a self-test on each device.
 

@@ -32,9 +32,9 @@ from torchmultiset.model.inputs import input_kind, open_inputs, open_model, trai
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.viz.terminal import empty_table
 
-__all__ = ["app"]
+__all__ = ["export_app"]
 
-app = App(
+export_app = App(
     name="export",
     help_epilogue="""\
 Examples:
@@ -46,7 +46,7 @@ Examples:
 )
 
 
-@app.default
+@export_app.default
 def export(
     model: str,
     /,

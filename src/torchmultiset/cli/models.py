@@ -26,15 +26,15 @@ from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.multiset import equal
 from torchmultiset.pipeline.prepare import as_trained
 from torchmultiset.pipeline.record import data_record
-from torchmultiset.training.evaluation import evaluate as evaluate_all
+from torchmultiset.training.evaluation import evaluate
 from torchmultiset.viz.calibration import calibrate, calibration_tables, log_probabilities
 from torchmultiset.viz.conformal import conformal_report, conformal_table
 from torchmultiset.viz.entropy import entropy_curves
-from torchmultiset.viz.scores import best_constant, report, tables
+from torchmultiset.viz.scores import best_constant, report, score_tables
 
-__all__ = ["evaluate", "open_splits", "predict"]
+__all__ = ["evaluate_app", "open_splits", "predict_app"]
 
-evaluate = App(
+evaluate_app = App(
     name="evaluate",
     help_epilogue="""\
 Examples:
@@ -46,7 +46,7 @@ Examples:
 - `multiset evaluate runs/demo data/demo --coverage 0.9`
 """,
 )
-predict = App(
+predict_app = App(
     name="predict",
     help_epilogue="""\
 Examples:
@@ -68,7 +68,7 @@ _Skip = Annotated[bool, Parameter(negative=())]
 _FIGURE = 48  # maximum number of inputs in a figure
 
 
-@evaluate.default
+@evaluate_app.default
 def _evaluate(
     model: str,
     data: Path,
@@ -111,9 +111,9 @@ def _evaluate(
     examples = as_trained(predictor, splits[split], split, data)
     _warn_of_training_data(predictor, data, split)
     with progress_bar(sys.stderr.isatty(), f"evaluating {split}", len(examples)) as advance:
-        counts, target = evaluate_all(predictor, examples, watch=advance)
+        counts, target = evaluate(predictor, examples, watch=advance)
     scores = report(counts, target, predictor.classes, split=split, constant=_constant(predictor, splits))
-    shown, plain = tables(scores), scores.to_json()
+    shown, plain = score_tables(scores), scores.to_json()
     if calibration:
         with progress_bar(sys.stderr.isatty(), "calibration", len(examples)) as advance:
             log = log_probabilities(predictor, examples, counts, beam=beam, watch=advance)
@@ -148,7 +148,7 @@ def _evaluate(
         print(f"{entropy} shows the entropy of the policy and of the oracle at each step.")
 
 
-@predict.default
+@predict_app.default
 def _predict(
     model: str,
     inputs: Annotated[tuple[str, ...], Parameter(negative=())],

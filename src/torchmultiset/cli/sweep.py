@@ -24,7 +24,7 @@ from torchmultiset.pipeline.sweep import sweep as run_all
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.viz.terminal import empty_table
 
-__all__ = ["app", "expand"]
+__all__ = ["expand", "sweep_app"]
 
 _AtLeastOne = Parameter(validator=Number(gte=1))
 # Settings whose value is a list of numbers, which a sweep separates by commas.
@@ -40,7 +40,7 @@ _NOT_HERE = {
     "--nodes": "each run has one process; see --ray",
 }
 
-app = App(
+sweep_app = App(
     name="sweep",
     help_epilogue="""\
 Each setting of `multiset train` takes one or several values; see `multiset train --help-all`. A list of numbers, such
@@ -55,7 +55,7 @@ Examples:
 )
 
 
-@app.default
+@sweep_app.default
 def sweep(
     *settings: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path | None = None,

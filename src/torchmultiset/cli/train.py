@@ -31,12 +31,12 @@ from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, build_missing, values_of
 from torchmultiset.pipeline.quick import run_folder, time_budget
 from torchmultiset.pipeline.record import CONFIG, Watch, read_config, translated
-from torchmultiset.pipeline.run import train as run
+from torchmultiset.pipeline.run import train_run as run
 from torchmultiset.pipeline.standings import standings_table
 from torchmultiset.training.config import OptimConfig
-from torchmultiset.viz.scores import tables
+from torchmultiset.viz.scores import score_tables
 
-__all__ = ["app"]
+__all__ = ["train_app"]
 
 
 _LINE = 78  # characters of a suggested command
@@ -178,7 +178,7 @@ Each value comes from the first of these that sets it: the flag, the config file
 architecture), the recipe, the preset.
 """
 
-app = App(
+train_app = App(
     name="train",
     config=_fill_in,
     validator=_check_together,
@@ -197,7 +197,7 @@ Examples:
 )
 
 
-@app.default
+@train_app.default
 def train(
     source: Annotated[str | None, Parameter(_SOURCE)] = None,
     /,
@@ -333,7 +333,7 @@ def _print_result(out: Path, data: str, result: Result) -> None:
         print(f"The run in {out} is already finished.")
     else:
         console = Console()
-        for table in tables(result.report):
+        for table in score_tables(result.report):
             console.print()
             console.print(table)
         if not OBJECTIVES[read_config(out / CONFIG)["objective"]].closed_form:  # which has no epochs

@@ -16,7 +16,7 @@ from torchmultiset.heads import OneShotHead
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import HEADS
-from torchmultiset.model.serialization import describe
+from torchmultiset.model.serialization import describe_module
 
 __all__ = ["OneShotPredictor"]
 
@@ -148,7 +148,7 @@ class OneShotPredictor(Predictor):
         return self.head.counts(scores, *self.sizes)
 
     def _description(self) -> dict[str, Any]:
-        return {"head": describe(self.head, HEADS.classes)}
+        return {"head": describe_module(self.head, HEADS.classes)}
 
     def _refuse(self, wanted: bool) -> None:
         """Raise a ValueError if `wanted`: the head gives no probabilities of multisets."""

@@ -26,7 +26,7 @@ from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
 from torchmultiset.model.outputs import Prediction, SequentialOutput, StepScores
 from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
-from torchmultiset.model.serialization import DESCRIPTION, SAVE_AGAIN, describe, make, read_saved, write_saved
+from torchmultiset.model.serialization import DESCRIPTION, SAVE_AGAIN, describe_module, make, read_saved, write_saved
 from torchmultiset.model.shipped import locate
 from torchmultiset.rollout import Choose
 
@@ -321,7 +321,7 @@ class Predictor(nn.Module):
             "min_size": self.min_size,
             "stop": self.stop,
             "decoding": self.decoding,
-            "encoder": describe(self.encoder, ENCODERS.classes),
+            "encoder": describe_module(self.encoder, ENCODERS.classes),
             **self._description(),
         }
         write_saved(Path(folder), self.weights(), description, self.record if record is None else record)

@@ -21,7 +21,7 @@ from torchmultiset.metrics import step_entropy
 from torchmultiset.model.outputs import Prediction, SequentialOutput, StepScores
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.model.registry import POLICIES
-from torchmultiset.model.serialization import describe
+from torchmultiset.model.serialization import describe_module
 from torchmultiset.multiset import from_labels
 from torchmultiset.policies import CountState
 from torchmultiset.rollout import Choose, Step, greedy, rollout, until_end, until_size, until_stop
@@ -191,7 +191,7 @@ class SequentialPredictor(Predictor):
         return {"counts": found.counts, "sequence": found.sequence, "probabilities": found.probabilities}
 
     def _description(self) -> dict[str, Any]:
-        return {"policy": describe(self.policy, POLICIES.classes), "baseline": self.value_head is not None}
+        return {"policy": describe_module(self.policy, POLICIES.classes), "baseline": self.value_head is not None}
 
     def _kept(self, output: SequentialOutput) -> Shaped[Tensor, "b t"]:
         """Return the mask (B, T) of the labels that belong to the prediction."""

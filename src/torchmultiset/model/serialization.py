@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchmultiset._files import json_sha256, write_whole
 
-__all__ = ["DESCRIPTION", "describe", "make", "read_description", "read_saved", "write_saved"]
+__all__ = ["DESCRIPTION", "describe_module", "make", "read_description", "read_saved", "write_saved"]
 
 FORMAT = 2
 """Current file format. Format 1, which stored heads under "policy", can still be read."""
@@ -75,7 +75,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     return described
 
 
-def describe(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[str, Any] | None:
+def describe_module(module: nn.Module, known: Mapping[str, type[nn.Module]]) -> dict[str, Any] | None:
     """Return the class and arguments of a module of this library; None for a custom module."""
     name = type(module).__name__
     if known.get(name) is not type(module):

@@ -49,7 +49,7 @@ from torchmultiset.pipeline.record import (
     read_record,
     write_record,
 )
-from torchmultiset.pipeline.run import describe_data, train
+from torchmultiset.pipeline.run import describe_data, train_run
 from torchmultiset.pipeline.speed import fitting_epochs
 from torchmultiset.pipeline.standings import PORTFOLIO, Standing, ranked, read_standings, score, write_standings
 from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers
@@ -109,7 +109,7 @@ def train_portfolio(
         progress: Show progress bars while data is read.
         say: Called with progress messages.
         watch: Called with a snapshot and the standings so far while candidates are trained.
-        watch_winner: As for `train`, while the winner is trained again.
+        watch_winner: As for `train_run`, while the winner is trained again.
 
     Returns:
         The result of the winner, and the leaderboard, best first; empty if nothing was compared.
@@ -335,7 +335,7 @@ def _keep(
 def _train_again(here: Portfolio, config: RunConfig, watch: Callable[[Task], Watch]) -> Result:
     """Train on all but the data that tests the model, and keep the last epoch."""
     final = changed(config, {"holdout": here.holdout, "select": "last", "patience": 0})
-    return train(
+    return train_run(
         final, here.folder, resume=True, command=here.command, progress=here.progress, watch=watch, say=here.say
     )
 

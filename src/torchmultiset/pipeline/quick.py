@@ -13,9 +13,9 @@ from torchmultiset.data.load import is_store
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline import auto
 from torchmultiset.pipeline.config import RunConfig, config_of
-from torchmultiset.pipeline.run import train as train_one
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.pipeline.standings import standings_table
-from torchmultiset.viz.scores import tables
+from torchmultiset.viz.scores import score_tables
 
 __all__ = ["run_folder", "time_budget", "train"]
 
@@ -65,11 +65,11 @@ def train(
             if standings:
                 console.print(standings_table(standings))
         else:
-            result = train_one(config, folder, resume=resume, say=print)
+            result = train_run(config, folder, resume=resume, say=print)
     except FileExistsError as error:
         raise FileExistsError(str(error).replace("--resume", "resume=True").replace("--out", "out=...")) from None
     if result.report is not None:
-        console.print(*tables(result.report), sep="\n")
+        console.print(*score_tables(result.report), sep="\n")
         if result.record.get("verdict"):
             print(result.record["verdict"])
     return Predictor.load(folder)

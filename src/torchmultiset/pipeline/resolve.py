@@ -27,7 +27,7 @@ from torchmultiset.training.config import (
     MOST_EPOCHS,
     STEPS,
     OptimConfig,
-    Precision,
+    PrecisionName,
     ResolvedOptim,
     Selection,
 )
@@ -167,7 +167,7 @@ def _resolve_optim(
     # function for this query.
     supported = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
     faster = len(shape) == 3 and supported and not torch.cuda.is_available()
-    precision: Precision = "bf16-mixed" if faster else "32-true"
+    precision: PrecisionName = "bf16-mixed" if faster else "32-true"
     resolved = optim.resolved(examples, precision=precision, select=select)
     if optim.precision is None and resolved.precision != "32-true":
         choices.append(Choice("precision", resolved.precision, "it is faster on this processor"))

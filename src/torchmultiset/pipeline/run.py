@@ -61,14 +61,14 @@ from torchmultiset.training.solve import solve
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["build", "describe_data", "fitting_devices", "share_cores", "train"]
+__all__ = ["describe_data", "fitting_devices", "share_cores", "train_run", "untrained_predictor"]
 
 EXAMPLES_EACH = 32
 """Minimum number of examples per process and batch: with fewer, batch statistics become noisy and there is
 no speedup."""
 
 
-def train(
+def train_run(
     config: RunConfig,
     folder: str | Path,
     *,
@@ -125,7 +125,7 @@ def train(
     if several:
         _launch(fabric, devices, nodes)
     torch.manual_seed(task.config.seed)
-    predictor = build(task)
+    predictor = untrained_predictor(task)
     if task.config.data.conformal and not predictor.probabilistic:
         raise ValueError(f"conformal needs probabilities, which {predictor.kind} does not have: use another objective")
     start = {"start": before["start"]} if "start" in before else {}
@@ -183,7 +183,7 @@ def fitting_devices(batch_size: int) -> int:
     return max(1, min(torch.get_num_threads(), batch_size // EXAMPLES_EACH))
 
 
-def build(task: Task) -> Predictor:
+def untrained_predictor(task: Task) -> Predictor:
     """Build the untrained predictor of a task."""
     config, backbone = task.config, task.config.data.backbone
     try:

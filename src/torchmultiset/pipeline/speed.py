@@ -13,7 +13,7 @@ from torchmultiset.data import Examples
 from torchmultiset.model.build import build_objective
 from torchmultiset.pipeline.config import RunConfig
 from torchmultiset.pipeline.prepare import prepare
-from torchmultiset.pipeline.run import build
+from torchmultiset.pipeline.run import untrained_predictor
 
 __all__ = ["fitting_epochs", "seconds_per_example"]
 
@@ -48,7 +48,7 @@ def seconds_per_example(config: RunConfig, *, threads: int) -> float:
     torch.set_num_threads(threads)
     try:
         task = prepare(replace(config, optim=replace(config.optim, epochs=1)))
-        predictor = build(task).train()
+        predictor = untrained_predictor(task).train()
         objective = build_objective(task.config.objective, predictor, seed=0)
         train = task.splits["train"]
         if task.fresh is not None and train.tokens is not None:  # joined inputs are longer

@@ -33,7 +33,7 @@ from torchmultiset._files import write_whole
 from torchmultiset.pipeline.config import config_of
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import Watch
-from torchmultiset.pipeline.run import train
+from torchmultiset.pipeline.run import train_run
 from torchmultiset.training.checkpoint import Progress
 
 __all__ = [
@@ -114,7 +114,7 @@ def work(job: Job) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / PROGRESS, json.dumps({"pid": os.getpid()}))
         # One process per run: several runs at a time use the other cores.
-        train(config, folder, resume=True, devices=1, command=job.command, baselines=False, say=print, watch=watch)
+        train_run(config, folder, resume=True, devices=1, command=job.command, baselines=False, say=print, watch=watch)
         if job.after:
             module, _, function = job.after.partition(":")
             call = getattr(import_module(module), function)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from torchmultiset._checks import Settings, at_least, bounded, filled, one_of
 
-__all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "Precision", "ResolvedOptim", "Selection"]
+__all__ = ["FEWEST_EPOCHS", "MOST_EPOCHS", "STEPS", "OptimConfig", "PrecisionName", "ResolvedOptim", "Selection"]
 
 STEPS = 1_200
 """Default number of optimisation steps, which determines the number of epochs if that is not set."""
@@ -18,7 +18,7 @@ FEWEST_EPOCHS, MOST_EPOCHS = 8, 100
 Augmentation: TypeAlias = Literal["none", "shift", "affine", "photo", "photo-flip", "photo-turn"]
 Schedule: TypeAlias = Literal["one-cycle", "constant"]
 Selection: TypeAlias = Literal["em", "score", "loss", "last"]
-Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
+PrecisionName: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,13 @@ class OptimConfig(Settings):
     sets and sequences: that an input is joined with another one, which follows it. auto: 0."""
     label_smoothing: float | None = bounded(lambda share: 0 <= share < 1, "at least 0 and below 1", default=None)
     """Probability of replacing the labels of a training example by those of a random example of its batch. auto: 0."""
-    precision: Precision | None = None
+    precision: PrecisionName | None = None
     """Numerical precision of training, in Lightning Fabric's notation. auto: bf16-mixed for images and their features
     on a processor with bfloat16 instructions, else 32-true. Predictions are always computed in single precision."""
 
-    def resolved(self, examples: int, *, precision: Precision = "32-true", select: Selection = "em") -> ResolvedOptim:
+    def resolved(
+        self, examples: int, *, precision: PrecisionName = "32-true", select: Selection = "em"
+    ) -> ResolvedOptim:
         """Return the settings with a value for everything that is unset.
 
         Small data sets get small batches and many epochs; see `epochs` and `batch_size`.
@@ -102,7 +104,7 @@ class ResolvedOptim(OptimConfig):
     augment: Augmentation = "none"
     mosaic: float = 0.0
     label_smoothing: float = 0.0
-    precision: Precision = "32-true"
+    precision: PrecisionName = "32-true"
 
     @property
     def last_epoch(self) -> int:

@@ -13,7 +13,7 @@ from torchmultiset._checks import check
 from torchmultiset.data.examples import Examples
 from torchmultiset.viz.terminal import numbers_table
 
-__all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline", "splits_table", "tables"]
+__all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline", "splits_table", "summary_tables"]
 
 # Row limits for a terminal; the JSON output is complete.
 _ROWS_OF_SIZES = 20
@@ -143,7 +143,7 @@ def headline(description: Description) -> str:
     )
 
 
-def tables(description: Description) -> list[Table]:
+def summary_tables(description: Description) -> list[Table]:
     """Return tables of splits, sizes and classes; they fit a terminal of 80 columns."""
     return [splits_table(description), _sizes_table(description), _classes_table(description)]
 

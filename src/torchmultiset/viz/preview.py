@@ -21,7 +21,7 @@ from torchmultiset._checks import check
 from torchmultiset._files import write_whole
 from torchmultiset.data.examples import Examples
 
-__all__ = ["PANEL_PX", "axes_at", "captions", "draw", "pixels_of", "save_figure", "save_preview", "write_line"]
+__all__ = ["PANEL_PX", "axes_at", "captions", "draw_preview", "pixels_of", "save_figure", "save_preview", "write_line"]
 
 PANEL_PX = 240
 """Width and height of an example in the figure, in pixels."""
@@ -58,7 +58,7 @@ def save_preview(examples: Examples, path: str | Path, *, number: int = 24, seed
     if not len(examples):
         raise ValueError("there are no examples to draw, because the split is empty: choose another one")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:number])
-    save_figure(draw(examples.subset(chosen), boxes=boxes), path)
+    save_figure(draw_preview(examples.subset(chosen), boxes=boxes), path)
     return len(chosen)
 
 
@@ -72,7 +72,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         write_whole(Path(path), partial(figure.savefig, format="png", metadata={"Software": None}))
 
 
-def draw(examples: Examples, *, boxes: bool = False) -> Figure:
+def draw_preview(examples: Examples, *, boxes: bool = False) -> Figure:
     """Draw all of these examples in a grid, with captions below.
 
     Args:

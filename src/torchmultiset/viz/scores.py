@@ -29,7 +29,7 @@ __all__ = [
     "best_constant",
     "in_words",
     "report",
-    "tables",
+    "score_tables",
     "wilson",
 ]
 
@@ -182,7 +182,7 @@ def in_words(multiset: dict[str, int]) -> str:
     return ", ".join(items) or "(nothing)"
 
 
-def tables(report: Report) -> list[Table]:
+def score_tables(report: Report) -> list[Table]:
     """Return the report as tables that fit a terminal of 80 columns."""
     shown = [_overall_table(report), _errors_table(report)]
     if len(report.sizes) > 1:
