@@ -26,7 +26,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 from torchmultiset import Predictor
+from torchmultiset.encoders import MLPEncoder
 from torchmultiset.estimator import MultisetClassifier
+from torchmultiset.heads import RegressedCounts
 
 pytestmark = pytest.mark.slow
 
@@ -321,6 +323,21 @@ def test_a_one_step_model_draws_nothing():
     model = MultisetClassifier(**QUICK, objective="one-step").fit(*pets())
     assert not hasattr(model, "predict_proba")
     assert len(model.predict(pets()[0])) == 60
+
+
+def test_probabilities_are_those_of_the_fitted_head():
+    model = MultisetClassifier(**QUICK).fit(*pets())
+    assert hasattr(model, "predict_proba")
+    head = RegressedCounts(2, memory=128)
+    model.predictor_ = Predictor(MLPEncoder(3), head, classes=["cat", "dog"], max_size=3)
+    assert not hasattr(model, "predict_proba")
+
+
+def test_an_unknown_objective_is_an_error_of_fit_alone():
+    model = MultisetClassifier(objective="nonsense")
+    assert hasattr(model, "predict_proba")
+    with pytest.raises(ValueError, match="objective must be one of"):
+        model.fit(*pets())
 
 
 def test_ridge_regression_is_solved_in_closed_form():

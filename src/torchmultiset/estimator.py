@@ -31,9 +31,17 @@ from torchmultiset.data import Examples, Inputs
 from torchmultiset.data.in_memory import InMemory, read_in_memory
 from torchmultiset.data.manifest import Column
 from torchmultiset.data.tokens import TokenKind, warn_of_cut
-from torchmultiset.model.build import build_objective, build_predictor, fit_encoder, resolve_kinds, resolve_stop
+from torchmultiset.model.build import (
+    build_objective,
+    build_predictor,
+    fit_encoder,
+    head_class,
+    resolve_kinds,
+    resolve_stop,
+)
 from torchmultiset.model.config import ModelConfig, ObjectiveConfig, PolicyName
 from torchmultiset.model.predictor import Predictor, Stop
+from torchmultiset.model.registry import OBJECTIVES
 from torchmultiset.multiset import to_labels
 from torchmultiset.pipeline.resolve import input_shape, resolve_objective
 from torchmultiset.training.checkpoint import BEST
@@ -190,15 +198,15 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         rows = [Counter({name: n for name, n in zip(names, row, strict=True) if n}) for row in counts.tolist()]
         return rows if self._form == "counters" else [[*row.elements()] for row in rows]
 
-    @available_if(lambda self: self.objective not in ("one-step", "ridge"))  # type: ignore[untyped-decorator]
+    @available_if(lambda self: self._probabilistic())  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "n c k"]:
         """Return the probability of each count of each class: (n, C, max_size_ + 1), where the last axis sums to 1.
 
         For a policy these are relative frequencies over `samples` rollouts, with labels and stopping drawn from the
         model. All examples use the same random numbers, from `random_state`, so the result for one example does not
         depend on the others. For the objectives ``"counts"``, ``"hungarian"`` and ``"power"`` the probabilities are
-        exact. The method is not available for the objectives ``"one-step"`` and ``"ridge"``, which have no
-        probabilities.
+        exact. The method is not available for models without probabilities, such as those of the objectives
+        ``"one-step"`` and ``"ridge"``.
         """
         check_is_fitted(self)
         check(self.samples >= 1, "samples", "at least 1", self.samples)
@@ -227,6 +235,13 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         wanted = np.zeros_like(counts)
         wanted[:, [place[name] for name in true.classes if name in place]] = true.counts[:, known]
         return float(((counts == wanted).all(1) & (true.counts[:, ~known] == 0).all(1)).mean())
+
+    def _probabilistic(self) -> bool:
+        """Return whether the model has probabilities: the fitted one or, before `fit`, the one to be fitted."""
+        if hasattr(self, "predictor_"):
+            return self.predictor_.probabilistic
+        head = head_class(ObjectiveConfig(self.objective)) if self.objective in OBJECTIVES else None
+        return head is None or head.probabilistic
 
     def _inputs(self, X: Any, *, first: bool = False) -> Inputs:
         """Validate X and convert it to the network's input."""

@@ -17,6 +17,7 @@ from torchmultiset.model.objectives import (
     CountsObjective,
     HungarianObjective,
     KLMatchingObjective,
+    MarginalObjective,
     MultisetObjective,
     OneStepObjective,
     PowerObjective,
@@ -242,6 +243,15 @@ def test_the_loss_is_the_papers_and_that_of_stopping(name, stop):
 def test_a_strategy_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="strategy must be one of 'greedy', 'stochastic', 'oracle', but is 'orcale'"):
         MultisetObjective(strategy="orcale")
+
+
+def test_an_objective_checks_the_bounds_of_its_fields():
+    with pytest.raises(ValueError, match="marginal_orders must be at least 1, but is 0"):
+        MarginalObjective(marginal_orders=0)
+    with pytest.raises(ValueError, match="marginal_bound must be at least 1, but is 0"):
+        MarginalObjective(marginal_bound=0)
+    with pytest.raises(ValueError, match=r"stop_weight must be at least 0, but is -1\.0"):
+        SequenceObjective(stop_weight=-1.0)
 
 
 # --- each of them teaches ---

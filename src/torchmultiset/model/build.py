@@ -11,6 +11,7 @@ from torchmultiset._checks import check, filled
 from torchmultiset.data import Examples
 from torchmultiset.data.tokens import TokenKind
 from torchmultiset.encoders.finetuned import Trainable
+from torchmultiset.heads import OneShotHead
 from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ResolvedModel
 from torchmultiset.model.objectives import Objective
 from torchmultiset.model.predictor import Predictor, Stop
@@ -21,6 +22,7 @@ __all__ = [
     "build_predictor",
     "check_together",
     "fit_encoder",
+    "head_class",
     "resolve_kinds",
     "resolve_stop",
     "take_weights",
@@ -94,10 +96,10 @@ def build_predictor(
     if min_size is None:
         min_size = max_size if stop == "fixed" else 0
     num_classes, sizes = len(classes) + (stop == "end"), (min_size, max_size)
-    if kind.one_shot:
+    head = head_class(objective)
+    if head is not None:
         what = f"left out with objective {objective.objective!r}, which trains a one-shot head"
         check(model.policy is None, "policy", what, model.policy)
-        head = HEADS[kind.head] if kind.head else COUNT_HEADS[objective.count_head]
         module = head.for_memory(memory, settings, num_classes=num_classes, sizes=sizes)
     else:
         policy = POLICIES[model.policy or ""]
@@ -116,6 +118,23 @@ def build_predictor(
         baseline=kind.baseline,
         decoding="search" if model.decoding == "search" else "greedy",
     )
+
+
+def head_class(objective: ObjectiveConfig) -> type[OneShotHead] | None:
+    """Return the class of the one-shot head that an objective trains; None for a policy, or if no count head is set.
+
+    Args:
+        objective: Training objective, which must be set.
+
+    Example:
+        >>> head_class(ObjectiveConfig("counts", count_head="regression")).probabilistic
+        False
+    """
+    kind = objective.kind
+    if not kind.one_shot or not (kind.head or objective.count_head):
+        return None
+    head: type[OneShotHead] = HEADS[kind.head] if kind.head else COUNT_HEADS[objective.count_head]
+    return head
 
 
 def fit_encoder(predictor: Predictor, train: Examples) -> None:
@@ -236,7 +255,7 @@ def build_objective(
     """
     check_together(objective, predictor.stop)
     settings = {**vars(objective), "seed": seed, "height": height}  # of all objectives
-    own = {field.name: settings[field.name] for field in fields(objective.kind) if field.name in settings}  # type: ignore[arg-type]
+    own = {field.name: settings[field.name] for field in fields(objective.kind) if field.name in settings}
     return objective.kind(**own)
 
 

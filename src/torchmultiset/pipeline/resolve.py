@@ -19,7 +19,7 @@ from torchmultiset.data.load import is_store
 from torchmultiset.data.manifest import Column
 from torchmultiset.data.tokens import LONGEST
 from torchmultiset.encoders import ConvEncoder
-from torchmultiset.model.build import resolve_kinds, resolve_stop
+from torchmultiset.model.build import head_class, resolve_kinds, resolve_stop
 from torchmultiset.model.config import CHANNELS, ModelConfig, ObjectiveConfig, ObjectiveName, ResolvedModel
 from torchmultiset.pipeline.config import DataConfig, ResolvedConfig, ResolvedData, RunConfig
 from torchmultiset.training.config import (
@@ -138,8 +138,8 @@ def resolve(
         choices.append(Choice("max_size", str(most), "the size of the largest training multiset"))
     stop = resolve_stop(model.stop, least, max_size)
     # A one-shot head depends on `stop` only if the size is fixed, and not if it rounds counts.
-    rounds = objective.objective == "one-step" or objective.count_head == "regression"
-    if model.stop is None and (not objective.kind.one_shot or (stop == "fixed" and not rounds)):
+    head = head_class(objective)
+    if model.stop is None and (head is None or (stop == "fixed" and head.probabilistic)):
         reason = f"training multisets have {least} to {most} labels"
         if least == most:
             reason = f"training multisets have {most} label{'s' * (most > 1)}"

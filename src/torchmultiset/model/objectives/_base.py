@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from torchmultiset._checks import Settings
 from torchmultiset.data import Batch
 from torchmultiset.losses import stop_loss
 from torchmultiset.model.outputs import SequentialOutput
@@ -19,7 +20,7 @@ CONTEXT = ("seed", "height")
 """Fields of an objective that are not settings: the seed of the run, and the height of its images."""
 
 
-class Objective(ABC):
+class Objective(Settings, ABC):
     """Training objective: how labels are chosen in training rollouts, if any, and the loss to minimise.
 
     A subclass is a frozen dataclass whose fields are its settings. Each becomes a setting of the config and a flag of

@@ -28,6 +28,7 @@ class HungarianObjective(Objective):
     """Weight of the slots matched to "nothing"."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need_scipy()  # fails here rather than at the first step
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:  # noqa: ARG002

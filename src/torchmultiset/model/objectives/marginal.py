@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchmultiset._checks import at_least, check
+from torchmultiset._checks import at_least
 from torchmultiset.data import Batch
 from torchmultiset.losses import marginal_estimate_loss, marginal_loss, parts_of
 from torchmultiset.model.objectives._base import Objective
@@ -33,9 +33,6 @@ class MarginalObjective(Objective):
     """Maximum size of a multiset for the exact likelihood; each additional label doubles the cost."""
     marginal_orders: int = at_least(1, default=16)
     """Number of sampled orders from which the likelihood of a larger multiset is estimated."""
-
-    def __post_init__(self) -> None:
-        check(self.marginal_orders >= 1, "marginal_orders", "at least 1", self.marginal_orders)
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
         """Evaluate the policy after every sub-multiset of a small target, and along sampled orders of a large one."""

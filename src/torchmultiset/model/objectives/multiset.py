@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from torchmultiset._checks import at_least, check_one_of
+from torchmultiset._checks import at_least, one_of
 from torchmultiset.data import Batch
 from torchmultiset.losses import multiset_loss
 from torchmultiset.model.objectives._base import Objective, with_stop
@@ -24,15 +24,12 @@ Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
 class MultisetObjective(Objective):
     """L_multi: the divergence from the oracle to the policy, summed over the steps of a rollout (section 2)."""
 
-    strategy: Strategy = "greedy"
+    strategy: Strategy = one_of(Strategy, default="greedy")
     """Choice of labels in training rollouts: the most probable one (greedy), a sample of the policy or the oracle."""
     divergence: Literal["kl", "js", "tv"] = "kl"
     """Divergence from the oracle to the policy: Kullback-Leibler (the paper's), Jensen-Shannon or total variation."""
     stop_weight: float = at_least(0, default=1.0)
     """Weight of the stop loss, where a stop head is trained."""
-
-    def __post_init__(self) -> None:
-        check_one_of("strategy", self.strategy, get_args(Strategy))
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
         """Roll out with the strategy, and compare the policy with the oracle at each step."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchmultiset._checks import at_least, check_one_of
+from torchmultiset._checks import at_least, one_of
 from torchmultiset.data import Batch
 from torchmultiset.data.ranks import area_rank, class_permutation, random_rank, spatial_rank
 from torchmultiset.losses import sequence_loss
@@ -28,7 +28,7 @@ _BANDS = 4
 class SequenceObjective(Objective):
     """L_seq: cross-entropy along the target's labels in the order of a rank function (section 3.1)."""
 
-    rank: Rank = "random"
+    rank: Rank = one_of(Rank, default="random")
     """Order of the target labels: a random permutation of the classes, a new permutation in each batch, by decreasing
     area, or in reading order."""
     stop_weight: float = at_least(0, default=1.0)
@@ -37,9 +37,6 @@ class SequenceObjective(Objective):
     """Seed of the permutation of the classes."""
     height: int | float | None = None
     """Height in pixels of the images that boxes refer to; None if the inputs are these images, not their features."""
-
-    def __post_init__(self) -> None:
-        check_one_of("rank", self.rank, get_args(Rank))
 
     def loss(self, predictor: Predictor, batch: Batch, generator: torch.Generator) -> Tensor:
         """Compute the cross-entropy of the labels in their order, with teacher forcing."""
