@@ -229,6 +229,7 @@ def test_invalid_multisets_are_refused(y, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"min_size": 1}, "min_size must be at most 0, the size of the smallest multiset, but is 1"),
         ({"max_size": 1}, "a multiset of 3 labels, but the predictor emits at most 1"),
         ({"stop": "fixed"}, "stop 'fixed' needs multisets of max_size = 3 labels, but one has 0: use"),
         ({"objective": "mutli"}, "objective must be one of"),
@@ -239,6 +240,24 @@ def test_invalid_multisets_are_refused(y, message):
 def test_settings_that_do_not_fit_the_data_are_refused(options, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         MultisetClassifier(**{**QUICK, **options}).fit(*pets())
+
+
+@pytest.mark.parametrize("objective", [None, "multi", "one-step"])
+def test_no_prediction_is_smaller_than_the_smallest_training_multiset(objective):
+    x, y = pets()
+    larger = [[*row, "dog", "dog"] for row in y]
+    model = MultisetClassifier(**QUICK, objective=objective).fit(x, larger)
+    assert (model.min_size_, model.max_size_) == (2, 5)
+    elsewhere = np.random.default_rng(0).normal(scale=100, size=(200, 2))
+    assert {len(row) for row in model.predict(elsewhere)} <= {2, 3, 4, 5}
+    lower = MultisetClassifier(**QUICK, objective=objective, min_size=0).fit(x, larger)
+    assert lower.min_size_ == lower.predictor_.min_size == 0
+
+
+def test_a_min_size_below_a_fixed_size_leaves_the_size_open():
+    x, _ = pets()
+    model = MultisetClassifier(**QUICK, min_size=1).fit(x, [["cat", "dog"]] * len(x))
+    assert (model.predictor_.sizes, model.predictor_.stop) == ((1, 2), "policy")
 
 
 # Probabilities

@@ -88,6 +88,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
             ``"multi"`` if a policy or END is requested, or if images are too small for a count head.
         policy: Policy that emits the labels, for objectives that use one; None: ConvLSTM for images, LSTM for vectors.
         stop: Stopping mechanism; None: ``"fixed"`` if all training multisets have the same size, else ``"policy"``.
+        min_size: Minimum size of a predicted multiset; None: that of the training data.
         max_size: Maximum size of a predicted multiset; None: that of the training data.
         encoder: Encoder of the inputs; None: by the kind of X. ``"sequence"`` reads a list of arrays in order.
         units: Widths of the encoder's linear layers, for vectors; for text, sets and sequences the number of its layers
@@ -107,6 +108,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         classes_: Sorted labels; for a matrix, the column names or, if it has none, the column indices.
+        min_size_: Minimum size of a predicted multiset.
         max_size_: Maximum size of a predicted multiset.
         predictor_: The trained `Predictor`, which can be saved.
         history_: One entry per epoch: training loss, and exact match and F1 on the validation examples.
@@ -130,6 +132,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         policy: PolicyName | None = None,
         objective: str | None = None,
         stop: Stop | None = None,
+        min_size: int | None = None,
         max_size: int | None = None,
         encoder: str | None = None,
         units: tuple[int, ...] = (128, 128),
@@ -146,6 +149,7 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self.policy = policy
         self.objective = objective
         self.stop = stop
+        self.min_size = min_size
         self.max_size = max_size
         self.encoder = encoder
         self.units = units
@@ -178,7 +182,10 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.classes_ = _array(targets.classes)
         self.max_size_ = max(1, int(sizes.max())) if self.max_size is None else int(self.max_size)
-        stop = resolve_stop(self.stop, int(sizes.min()), self.max_size_)
+        least = int(sizes.min())
+        self.min_size_ = min(least, self.max_size_) if self.min_size is None else int(self.min_size)
+        check(self.min_size_ <= least, "min_size", f"at most {least}, the size of the smallest multiset", self.min_size)
+        stop = resolve_stop(self.stop, self.min_size_, self.max_size_)
 
         labels = to_labels(torch.from_numpy(targets.counts)).numpy()
         examples = Examples(inputs, labels, tuple(map(str, targets.classes)), tokens=self._tokens)
@@ -307,7 +314,13 @@ class MultisetClassifier(BaseEstimator):  # type: ignore[misc]
             objective, model, _ = resolve_objective(objective, model, self._shape, self.max_size_)
         model, objective = resolve_kinds(model, objective, self._shape, tokens=train.tokens)
         predictor = build_predictor(
-            model, objective, shape=self._shape, classes=train.classes, max_size=self.max_size_, stop=stop
+            model,
+            objective,
+            shape=self._shape,
+            classes=train.classes,
+            min_size=self.min_size_,
+            max_size=self.max_size_,
+            stop=stop,
         )
         fit_encoder(predictor, train)
         criterion = build_objective(objective, predictor, seed=self._seed)
