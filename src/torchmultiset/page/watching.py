@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from torchmultiset.data.images import UnreadableImageError
+from torchmultiset.distributions import Belief
 from torchmultiset.model.inputs import InputKind, input_kind, open_inputs, open_model, reads
 from torchmultiset.model.outputs import Prediction, Rows
 from torchmultiset.model.predictor import Predictor
@@ -121,18 +122,20 @@ class PageModel:
         """
         pixels = self._read(image)
         x = torch.from_numpy(pixels)
-        prediction = self.predictor.explain(x, beam=_BEAM)
+        predictor = self.predictor
+        prediction = predictor.explain(x, beam=_BEAM)
+        belief = predictor.belief(x) if predictor.probabilistic and not predictor.steps else None
         counts = prediction.counts[0]
         ends = self._ending(int(counts.sum()))
         steps = self._steps(prediction, int(counts.sum()), ends)
         return {
             **steps,
-            "counts": self._counts(x, steps["classes"]),
-            "places": self._places(x),
+            "counts": self._counts(belief, steps["classes"]),
+            "places": _places(predictor.places(x)),
             "hints": hints(image, pixels[0], self.brightness),
             "ends": ends,
             "answer": self._named(counts),
-            **self._probable(x, prediction),
+            **self._probable(x, prediction, belief),
             "seen": _data_url(pixels[0]),
         }
 
@@ -148,18 +151,14 @@ class PageModel:
             except UnreadableImageError:
                 raise UnfitImageError("This image is incomplete or damaged. Save it again as PNG or JPEG.") from None
 
-    def _counts(self, x: Tensor, shown: list[str]) -> list[list[float]]:
+    def _counts(self, belief: Belief | None, shown: list[str]) -> list[list[float]]:
         """Return the distribution over 0, 1, 2, ... of each class with a bar; nothing for a policy."""
-        if self.predictor.steps or not self.predictor.probabilistic:
+        if belief is None:
             return []
-        chances = self.predictor.belief(x).count_probabilities()[0]
+        chances = belief.count_probabilities()[0]
         likely = [m for m in range(chances.shape[1]) if float(chances[:, m].max()) >= _VISIBLE]
         rows = [chances[self.predictor.classes.index(name), : max(2, *likely) + 1] for name in shown]
         return [[round(p, 4) for p in row.tolist()] for row in rows]
-
-    def _places(self, x: Tensor) -> list[list[float]] | None:
-        places = self.predictor.places(x)
-        return None if places is None else [[round(p, 3) for p in row] for row in places[0].sum(0).tolist()]
 
     def sample(self, index: int) -> bytes:
         """Return a sample from the model's own data as a PNG file."""
@@ -199,12 +198,13 @@ class PageModel:
             ],
         }
 
-    def _probable(self, x: Tensor, prediction: Prediction) -> dict[str, Any]:
+    def _probable(self, x: Tensor, prediction: Prediction, belief: Belief | None) -> dict[str, Any]:
         """Return the probability of the answer and the most probable multisets, if the model has probabilities."""
         if not self.predictor.probabilistic:
             return {"probability": None, "best": []}
         assert prediction.confidence is not None
-        answer, (counts, log_probability) = prediction.counts[0], self.predictor.search(x, k=_BEST, beam=_BEAM)
+        found = self.predictor.search(x, k=_BEST, beam=_BEAM) if belief is None else belief.ranked(_BEST)
+        answer, (counts, log_probability) = prediction.counts[0], found
         best = [
             {"multiset": self._named(row), "probability": _short(p), "answer": torch.equal(row, answer)}
             for row, p in zip(counts[0], log_probability[0].exp().tolist(), strict=True)
@@ -214,6 +214,10 @@ class PageModel:
 
     def _named(self, counts: Int64[Tensor, " c"]) -> list[tuple[str, int]]:
         return [(name, count) for name, count in zip(self.predictor.classes, counts.tolist(), strict=True) if count]
+
+
+def _places(places: Float[Tensor, "1 c h w"] | None) -> list[list[float]] | None:
+    return None if places is None else [[round(p, 3) for p in row] for row in places[0].sum(0).tolist()]
 
 
 def _rest(row: Float[Tensor, " c"], shown: list[int], rows: Rows) -> float:
