@@ -139,6 +139,16 @@ def test_abstained_predictions_are_shown_as_such(run, there):
     assert max(map(len, lines)) <= 80
 
 
+def test_the_command_and_python_abstain_from_the_same_inputs(run, predictor, x):
+    below, above = sorted(predictor.explain(x).confidence.tolist())[14:16]
+    limit = (below + above) / 2
+    rows = json_lines(run("predict", "model", "inputs.npy", "--json", "--min-confidence", limit))
+    accepted = [not row["abstained"] for row in rows]
+    assert sum(accepted) == 25
+    assert predictor.explain(x).accepted(limit).tolist() == accepted
+    assert [answer.proba >= limit for answer in predictor.predict("inputs.npy")] == accepted
+
+
 def test_the_table_lists_the_best(run, there):
     rows = json_lines(run("predict", "model", "inputs.npy", "--json", "--best", 2, "--number", 4))
     code, lines, _ = run("predict", "model", "inputs.npy", "--best", 2, "--number", 4)
