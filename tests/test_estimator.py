@@ -38,7 +38,7 @@ QUICK = {**SMALL, "epochs": 1, "samples": 4}
 
 
 def pets(n=60):
-    """x_0 says how many cats, x_1 whether there is a dog."""
+    """Examples in which x_0 is the number of cats and x_1 that of dogs, 0 or 1."""
     rng = np.random.default_rng(0)
     x = np.stack([rng.integers(0, 3, n), rng.integers(0, 2, n)], 1).astype(np.float64)
     x[:2] = [[2, 1], [0, 0]]
@@ -59,10 +59,10 @@ def learned():
 
 
 class AsClassifier(ClassifierMixin, MultisetClassifier):
-    """What scikit-learn takes for a classifier."""
+    """The estimator with the mixin that makes scikit-learn run its checks for classifiers."""
 
 
-NOT_ASKED = {
+NOT_APPLICABLE = {
     "check_classifier_data_not_an_array",
     "check_classifier_multioutput",
     "check_classifiers_classes",
@@ -70,17 +70,17 @@ NOT_ASKED = {
     "check_classifiers_regression_target",
     "check_classifiers_train",
 }
-"""For classifiers only, and not to be passed by what reads and predicts counts."""
-ASKED_TOO = {
+"""Checks for classifiers that an estimator of counts cannot pass."""
+ALSO_PASSED = {
     "check_classifiers_one_label_sample_weights",
     "check_decision_proba_consistency",
     "check_estimators_partial_fit_n_features",
     "check_non_transformer_estimators_n_iter",
     "check_supervised_y_no_nan",
 }
-"""For classifiers, too, and passed."""
+"""Further checks for classifiers, which the estimator passes."""
 WITH_ARRAY_API = "check_array_api_input"
-"""It skips itself where scikit-learn was imported without SCIPY_ARRAY_API=1."""
+"""A check that is skipped if scikit-learn was imported without SCIPY_ARRAY_API=1."""
 
 
 def name_of(check: Callable[..., object]) -> str:
@@ -88,7 +88,7 @@ def name_of(check: Callable[..., object]) -> str:
 
 
 def checks_of(estimator: MultisetClassifier) -> dict[str, list[Callable[..., object]]]:
-    """What scikit-learn asks of it: the same with several arguments is the same check."""
+    """scikit-learn's checks of the estimator by name; a check may run with several arguments."""
     found: dict[str, list[Callable[..., object]]] = {}
     for _, check in estimator_checks_generator(estimator):
         found.setdefault(name_of(check), []).append(check)
@@ -96,7 +96,7 @@ def checks_of(estimator: MultisetClassifier) -> dict[str, list[Callable[..., obj
 
 
 def run_with_array_api(name: str) -> None:
-    """Run a check in a process of its own: SciPy reads the variable when it is imported."""
+    """Run a check in a new process, because SciPy reads the variable on import."""
     program = f"""if True:
         from sklearn.utils.estimator_checks import estimator_checks_generator
         from torchmultiset.estimator import MultisetClassifier
@@ -110,7 +110,7 @@ def run_with_array_api(name: str) -> None:
     assert (ran.returncode, {*ran.stdout.split()}) == (0, {"passed"}), ran.stderr
 
 
-# None is expected to fail, and none is skipped.
+# No check is marked as an expected failure, and none is skipped.
 @parametrize_with_checks([MultisetClassifier(**QUICK)])
 def test_what_scikit_learn_asks_of_an_estimator(estimator, check, without_shape_hook):
     if name_of(check) == WITH_ARRAY_API:
@@ -119,7 +119,7 @@ def test_what_scikit_learn_asks_of_an_estimator(estimator, check, without_shape_
         check(estimator)
 
 
-@pytest.mark.parametrize("name", sorted(ASKED_TOO))
+@pytest.mark.parametrize("name", sorted(ALSO_PASSED))
 def test_what_scikit_learn_asks_of_a_classifier_and_fits_counts_as_well(name, without_shape_hook):
     model = AsClassifier(**QUICK)
     for check in checks_of(model).get(name, []):
@@ -129,16 +129,18 @@ def test_what_scikit_learn_asks_of_a_classifier_and_fits_counts_as_well(name, wi
 def test_what_scikit_learn_asks_of_classifiers_alone_is_known_and_in_the_documentation():
     ours = {*checks_of(MultisetClassifier())}
     more = {*checks_of(AsClassifier())} - ours
-    new = sorted(more - NOT_ASKED - ASKED_TOO)
-    assert new == [], f"scikit-learn {version('scikit-learn')} asks more of classifiers: do these fit counts?"
+    new = sorted(more - NOT_APPLICABLE - ALSO_PASSED)
+    assert new == [], (
+        f"scikit-learn {version('scikit-learn')} has new checks for classifiers: can an estimator of counts pass them?"
+    )
     pinned = re.search(r"^scikit-learn==(.+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
     if version("scikit-learn") == pinned[1]:
-        gone = sorted((NOT_ASKED | ASKED_TOO) - more)
-        assert gone == [], f"scikit-learn {pinned[1]} does not ask these any more: take them out of the lists"
+        gone = sorted((NOT_APPLICABLE | ALSO_PASSED) - more)
+        assert gone == [], f"scikit-learn {pinned[1]} no longer has these checks: remove them from the lists"
     (section,) = re.findall(
         r"^## scikit-learn\n(.*?)^## ", (ROOT / "docs" / "own-data.md").read_text(), flags=re.M | re.S
     )
-    assert {*re.findall(r"`(check_\w+)`", section)} == {*NOT_ASKED, WITH_ARRAY_API, "check_estimator"}
+    assert {*re.findall(r"`(check_\w+)`", section)} == {*NOT_APPLICABLE, WITH_ARRAY_API, "check_estimator"}
 
 
 # The three forms of a multiset
@@ -166,7 +168,7 @@ def test_multisets_may_come_one_by_one():
 
 def test_small_images_are_counted_on_a_finer_map():
     generator = np.random.default_rng(0)
-    for side in (40, 28):  # three poolings would leave one place, or none
+    for side in (40, 28):  # three poolings would leave a map of one position, or none
         x, y = generator.random((8, 1, side, side)), [["a", "a", "b"], ["b"]] * 4
         model = MultisetClassifier(epochs=1, random_state=0).fit(x, y)
         assert model.predictor_.kind == "CellCounts"
@@ -180,15 +182,15 @@ def test_every_form_of_targets_gives_the_same_model_and_is_returned():
     first = weights(models[0].predictor_)
     for model in models[1:]:
         assert all(torch.equal(first[name], value) for name, value in weights(model.predictor_).items())
-    said = [model.predict(x) for model in models]
-    assert said[1] == [Counter(row) for row in said[0]]
-    assert all(isinstance(row, Counter) for row in said[1])
-    assert said[2].dtype == np.int64
-    assert np.array_equal(said[2], matrix(said[0]))
-    assert np.array_equal(said[3], said[2])
+    predictions = [model.predict(x) for model in models]
+    assert predictions[1] == [Counter(row) for row in predictions[0]]
+    assert all(isinstance(row, Counter) for row in predictions[1])
+    assert predictions[2].dtype == np.int64
+    assert np.array_equal(predictions[2], matrix(predictions[0]))
+    assert np.array_equal(predictions[3], predictions[2])
     assert [model.classes_.tolist() for model in models] == [["cat", "dog"], ["cat", "dog"], [0, 1], ["cat", "dog"]]
     scores = {model.score(x, form) for model in models for form in forms}
-    assert scores == {np.mean([mine == row for mine, row in zip(said[0], lists, strict=True)])}
+    assert scores == {np.mean([mine == row for mine, row in zip(predictions[0], lists, strict=True)])}
 
 
 def test_labels_may_be_numbers_and_rows_arrays():
@@ -269,13 +271,13 @@ def test_probabilities_are_shares_of_counts(learned):
     assert shares.shape == (len(x), 2, 4)
     assert np.allclose(shares.sum(-1), 1)
     assert (shares >= 0).all()
-    # It is nearly sure everywhere, so what it draws most often is what it says.
+    # The probabilities are close to 0 and 1, so the most frequent count is nearly always the predicted one.
     assert (shares.argmax(-1) == matrix(learned.predict(x))).mean() > 0.9
 
 
 @pytest.mark.parametrize("stop", ["policy", "end"])
 def test_probabilities_are_those_of_the_model(stop):
-    """Against the sum over all sequences of labels, each a product of choices, that end in the multiset."""
+    """Compare with the sum over all sequences of labels, whose probabilities are products over the steps."""
     x, y = pets()
     settings = {**SMALL, "samples": 4000, "objective": "multi", "epochs": 1}
     model = MultisetClassifier(**settings, stop=stop, max_size=3).fit(x, y)
@@ -288,24 +290,24 @@ def test_probabilities_are_those_of_the_model(stop):
     assert np.abs(model.predict_proba(row)[0] - expected).max() < 0.03  # 4,000 draws: a deviation is 0.008 at most
 
 
-def sequences(predictor, x, named=()):
-    """Every sequence of labels that the model may name before it ends, with its probability."""
+def sequences(predictor, x, emitted=()):
+    """Yield every sequence of labels that the model can emit, with its probability."""
     policy, memory = predictor.policy, predictor.encoder(x)
     state, step = policy.start(memory), None
-    for label in (None, *named):
+    for label in (None, *emitted):
         step, state = policy.step(state, None if label is None else torch.tensor([label]))
     choices = step.logits.softmax(-1)[0].tolist()
-    if len(named) == predictor.max_size:
+    if len(emitted) == predictor.max_size:
         end = 1.0
     elif predictor.stop == "policy":
         end = predictor.stop_head(step.features).sigmoid().item()
         choices = [choice * (1 - end) for choice in choices]
     else:
         end = choices[2]
-    yield named, end
-    if len(named) < predictor.max_size:
+    yield emitted, end
+    if len(emitted) < predictor.max_size:
         for label in range(2):
-            for sequence, chance in sequences(predictor, x, (*named, label)):
+            for sequence, chance in sequences(predictor, x, (*emitted, label)):
                 yield sequence, choices[label] * chance
 
 
@@ -323,18 +325,18 @@ def test_multisets_of_one_size_end_there():
 def test_a_one_shot_model_has_probabilities_of_its_counts(objective):
     x, y = pets()
     model = MultisetClassifier(**QUICK, objective=objective).fit(x, y)
-    told = model.predict_proba(x)
-    assert told.shape == (60, 2, model.max_size_ + 1)
-    assert np.allclose(told.sum(-1), 1)
-    assert np.allclose(model.predict_proba(x[:1]), told[:1])
-    # What is most probable adds up over all multisets, each as often as the model gives it.
+    probabilities = model.predict_proba(x)
+    assert probabilities.shape == (60, 2, model.max_size_ + 1)
+    assert np.allclose(probabilities.sum(-1), 1)
+    assert np.allclose(model.predict_proba(x[:1]), probabilities[:1])
+    # The expected probabilities are sums over all multisets, weighted by their probabilities.
     found = model.predictor_.search(torch.tensor(np.asarray(x[:5]), dtype=torch.float32), k=30)
     expected = np.zeros((5, 2, model.max_size_ + 1))
     for i, (rows, chances) in enumerate(zip(found.counts.tolist(), found.log_probability.exp().tolist(), strict=True)):
         for row, chance in zip(rows, chances, strict=True):
             for c, n in enumerate(row):
                 expected[i, c, n] += chance
-    assert np.allclose(told[:5], expected, atol=1e-6)
+    assert np.allclose(probabilities[:5], expected, atol=1e-6)
     assert not hasattr(MultisetClassifier(objective="one-step"), "predict_proba")
 
 
@@ -371,7 +373,7 @@ def test_ridge_regression_is_solved_in_closed_form():
     assert np.allclose(numbers, matrix(y), atol=0.01)
 
 
-# In scikit-learn's company
+# Together with scikit-learn
 
 
 def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_grid_search():
@@ -417,8 +419,8 @@ def test_it_can_be_pickled_and_its_predictor_saved(learned, tmp_path):
     assert there_and_back.predict(x) == learned.predict(x)
     assert np.array_equal(there_and_back.predict_proba(x[:3]), learned.predict_proba(x[:3]))
     learned.predictor_.save(tmp_path)
-    named = Predictor.load(tmp_path).predict_labels(torch.tensor(x, dtype=torch.float32))
-    assert named == learned.predict(x)
+    emitted = Predictor.load(tmp_path).predict_labels(torch.tensor(x, dtype=torch.float32))
+    assert emitted == learned.predict(x)
 
 
 def test_one_prediction_does_not_depend_on_the_others(learned):
@@ -456,7 +458,7 @@ def test_images_have_four_dimensions(dtype):
         clone(model).fit(x[:, 0], y)
 
 
-# What does not happen
+# Side effects
 
 
 def test_it_is_quiet(capfd):

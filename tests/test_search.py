@@ -1,4 +1,4 @@
-"""The search against plain enumeration: every sequence of labels of a tiny problem, one after another."""
+"""The search against an enumeration of all label sequences of a small problem."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ RECURRENT = ("lstm", "conv-lstm")
 
 
 class AsMap(nn.Module):
-    """A vector at every place of a small map, a little different at each."""
+    """Maps a vector to a small map whose positions differ slightly."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, :, None, None] * torch.linspace(0.5, 1.5, 6, dtype=x.dtype).view(2, 3)
 
 
 def make(name: str, stop: str, batch: int = 5) -> tuple[Predictor, Tensor]:
-    """A predictor with large random weights, so that what was named matters, and its order, too; and inputs."""
+    """A predictor with large random weights, so that the emitted labels and their order matter, and its inputs."""
     torch.manual_seed(0)
     policy = POLICIES[name](C + (stop == "end"))
     encoder = AsMap() if name == "conv-lstm" else nn.Identity()
@@ -49,27 +49,27 @@ def make(name: str, stop: str, batch: int = 5) -> tuple[Predictor, Tensor]:
     with torch.no_grad():
         for weights in policy.parameters():
             weights *= 3
-        # No label is left out, and none is certain.
-        told = predictor(x, sample(torch.Generator().manual_seed(0)))
-        scale = 1.5 / told.logits.std()
+        # Rescaled so that no label has a probability near 0 or 1.
+        output = predictor(x, sample(torch.Generator().manual_seed(0)))
+        scale = 1.5 / output.logits.std()
         policy.classifier.weight *= scale
-        policy.classifier.bias.copy_((policy.classifier.bias - told.logits.mean((0, 1))) * scale)
+        policy.classifier.bias.copy_((policy.classifier.bias - output.logits.mean((0, 1))) * scale)
         if predictor.stop_head is not None:
-            scale = 1.5 / told.stop.std()
+            scale = 1.5 / output.stop.std()
             predictor.stop_head.linear.weight *= scale
             bias = predictor.stop_head.linear.bias
-            bias.copy_((bias - told.stop.mean()) * scale - 1)
+            bias.copy_((bias - output.stop.mean()) * scale - 1)
     return predictor, x[:batch]
 
 
 @torch.no_grad()
 def enumerated(predictor: Predictor, x: Tensor) -> list[dict[tuple[int, ...], float]]:
-    """For each input, the probability of every multiset: that of each of its orders, one by one."""
-    told: list[dict[tuple[int, ...], float]] = [{} for _ in x]
+    """For each input, the probability of every multiset, summed over its orders."""
+    probabilities: list[dict[tuple[int, ...], float]] = [{} for _ in x]
     for sequence in itertools.product(range(C), repeat=MOST):
-        named = [*sequence, 0][: predictor.steps]
-        logits, _, _, stop, _ = predictor(x, forced(torch.tensor(named).expand(len(x), -1)))
-        for row, multisets in enumerate(told):
+        emitted = [*sequence, 0][: predictor.steps]
+        logits, _, _, stop, _ = predictor(x, forced(torch.tensor(emitted).expand(len(x), -1)))
+        for row, multisets in enumerate(probabilities):
             sure = 1.0
             for size in range(MOST + 1):
                 end = 1.0
@@ -78,13 +78,13 @@ def enumerated(predictor: Predictor, x: Tensor) -> list[dict[tuple[int, ...], fl
                     end = {"fixed": 0.0, "end": shares[-1]}.get(predictor.stop, -1.0)
                     if stop is not None:
                         end = float(stop[row, size].sigmoid())
-                # A prefix is met in many sequences; it counts in the one that goes on with zeros.
+                # A prefix occurs in many sequences; it is counted in the one that continues with zeros.
                 if not any(sequence[size:]) and (end > 0 or predictor.stop != "fixed"):
                     counts = tuple(sequence[:size].count(label) for label in range(C))
                     multisets[counts] = multisets.get(counts, 0.0) + sure * end
                 if size < MOST:
                     sure *= shares[sequence[size]] * ((1 - end) if predictor.stop == "policy" else 1.0)
-    return told
+    return probabilities
 
 
 def found(predictor: Predictor, x: Tensor, **options) -> list[dict[tuple[int, ...], float]]:
@@ -129,7 +129,7 @@ def test_a_multiset_is_no_less_probable_than_a_sequence_of_its_labels(name, stop
     emitted = prediction.sequence >= 0
     chosen = output.logits[:, : emitted.shape[1]].softmax(-1).gather(2, prediction.sequence.clamp(min=0)[..., None])
     one_order = torch.where(emitted, chosen[..., 0], 1.0).prod(1)
-    if stop == "fixed":  # else stopping would have to be multiplied, too
+    if stop == "fixed":  # otherwise the probability of stopping is another factor
         assert (log_probability.exp() >= one_order - 1e-12).all()
         assert (log_probability.exp() > one_order + 0.01).any()
     torch.testing.assert_close(prediction.confidence, log_probability.exp())
@@ -140,8 +140,8 @@ def test_every_multiset_can_be_asked_for(stop):
     predictor, x = make("feed-forward", stop, batch=2)
     for row, multisets in enumerate(enumerated(predictor, x)):
         for counts, probability in multisets.items():
-            told = predictor.log_probability(x[row : row + 1], torch.tensor([counts]))
-            assert told.item() == pytest.approx(math.log(probability), rel=1e-9)
+            log = predictor.log_probability(x[row : row + 1], torch.tensor([counts]))
+            assert log.item() == pytest.approx(math.log(probability), rel=1e-9)
     impossible = torch.tensor([[MOST, 1, 0], [0, 0, MOST - 1 if stop == "fixed" else MOST + 1]])
     assert predictor.log_probability(x, impossible).tolist() == [-math.inf, -math.inf]
 
@@ -157,7 +157,7 @@ def test_an_unlimited_beam_scores_a_recurrent_policy_exactly(name, stop):
 # Estimated
 
 
-# Largest and mean error of a probability, as the docstring of the module tells them.
+# Largest and mean error of a probability, as stated in the docstring of the module.
 ERRORS = {"lstm": (0.05, 0.0045), "conv-lstm": (0.007, 0.0008)}
 
 
@@ -177,7 +177,7 @@ def test_merging_the_prefixes_of_a_recurrent_policy_is_a_fair_estimate(name, sto
             for counts, log in zip(level.counts[row].tolist(), (level.log_mass + level.log_end)[row], strict=True)
         }
         errors += [abs(merged[multiset] - p) for multiset, p in multisets.items()]
-        # Whatever is estimated, nothing is made up or lost.
+        # Also with estimates, the probabilities sum to 1.
         assert sum(merged.values()) == pytest.approx(1, abs=1e-9)
         assert {m: merged[m] for m in multisets if sum(m) == 1} == pytest.approx(
             {m: p for m, p in multisets.items() if sum(m) == 1}, rel=1e-9
@@ -201,9 +201,9 @@ def test_a_beam_that_cuts_orders_off_is_a_fair_estimate(name, stop):
 
 
 class AllOrdersAlike(nn.Module):
-    """Names what is free of the multiset in the memory, any instance as readily as another; seldom, any label at all.
+    """Emits the labels of the multiset in the memory in a random order and, rarely, any other label.
 
-    The multiset has each label at most once, so that how probable a right label is depends on how many were named.
+    The multiset has each label at most once, so the probability of a right label depends on the number of emitted ones.
     """
 
     counts_only = True
@@ -218,13 +218,13 @@ class AllOrdersAlike(nn.Module):
         return memory, torch.zeros_like(memory)
 
     def step(self, state: tuple[Tensor, Tensor], previous: Tensor | None) -> tuple[Step, tuple[Tensor, Tensor]]:
-        memory, named = state
+        memory, emitted = state
         if previous is not None:
-            named = named + nn.functional.one_hot(previous, self.num_classes)
-        free = (memory - named).clamp(min=0)
+            emitted = emitted + nn.functional.one_hot(previous, self.num_classes)
+        free = (memory - emitted).clamp(min=0)
         share = free / free.sum(-1, keepdim=True).clamp(min=1)
         logits = ((1 - self.astray) * share + self.astray / self.num_classes).log()
-        return Step(logits, free[:, :1]), (memory, named)
+        return Step(logits, free[:, :1]), (memory, emitted)
 
     def select(self, state: tuple[Tensor, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
         return state[0][index], state[1][index]
@@ -236,7 +236,7 @@ def test_many_orders_do_not_make_a_policy_unsure(beam):
     policy = AllOrdersAlike(classes, astray)
     predictor = Predictor(nn.Identity(), policy, [*map(str, range(classes))], max_size=size, stop="fixed")
     truth = torch.stack([torch.randperm(classes, generator=torch.Generator().manual_seed(i)) < size for i in range(3)])
-    # At each step a label of the multiset is right: by being meant, or by going astray to where it does no harm.
+    # At each step, a right label is chosen on purpose, or by a random choice that happens to be right.
     expected = math.prod(1 - astray + astray * (size - t) / classes for t in range(size))
     counts, log_probability = predictor.search(truth.double(), k=2, beam=beam)
     assert torch.equal(counts[:, 0], truth.long())
@@ -245,7 +245,7 @@ def test_many_orders_do_not_make_a_policy_unsure(beam):
     assert predictor.explain(truth.double(), beam=beam).confidence.tolist() == pytest.approx([expected] * 3, rel=1e-9)
 
 
-# What every policy gives
+# All policies
 
 
 @pytest.mark.parametrize("beam", [1, 3, UNLIMITED])
@@ -261,7 +261,7 @@ def test_the_best_is_never_less_probable_than_greedys_answer(name, stop, beam):
     one, only = predictor.search(x, k=1, beam=beam)
     assert (only[:, 0] >= score - 1e-12).all()
     assert one.shape == (20, 1, C)
-    # What is said of each is what one is told when asking for it.
+    # The reported probability of each multiset is the one that `log_probability` returns for it.
     for place in range(4):
         there = log_probability[:, place] > -torch.inf
         again = predictor.log_probability(x[there], counts[there, place], beam=beam)
@@ -353,9 +353,9 @@ def test_bad_input_is_reported_by_name(without_shape_hook):
     with pytest.raises(ValueError, match=r"counts must be .* \(B, C\) = \(5, 3\)"):
         predictor.log_probability(x, torch.zeros(4, C, dtype=torch.int64))
     one_step = Predictor(MLPEncoder(6, (8,)), OneStep(C, 8), ["ant", "bee", "cat"], max_size=MOST)
-    for ask in (one_step.search, lambda x: one_step.log_probability(x, to_labels(torch.ones(5, C).long()))):
+    for query in (one_step.search, lambda x: one_step.log_probability(x, to_labels(torch.ones(5, C).long()))):
         with pytest.raises(ValueError, match="OneStep has no probabilities of multisets: train with"):
-            ask(x.float())
+            query(x.float())
     predictor.policy.select = None
     with pytest.raises(ValueError, match=r"policy must be an object with a method select\(state, index\)"):
         predictor.search(x)

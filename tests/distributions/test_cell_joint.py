@@ -1,4 +1,4 @@
-"""The joint distribution of what cells predict, against every way in which all of them may predict."""
+"""The joint distribution of the cells' predictions, against an enumeration of all combinations."""
 
 from __future__ import annotations
 
@@ -53,20 +53,22 @@ def all_multisets(most: int) -> list[Multiset]:
 @pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("cells", [1, 2, 4])
 def test_every_outcome_of_the_cells(cells, classes):
-    """Multisets of different shapes in one batch, more labels than cells among them."""
+    """Multisets of different sizes in one batch, some with more labels than there are cells."""
     logits = draw(1, cells, classes + 1)
-    told = outcomes(logits[0])
+    by_hand = outcomes(logits[0])
     multisets = [m for m in itertools.product(range(cells + 2), repeat=classes) if sum(m) <= cells + 1]
     found = cell_joint_log_probability(logits.expand(len(multisets), -1, -1), torch.tensor(multisets)).exp().tolist()
-    assert found == pytest.approx([told.get(m, 0.0) for m in multisets], rel=1e-9, abs=1e-300)
+    assert found == pytest.approx([by_hand.get(m, 0.0) for m in multisets], rel=1e-9, abs=1e-300)
     assert math.fsum(found) == pytest.approx(1)
 
 
 def test_sizes_are_counts_of_cells_that_predict_a_class():
     logits = draw(B, N, C + 1)
     for row, found in zip(logits, cell_size_log_probabilities(logits, MOST).exp().tolist(), strict=True):
-        told = outcomes(row)
-        assert found == pytest.approx([math.fsum(p for m, p in told.items() if sum(m) == k) for k in range(MOST + 1)])
+        by_hand = outcomes(row)
+        assert found == pytest.approx(
+            [math.fsum(p for m, p in by_hand.items() if sum(m) == k) for k in range(MOST + 1)]
+        )
 
 
 @sizes
@@ -77,23 +79,23 @@ def test_the_belief_against_enumeration(least, most, with_scores):
     belief = CellJoint(logits, least, most, size_scores=scores)
     ranked = belief.ranked(20)
     for i in range(B):
-        told = expected(logits[i], [0.0] * (most + 1) if scores is None else scores[0].tolist(), least, most)
+        by_hand = expected(logits[i], [0.0] * (most + 1) if scores is None else scores[0].tolist(), least, most)
         for m in all_multisets(most + 1):
             found = belief.log_probability(torch.tensor([m]).expand(B, -1))[i].exp().item()
-            assert found == pytest.approx(told.get(m, 0.0), rel=1e-9)
-        order = sorted(told, key=told.__getitem__, reverse=True)
+            assert found == pytest.approx(by_hand.get(m, 0.0), rel=1e-9)
+        order = sorted(by_hand, key=by_hand.__getitem__, reverse=True)
         assert [tuple(row) for row in ranked.counts[i, : len(order)].tolist()] == order
-        assert ranked.log_probability[i, : len(order)].exp().tolist() == pytest.approx([told[m] for m in order])
+        assert ranked.log_probability[i, : len(order)].exp().tolist() == pytest.approx([by_hand[m] for m in order])
         assert (ranked.log_probability[i, len(order) :] == -math.inf).all()
         assert tuple(belief.best()[i].tolist()) == order[0]
         for n in range(most + 1):
-            share = math.fsum(p for m, p in told.items() if sum(m) == n)
+            share = math.fsum(p for m, p in by_hand.items() if sum(m) == n)
             assert belief.size_probabilities()[i, n].item() == pytest.approx(share, abs=1e-12)
             for c in range(C):
-                share = math.fsum(p for m, p in told.items() if m[c] == n)
+                share = math.fsum(p for m, p in by_hand.items() if m[c] == n)
                 assert belief.count_probabilities()[i, c, n].item() == pytest.approx(share, abs=1e-9)
         known = belief.given_size(most)
-        left = {m: p for m, p in told.items() if sum(m) == most}
+        left = {m: p for m, p in by_hand.items() if sum(m) == most}
         best = max(left, key=left.__getitem__)
         assert tuple(known.best()[i].tolist()) == best
         share = known.log_probability(torch.tensor([best]).expand(B, -1))[i].exp().item()
@@ -164,12 +166,12 @@ def test_sizes_with_too_many_sub_multisets_have_independent_counts(states, least
     logits = draw(1, SIX_CELLS, THREE_CLASSES + 1)
     scores = draw(1, most + 1, seed=1) if with_scores else None
     exact = BOUNDS.index(states)
-    told = mixed_by_hand(logits[0], [0.0] * (most + 1) if scores is None else scores[0].tolist(), least, most, exact)
-    target = torch.tensor([*told])
+    by_hand = mixed_by_hand(logits[0], [0.0] * (most + 1) if scores is None else scores[0].tolist(), least, most, exact)
+    target = torch.tensor([*by_hand])
     belief = CellJoint(logits.expand(len(target), -1, -1), least, most, states, scores)
     assert belief.exact_size == exact
     found = belief.log_probability(target).exp()
-    assert found.tolist() == pytest.approx([*told.values()], rel=1e-9)
+    assert found.tolist() == pytest.approx([*by_hand.values()], rel=1e-9)
     assert found.sum().item() == pytest.approx(1, rel=1e-12)
     loss = cell_joint_loss(
         belief.logits, target, states=states, sizes=(least, most), size_scores=scores, reduction="none"
@@ -179,17 +181,17 @@ def test_sizes_with_too_many_sub_multisets_have_independent_counts(states, least
     belief = CellJoint(logits, least, most, states, scores)
     sizes, counts = belief.size_probabilities()[0].tolist(), belief.count_probabilities()[0].tolist()
     for n in range(most + 1):
-        assert sizes[n] == pytest.approx(math.fsum(p for m, p in told.items() if sum(m) == n))
+        assert sizes[n] == pytest.approx(math.fsum(p for m, p in by_hand.items() if sum(m) == n))
         for c in range(THREE_CLASSES):
-            assert counts[c][n] == pytest.approx(math.fsum(p for m, p in told.items() if m[c] == n))
-    order = sorted(told, key=told.__getitem__, reverse=True)
+            assert counts[c][n] == pytest.approx(math.fsum(p for m, p in by_hand.items() if m[c] == n))
+    order = sorted(by_hand, key=by_hand.__getitem__, reverse=True)
     ranked = belief.ranked(len(order))
     assert [tuple(row) for row in ranked.counts[0].tolist()] == order
-    assert ranked.log_probability[0].exp().tolist() == pytest.approx([told[m] for m in order])
+    assert ranked.log_probability[0].exp().tolist() == pytest.approx([by_hand[m] for m in order])
     assert tuple(belief.best()[0].tolist()) == order[0]
     known = belief.given_size(most).log_probability(torch.tensor([[most, 0, 0]])).exp().item()
-    share = math.fsum(p for m, p in told.items() if sum(m) == most)
-    assert known == pytest.approx(told[most, 0, 0] / share)
+    share = math.fsum(p for m, p in by_hand.items() if sum(m) == most)
+    assert known == pytest.approx(by_hand[most, 0, 0] / share)
 
 
 @bounds
@@ -262,9 +264,9 @@ def test_a_sentence_reports_the_sizes_with_independent_counts():
     counts = torch.tensor([[1, 1], [3, 1], [2, 2], [4, 0]])
     assert joint_fallback(CellCounts(C, 5), counts) == ""
     assert joint_fallback(CellCounts(C, 5, joint_states=9), counts) == ""
-    told = joint_fallback(CellCounts(C, 5, joint_states=8), counts)
+    by_hand = joint_fallback(CellCounts(C, 5, joint_states=8), counts)
     start = "Counts of different classes are treated as independent for 3 of 4 multisets, those with more than 3 labels"
-    assert told.startswith(start)
+    assert by_hand.startswith(start)
 
 
 @pytest.mark.usefixtures("without_shape_hook")

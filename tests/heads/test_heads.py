@@ -1,4 +1,4 @@
-"""Models that say all at once: what each believes, against a list of everything that could be, in plain Python."""
+"""One-shot heads: their distributions against an enumeration of all outcomes in plain Python."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def all_multisets(least: int) -> list[Multiset]:
     return [counts for counts in itertools.product(range(MOST + 1), repeat=C) if least <= sum(counts) <= MOST]
 
 
-def said_by_cells(scores: Sequence[Sequence[float]]) -> list[list[float]]:
-    """How probable 0, 1, ... of each class are: every way in which all cells may speak."""
+def cell_count_probabilities(scores: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Probability of 0, 1, ... of each class, summed over all combinations of the cells' predictions."""
     chances = [reference.softmax(row) for row in scores]
     counts = [[0.0] * (len(scores) + 1) for _ in range(C)]
-    for said in itertools.product(range(C + 1), repeat=len(scores)):
-        together = math.prod(chances[cell][what] for cell, what in enumerate(said))
+    for outcome in itertools.product(range(C + 1), repeat=len(scores)):
+        together = math.prod(chances[cell][what] for cell, what in enumerate(outcome))
         for c in range(C):
-            counts[c][said.count(c)] += together
+            counts[c][outcome.count(c)] += together
     return counts
 
 
 def expected(name: str, scores: Sequence[Sequence[float]], least: int) -> dict[Multiset, float]:
-    """The probability of each multiset."""
+    """Probability of each multiset."""
     if name.startswith("power"):
         order = [
             labels
@@ -87,7 +87,7 @@ def expected(name: str, scores: Sequence[Sequence[float]], least: int) -> dict[M
         rates = [math.exp(row[0]) for row in scores]
         counts = [[math.exp(-rate) * rate**n / math.factorial(n) for n in range(MOST + 1)] for rate in rates]
     else:
-        counts = said_by_cells(scores)
+        counts = cell_count_probabilities(scores)
     weights = {multiset: math.prod(counts[c][n] for c, n in enumerate(multiset)) for multiset in all_multisets(least)}
     total = math.fsum(weights.values())
     return {multiset: weight / total for multiset, weight in weights.items()}
@@ -107,14 +107,14 @@ def test_its_distribution_follows_from_its_scores(name, stop):
     }
     ranked = predictor.search(x, k=12)
     for i, row in enumerate(scores.tolist()):
-        told = expected(name, row, least)
-        assert len(told) == len(all_multisets(least))
+        by_multiset = expected(name, row, least)
+        assert len(by_multiset) == len(all_multisets(least))
         for multiset, chances in found.items():
-            assert chances[i] == pytest.approx(told.get(multiset, 0.0), rel=1e-8, abs=1e-15)
-        order = sorted(told, key=told.__getitem__, reverse=True)
+            assert chances[i] == pytest.approx(by_multiset.get(multiset, 0.0), rel=1e-8, abs=1e-15)
+        order = sorted(by_multiset, key=by_multiset.__getitem__, reverse=True)
         assert [tuple(counts) for counts in ranked.counts[i, : len(order)].tolist()] == order
         for c, n in itertools.product(range(C), range(MOST + 1)):
-            chance = math.fsum(told[multiset] for multiset in told if multiset[c] == n)
+            chance = math.fsum(by_multiset[multiset] for multiset in by_multiset if multiset[c] == n)
             assert float(belief.count_probabilities()[i, c, n]) == pytest.approx(chance, abs=1e-10)
 
 
@@ -125,7 +125,7 @@ def test_it_predicts_the_most_probable_multiset(name, stop):
     counts = predictor.predict(x)
     assert len({tuple(row) for row in counts.tolist()}) > 1
     if "slots" in name or "poisson" in name:
-        return  # these have ways of their own, see below
+        return  # these predict by their own rules, which other tests check
     assert torch.equal(counts, predictor.belief(x).best())
     assert torch.equal(counts, predictor.search(x, k=1).counts[:, 0])
 
@@ -138,15 +138,15 @@ def test_slots_predict_the_most_probable_answer_of_all_slots_of_a_size_that_can_
     plain = []
     for row, counts in zip(predictor(x).tolist(), predictor.predict(x).tolist(), strict=True):
         chances = [reference.softmax(scores) for scores in row]
-        said = {
+        scored = {
             answer: math.prod(chances[slot][what] for slot, what in enumerate(answer))
             for answer in itertools.product(range(C + 1), repeat=len(row))
         }
         best = max(
-            (answer for answer in said if least <= sum(what < C for what in answer) <= MOST), key=said.__getitem__
+            (answer for answer in scored if least <= sum(what < C for what in answer) <= MOST), key=scored.__getitem__
         )
         assert counts == [best.count(c) for c in range(C)]
-        freely = max(said, key=said.__getitem__)
+        freely = max(scored, key=scored.__getitem__)
         plain.append(counts == [freely.count(c) for c in range(C)])
     assert any(plain)
     if name == "more slots" or stop == "fixed":
@@ -172,15 +172,15 @@ def test_poisson_counts_are_the_nearest_to_what_is_expected_if_they_make_a_size_
 @sizes
 def test_explain_returns_confidence_and_counts(name, stop):
     predictor, x = make(name, stop)
-    told = predictor.explain(x)
-    assert torch.equal(told.counts, predictor.predict(x))
-    torch.testing.assert_close(told.confidence, predictor.log_probability(x, told.counts).exp())
-    assert (told.sequence, told.rows) == (None, "at least")
+    prediction = predictor.explain(x)
+    assert torch.equal(prediction.counts, predictor.predict(x))
+    torch.testing.assert_close(prediction.confidence, predictor.log_probability(x, prediction.counts).exp())
+    assert (prediction.sequence, prediction.rows) == (None, "at least")
     exactly = predictor.belief(x).count_probabilities()
-    assert told.probabilities.shape == (len(x), MOST, C)
+    assert prediction.probabilities.shape == (len(x), MOST, C)
     for t in range(MOST):
-        torch.testing.assert_close(told.probabilities[:, t], exactly[..., t + 1 :].sum(-1))
-    torch.testing.assert_close(told.entropy[:, 0], -(exactly * exactly.clamp(min=1e-300).log()).sum((1, 2)))
+        torch.testing.assert_close(prediction.probabilities[:, t], exactly[..., t + 1 :].sum(-1))
+    torch.testing.assert_close(prediction.entropy[:, 0], -(exactly * exactly.clamp(min=1e-300).log()).sum((1, 2)))
     best = predictor.explain(x, best=3)
     assert torch.equal(best.best.counts, predictor.search(x, k=3).counts)
     assert torch.equal(best.counts, predictor.belief(x).best())
@@ -219,7 +219,7 @@ def test_it_learns_a_few_multisets(name):
         adam.zero_grad()
         value.backward()
         adam.step()
-    if "normalised" not in name:  # over four examples, the batch is not what the running averages are
+    if "normalised" not in name:  # statistics of four examples differ from the running averages
         predictor.eval()
     with torch.no_grad():
         assert torch.equal(predictor.decode(x).counts, target)
@@ -238,7 +238,7 @@ def test_the_sizes_of_a_head():
 
 
 class Coin(OneShotHead):
-    """One of one's own: as many of each class as the memory says."""
+    """A user-defined head: the memory holds the count of each class."""
 
     num_classes = C
     probabilistic = False

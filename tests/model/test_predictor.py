@@ -1,4 +1,4 @@
-"""What a predictor predicts, against a plain reading of the same scores: one example, one slot at a time."""
+"""Predictions, against a plain evaluation of the same scores: one example and one slot at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scripted(nn.Module):
         super().__init__()
         self.num_classes = num_classes
         self.steps = 0
-        """How often the policy was asked since the last start."""
+        """Number of steps since the last start."""
 
     def start(self, memory: Tensor) -> tuple[Tensor, int]:
         self.steps = 0
@@ -51,7 +51,7 @@ class Scripted(nn.Module):
 
 
 def scripted(stop: str, max_size: int = MOST) -> Predictor:
-    """A predictor that does what its input says."""
+    """A predictor whose scores are its input."""
     predictor = Predictor(nn.Identity(), Scripted(C + (stop == "end")), CLASSES, max_size=max_size, stop=stop)
     if predictor.stop_head is not None:
         nn.init.ones_(predictor.stop_head.linear.weight)
@@ -60,7 +60,7 @@ def scripted(stop: str, max_size: int = MOST) -> Predictor:
 
 
 def script(stop: str, labels: list[int], stops: list[float] | None = None) -> Tensor:
-    """Input (1, T, K + 1) that makes a scripted predictor name these labels, and say these scores of stopping."""
+    """Input (1, T, K + 1) for which a scripted predictor emits these labels and has these scores of stopping."""
     rows = nn.functional.one_hot(torch.tensor(labels), C + (stop == "end")).float() * 2
     scores = torch.tensor(stops or [0.0] * len(labels))
     return torch.cat([rows, scores[:, None]], 1)[None]
@@ -83,7 +83,7 @@ def read_plainly(logits: list[list[float]], stops: list[float], stop: str, max_s
 
 
 def probability(rows: Tensor, sequence: list[int], stop: str, max_size: int) -> float:
-    """How probable a multiset is by a script, whose scores do not depend on what was emitted: a sum over orders."""
+    """Probability of a multiset under scripted scores, which do not depend on earlier labels: a sum over orders."""
     pi = [reference.softmax(row) for row in rows[:, :-1].tolist()]
     enough = [1 / (1 + math.exp(-score)) for score in rows[:, -1].tolist()]
     total = 0.0
@@ -128,14 +128,14 @@ def networks(stop: str, *, baseline: bool = False) -> dict[str, tuple[Predictor,
     return predictors
 
 
-# --- what is predicted ---
+# --- predictions ---
 
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_predictions_are_what_a_plain_reading_of_the_scores_gives(stop):
     predictor, x = scripted(stop), random_scripts(stop)
-    told = predictor.explain(x)
-    counts, sequences = told.counts, told.sequence
+    prediction = predictor.explain(x)
+    counts, sequences = prediction.counts, prediction.sequence
     expected = [read_plainly(rows[:, :-1].tolist(), rows[:, -1].tolist(), stop, MOST) for rows in x]
     sizes = Counter(map(len, expected))
     assert set(sizes) == ({MOST} if stop == "fixed" else set(range(MOST + 1))), "the examples show too little"
@@ -144,12 +144,12 @@ def test_predictions_are_what_a_plain_reading_of_the_scores_gives(stop):
         assert sequences[row].tolist() == sequence + padding
         assert counts[row].tolist() == [sequence.count(label) for label in range(C)]
     sums = [probability(rows, sequence, stop, MOST) for rows, sequence in zip(x, expected, strict=True)]
-    torch.testing.assert_close(told.confidence, torch.tensor(sums, dtype=torch.float64), rtol=1e-5, atol=0)
-    torch.testing.assert_close(told.probabilities, x[..., :-1].softmax(-1))
-    assert told.rows == "steps"
+    torch.testing.assert_close(prediction.confidence, torch.tensor(sums, dtype=torch.float64), rtol=1e-5, atol=0)
+    torch.testing.assert_close(prediction.probabilities, x[..., :-1].softmax(-1))
+    assert prediction.rows == "steps"
     plain = [[reference.entropy(reference.softmax(row)) for row in rows[:, :-1].tolist()] for rows in x]
-    torch.testing.assert_close(told.entropy, torch.tensor(plain), rtol=1e-4, atol=1e-6)
-    assert (told.stop is not None) == (stop == "policy")
+    torch.testing.assert_close(prediction.entropy, torch.tensor(plain), rtol=1e-4, atol=1e-6)
+    assert (prediction.stop is not None) == (stop == "policy")
     torch.testing.assert_close(predictor.predict(x), counts, rtol=0, atol=0)
     assert predictor.predict_labels(x) == [[CLASSES[label] for label in sorted(sequence)] for sequence in expected]
 
@@ -161,15 +161,15 @@ def test_networks_predict_what_a_plain_reading_of_their_whole_rollout_gives(stop
     with torch.no_grad():
         whole = predictor(x)
     assert whole.logits.shape[1] == predictor.steps
-    told = predictor.explain(x)
-    counts = told.counts
+    prediction = predictor.explain(x)
+    counts = prediction.counts
     for row in range(len(x)):
         stops = [] if whole.stop is None else whole.stop[row].tolist()
         sequence = read_plainly(whole.logits[row].tolist(), stops, stop, MOST)
-        assert [label for label in told.sequence[row].tolist() if label >= 0] == sequence
+        assert [label for label in prediction.sequence[row].tolist() if label >= 0] == sequence
         assert counts[row].tolist() == [sequence.count(label) for label in range(C)]
     exact = predictor.log_probability(x, counts, beam=100).exp()
-    torch.testing.assert_close(told.confidence, exact, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(prediction.confidence, exact, rtol=1e-5, atol=1e-6)
     assert counts.sum(-1).max() <= MOST
     assert len(counts.sum(-1).unique()) > (stop != "fixed"), "the examples show too little"
 
@@ -184,12 +184,12 @@ def test_a_fixed_size_is_always_met():
 def test_the_empty_multiset_can_be_predicted(stop):
     x = script(stop, [C] * 4) if stop == "end" else script(stop, [1, 1, 1, 1], [0.5, -9.0, -9.0, -9.0])
     predictor = scripted(stop)
-    told = predictor.explain(x)
-    assert told.counts.tolist() == [[0, 0, 0]]
-    assert told.sequence.tolist() == [[-1]]
+    prediction = predictor.explain(x)
+    assert prediction.counts.tolist() == [[0, 0, 0]]
+    assert prediction.sequence.tolist() == [[-1]]
     assert predictor.predict_labels(x) == [[]]
     expected = math.exp(2) / (math.exp(2) + 3) if stop == "end" else 1 / (1 + math.exp(-0.5))
-    assert told.confidence.item() == pytest.approx(expected)
+    assert prediction.confidence.item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("stop", ["policy", "end"])
@@ -231,14 +231,14 @@ def test_the_rollout_ends_with_the_last_example_that_stops(stop):
     for x, steps in ((empty, 1), (one, 2), (torch.cat([one, empty, one]), 2)):
         predictor.predict(x)
         assert predictor.policy.steps == steps
-        predictor(x)  # in training all slots count
+        predictor(x)  # in training, all slots are computed
         assert predictor.policy.steps == MOST + 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
 def test_ending_early_gives_what_the_whole_rollout_gives(stop):
-    # In double precision: alone and together are convolved in different ways, which round differently.
+    # In double precision, because convolutions of one example and of a batch round differently.
     made = {name: (predictor.double(), x.double()) for name, (predictor, x) in networks(stop).items()}
     cases = {"script": (scripted(stop), random_scripts(stop)), **made}
     for name, (predictor, x) in cases.items():
@@ -257,7 +257,7 @@ def test_ending_early_gives_what_the_whole_rollout_gives(stop):
 
 def test_a_stop_probability_near_one_half_survives_rounding():
     class Edge(nn.Module):
-        """Just enough at the step itself, just not enough when all steps are read at once."""
+        """Stops by a small margin if one step is evaluated, and not if all steps are evaluated at once."""
 
         def forward(self, features: Tensor) -> Tensor:
             return torch.full(features.shape[:-1], 1e-8 if features.ndim == 2 else -1e-8)
@@ -435,7 +435,7 @@ def test_predicting_leaves_the_predictor_as_it_was(method):
     encoder = nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.Dropout(0.5))
     predictor = Predictor(encoder, LSTMPolicy(C, 16, hidden=8), CLASSES, max_size=MOST)
     predictor.train()
-    encoder[1].eval()  # frozen by the user while the rest learns
+    encoder[1].eval()  # frozen by the user while the rest is trained
     modes = [module.training for module in predictor.modules()]
     before = {name: value.clone() for name, value in predictor.state_dict().items()}
     x = torch.randn(20, 7)
@@ -510,13 +510,13 @@ def test_a_one_step_model_predicts_the_nearest_multiset_where_rounding_gives_too
 
 def test_a_one_step_model_has_no_order_and_no_confidence():
     predictor, x = one_step()
-    told = predictor.explain(x)
-    assert told.confidence.isnan().all()
-    assert (told.sequence, told.stop, told.rows) == (None, None, "shares")
-    torch.testing.assert_close(told.probabilities.sum(-1), torch.ones(60, 1))
+    prediction = predictor.explain(x)
+    assert prediction.confidence.isnan().all()
+    assert (prediction.sequence, prediction.stop, prediction.rows) == (None, None, "shares")
+    torch.testing.assert_close(prediction.probabilities.sum(-1), torch.ones(60, 1))
 
 
-# --- what is refused ---
+# --- refused arguments ---
 
 
 @pytest.mark.usefixtures("without_shape_hook")

@@ -1,4 +1,4 @@
-"""A predictor on disk: what comes back, what is refused, and that nothing in it is ever run."""
+"""Saving and loading predictors: round trips, refused files, and that loading executes no code of a folder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ POLICIES = {
     "feed-forward": lambda k: FeedForwardPolicy(k, 5, hidden=9, layers=3),
     "transformer": lambda k: TransformerPolicy(k, 5, places=9, width=6, heads=3, layers=1),
 }
-READOUTS = {
+ONE_SHOT_HEADS = {
     "one-step": lambda k: OneStep(k, 5),
     "cells": lambda k: CellCounts(k, 5, hidden=6, layers=1, kernel=1, norm="batch"),
     "table": lambda k: CountTable(k, 5, most=4),
@@ -65,7 +65,7 @@ COMBINATIONS = [
 ] + [
     (encoder, policy, stop)
     for encoder in ENCODERS
-    for policy in READOUTS
+    for policy in ONE_SHOT_HEADS
     if (encoder, policy) != ("mlp", "cells")
     for stop in ("fixed", "policy")
     if (policy, stop) != ("power", "fixed")
@@ -73,7 +73,7 @@ COMBINATIONS = [
 
 
 class Own(nn.Module):
-    """An encoder that the package does not know."""
+    """An encoder that is not part of the package."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -109,17 +109,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def description(folder: Path) -> dict:
-    """Without its checksum: what is written like this is read as if it had been changed on purpose."""
-    told = json.loads((folder / DESCRIPTION).read_text())
-    assert len(told.pop("description_sha256", "0" * 64)) == 64
-    return told
+    """Description without its checksum; a file without one may be edited on purpose."""
+    stored = json.loads((folder / DESCRIPTION).read_text())
+    assert len(stored.pop("description_sha256", "0" * 64)) == 64
+    return stored
 
 
 def change(folder: Path, **changes: object) -> None:
     (folder / DESCRIPTION).write_text(json.dumps(description(folder) | changes))
 
 
-# --- there and back ---
+# --- round trips ---
 
 
 @pytest.mark.parametrize(("encoder", "policy", "stop"), COMBINATIONS)
@@ -127,9 +127,9 @@ def test_saved_weights_are_loaded_to_the_bit(tmp_path, encoder, policy, stop):
     torch.manual_seed(0)
     eyes, x = ENCODERS[encoder]()
     baseline = stop == "end"
-    body = (POLICIES | READOUTS)[policy](3 + (stop == "end"))
+    body = (POLICIES | ONE_SHOT_HEADS)[policy](3 + (stop == "end"))
     saved = Predictor(eyes, body, CLASSES, max_size=4, stop=stop, baseline=baseline)
-    saved(x)  # in training mode: batch norm gathers statistics, which are part of the model
+    saved(x)  # in training mode, so that batch norm updates its running statistics, which are saved, too
     saved.save(tmp_path, record={"epochs": 3})
     loaded = Predictor.load(tmp_path)
     assert same(loaded, saved, x)
@@ -142,7 +142,7 @@ def test_saved_weights_are_loaded_to_the_bit(tmp_path, encoder, policy, stop):
     assert loaded.record == {"epochs": 3}
     for name, value in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
-        assert loaded.state_dict()[name].stride() == value.stride()  # the layout in memory, which is worth speed
+        assert loaded.state_dict()[name].stride() == value.stride()  # the memory layout, which affects the speed
 
 
 def test_names_come_back_as_they_were(tmp_path):
@@ -198,7 +198,7 @@ def test_a_missing_folder_is_created(tmp_path):
     assert contents(tmp_path / "runs" / "one").keys() == {DESCRIPTION, f"weights-{sha256[:12]}.safetensors"}
 
 
-# --- encoders and policies of one's own ---
+# --- user-defined encoders and policies ---
 
 
 def test_a_user_defined_encoder_must_be_passed_to_load(tmp_path):
@@ -255,7 +255,7 @@ def test_tied_weights_are_saved(tmp_path):
 
 def test_a_user_defined_policy_must_be_passed_to_load(tmp_path):
     class Linear(nn.Module):
-        """Says the same at every step."""
+        """Return the same scores at every step."""
 
         num_classes, features = 3, 16
 
@@ -276,7 +276,7 @@ def test_a_user_defined_policy_must_be_passed_to_load(tmp_path):
     assert same(Predictor.load(tmp_path, policy=Linear()), saved, torch.randn(20, 7))
 
 
-# --- what the files hold ---
+# --- content of the files ---
 
 
 def test_the_description_is_plain_json_with_its_format(tmp_path):
@@ -286,19 +286,19 @@ def test_the_description_is_plain_json_with_its_format(tmp_path):
         raise AssertionError(f"{constant} is not JSON")
 
     text = (tmp_path / DESCRIPTION).read_bytes().decode("ascii")
-    told = json.loads(text, parse_constant=refuse)
-    assert told["format"] == 2
-    assert told["torchmultiset"] == torchmultiset.__version__
-    assert told["classes"] == list(CLASSES)
-    assert told["max_size"] == 4
-    assert told["stop"] == "end"
-    assert told["encoder"] == {"class": "MLPEncoder", "arguments": {"features": 7, "hidden": [16]}}
+    stored = json.loads(text, parse_constant=refuse)
+    assert stored["format"] == 2
+    assert stored["torchmultiset"] == torchmultiset.__version__
+    assert stored["classes"] == list(CLASSES)
+    assert stored["max_size"] == 4
+    assert stored["stop"] == "end"
+    assert stored["encoder"] == {"class": "MLPEncoder", "arguments": {"features": 7, "hidden": [16]}}
     arguments = {"num_classes": 4, "memory": 16, "hidden": 8, "layers": 1, "embedding": 32}
     arguments |= {"pool": "mean", "dropout": 0.0}
-    assert told["policy"] == {"class": "LSTMPolicy", "arguments": arguments}
-    assert told["record"] == {"seed": 7}
-    assert told["weights_sha256"] == hashlib.sha256(weights_in(tmp_path).read_bytes()).hexdigest()
-    assert read_description(tmp_path) | {"description_sha256": told["description_sha256"]} == told
+    assert stored["policy"] == {"class": "LSTMPolicy", "arguments": arguments}
+    assert stored["record"] == {"seed": 7}
+    assert stored["weights_sha256"] == hashlib.sha256(weights_in(tmp_path).read_bytes()).hexdigest()
+    assert read_description(tmp_path) | {"description_sha256": stored["description_sha256"]} == stored
 
 
 def test_the_weights_are_safetensors_of_the_state_dict(tmp_path):
@@ -340,7 +340,7 @@ def test_a_record_that_is_not_json_is_refused_before_anything_is_touched(tmp_pat
     assert not (tmp_path / "other").exists()
 
 
-# --- folders that are not right ---
+# --- damaged and incomplete folders ---
 
 
 def test_a_folder_without_a_predictor(tmp_path):
@@ -435,9 +435,9 @@ def test_an_inconsistent_description_is_refused(tmp_path, changes, message):
 )
 def test_a_description_that_lacks_something(tmp_path, key):
     small().save(tmp_path)
-    told = description(tmp_path)
-    del told[key]
-    (tmp_path / DESCRIPTION).write_text(json.dumps(told))
+    stored = description(tmp_path)
+    del stored[key]
+    (tmp_path / DESCRIPTION).write_text(json.dumps(stored))
     with pytest.raises(ValueError, match=rf"predictor\.json is damaged.*{key}"):
         Predictor.load(tmp_path)
 
@@ -453,15 +453,15 @@ def test_a_format_of_the_future(tmp_path):
 def test_format_1_which_called_a_head_a_policy_is_still_read(tmp_path, kind):
     saved = small() if kind == "policy" else small(policy=CountTable(3, 16, most=4))
     saved.save(tmp_path)
-    told = description(tmp_path)
+    stored = description(tmp_path)
     if kind == "head":
-        told |= {"policy": told.pop("head"), "baseline": False}
+        stored |= {"policy": stored.pop("head"), "baseline": False}
     state = {name.replace("head.classifier", "policy.classifier"): value for name, value in saved.weights().items()}
     weights = safetensors.torch.save(state)
     sha256 = hashlib.sha256(weights).hexdigest()
     weights_in(tmp_path).unlink()
     (tmp_path / f"weights-{sha256[:12]}.safetensors").write_bytes(weights)
-    (tmp_path / DESCRIPTION).write_text(json.dumps(told | {"format": 1, "weights_sha256": sha256}))
+    (tmp_path / DESCRIPTION).write_text(json.dumps(stored | {"format": 1, "weights_sha256": sha256}))
     loaded = Predictor.load(tmp_path)
     assert type(loaded) is type(saved)
     assert same(loaded, saved, torch.randn(20, 7))
@@ -474,11 +474,11 @@ def test_unknown_keys_in_the_same_format_are_ignored(tmp_path):
     assert same(Predictor.load(tmp_path), saved, torch.randn(20, 7))
 
 
-# --- nothing in a folder is run ---
+# --- no code is executed ---
 
 
 class Evil:
-    """What unpickles to a file on the disk."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, witness: Path) -> None:
         self.witness = witness
@@ -497,7 +497,7 @@ def test_a_pickle_in_the_place_of_the_weights_is_refused_and_never_run(tmp_path,
         path.write_bytes(pickle.dumps(Evil(witness)))
     else:
         torch.save({"weights": Evil(witness)}, path, _use_new_zipfile_serialization=kind == "torch")
-    if vouched:  # by someone who can write the description too
+    if vouched:  # by an attacker who can also write the description
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         change(folder, weights_sha256=sha256)
         path = path.rename(folder / f"weights-{sha256[:12]}.safetensors")

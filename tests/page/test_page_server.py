@@ -28,7 +28,7 @@ from torchmultiset.policies import LSTMPolicy
 
 pytestmark = pytest.mark.slow
 
-with warnings.catch_warnings():  # Starlette would rather have httpx's successor
+with warnings.catch_warnings():  # Starlette recommends the successor of httpx
     warnings.filterwarnings("ignore", "Using `httpx`")
     from fastapi.testclient import TestClient
 
@@ -41,21 +41,21 @@ def client(*models, **options):
 
 @pytest.fixture(scope="module")
 def digits():
-    """The page with the model that comes with the package; nobody waits."""
+    """The page with one included model, without a rate limit."""
     with client("mnist-multi-4", rate=Rate(number=10_000)) as ready:
         yield ready
 
 
 @pytest.fixture(scope="module")
 def shipped():
-    """The page with all models that come with the package; nobody waits."""
+    """The page with all included models, without a rate limit."""
     with client(*NAMES, rate=Rate(number=10_000)) as ready:
         yield ready
 
 
 @pytest.fixture
 def page(tmp_path):
-    """The page with models of one's own."""
+    """Function that serves the page with the given models."""
 
     def ready(*models):
         return client(*(save(model, tmp_path / str(i)) for i, model in enumerate(models)))
@@ -63,7 +63,7 @@ def page(tmp_path):
     return ready
 
 
-def ask(page, image, model=None, kind="image/png"):
+def send(page, image, model=None, kind="image/png"):
     name = model or page.get("/api/models").json()["models"][0]["name"]
     return page.post("/api/predict", params={"model": name}, content=image, headers={"Content-Type": kind})
 
@@ -87,15 +87,15 @@ def spelled(multiset):
     return [name for name, count in multiset for _ in range(count)]
 
 
-# What the model does is what the page is told
+# The response has the steps and the prediction of the model
 
 
 def shipped_samples():
-    """Each model that comes with the package, with each sample of its side and of a size that it can name."""
+    """Each included model, with each sample image of its input size whose multiset it can predict."""
     for name in NAMES:
-        said = json.loads((locate(name) / "predictor.json").read_text())
-        side, most = said["record"]["input"]["shape"][-1], said["max_size"]
-        for size in range(most if said["stop"] == "fixed" else 1, most + 1):
+        description = json.loads((locate(name) / "predictor.json").read_text())
+        side, most = description["record"]["input"]["shape"][-1], description["max_size"]
+        for size in range(most if description["stop"] == "fixed" else 1, most + 1):
             for path, labels in samples(side, size).items():
                 yield pytest.param(name, path, labels, id=f"{name} {path.stem}")
 
@@ -106,13 +106,13 @@ def test_each_model_that_is_shipped_has_samples():
 
 @pytest.mark.parametrize(("name", "path", "labels"), shipped_samples())
 def test_samples_are_read_right(shipped, name, path, labels):
-    told = ask(shipped, path.read_bytes(), name).json()
-    assert spelled(told["answer"]) == labels
-    named = [step["named"] for step in told["steps"] if step["named"] is not None]
+    result = send(shipped, path.read_bytes(), name).json()
+    assert spelled(result["answer"]) == labels
+    emitted = [step["named"] for step in result["steps"] if step["named"] is not None]
     one_by_one = Predictor.load(name).steps > 0
-    assert sorted(told["classes"][label] for label in named) == (labels if one_by_one else [])
-    assert told["best"][0] == {"multiset": told["answer"], "probability": told["probability"], "answer": True}
-    assert 0.67 ** len(labels) < told["probability"] <= 1
+    assert sorted(result["classes"][label] for label in emitted) == (labels if one_by_one else [])
+    assert result["best"][0] == {"multiset": result["answer"], "probability": result["probability"], "answer": True}
+    assert 0.67 ** len(labels) < result["probability"] <= 1
 
 
 @pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
@@ -122,18 +122,18 @@ def test_each_step_is_reported_in_order(page, stop, seed):
     pixels = noise(seed=seed)
     explained = model.explain(as_input(pixels))
     sequence = [model.classes[label] for label in explained.sequence[0].tolist() if label >= 0]
-    told = ask(page(model), png(pixels)).json()
-    named = [step["named"] for step in told["steps"]]
-    kept = named if told["ends"] == "fixed" else named[:-1]
-    assert [told["classes"][label] for label in kept] == sequence
-    assert Counter(spelled(told["answer"])) == Counter(sequence)
-    for step, row in zip(told["steps"], explained.probabilities[0].tolist(), strict=False):
+    result = send(page(model), png(pixels)).json()
+    emitted = [step["named"] for step in result["steps"]]
+    kept = emitted if result["ends"] == "fixed" else emitted[:-1]
+    assert [result["classes"][label] for label in kept] == sequence
+    assert Counter(spelled(result["answer"])) == Counter(sequence)
+    for step, row in zip(result["steps"], explained.probabilities[0].tolist(), strict=False):
         assert step["probabilities"] == pytest.approx(row, abs=1e-4)
         assert step["entropy"] == pytest.approx(-sum(p * math.log(p) for p in row), abs=1e-3)
         assert (step["stop"] is None) == (stop != "policy")
-    probabilities = [one["probability"] for one in told["best"]]
+    probabilities = [one["probability"] for one in result["best"]]
     assert probabilities == sorted(probabilities, reverse=True)
-    assert told["probability"] == pytest.approx(float(explained.confidence[0]), abs=1e-4)
+    assert result["probability"] == pytest.approx(float(explained.confidence[0]), abs=1e-4)
 
 
 @pytest.mark.parametrize(("bias", "size", "ends"), [(9.0, 0, "policy"), (-9.0, 3, "full")])
@@ -141,56 +141,56 @@ def test_a_stop_head_ends_at_once_or_never(page, bias, size, ends):
     model = predictor("policy")
     for parameter in model.stop_head.parameters():
         torch.nn.init.constant_(parameter, bias if parameter.ndim == 1 else 0.0)
-    told = ask(page(model), png(noise())).json()
-    assert (len(spelled(told["answer"])), told["ends"], len(told["steps"])) == (size, ends, size + 1)
-    assert told["steps"][0]["stop"] == pytest.approx(1 / (1 + math.exp(-bias)), abs=1e-4)
+    result = send(page(model), png(noise())).json()
+    assert (len(spelled(result["answer"])), result["ends"], len(result["steps"])) == (size, ends, size + 1)
+    assert result["steps"][0]["stop"] == pytest.approx(1 / (1 + math.exp(-bias)), abs=1e-4)
 
 
 def test_a_one_step_model_has_one_step_and_no_probability(page):
     model = predictor("one-step")
-    told = ask(page(model), png(noise())).json()
-    assert (told["ends"], told["probability"], told["best"]) == ("at once", None, [])
-    assert [step["named"] for step in told["steps"]] == [None]
-    assert spelled(told["answer"]) == model.predict_labels(as_input(noise()))[0]
+    result = send(page(model), png(noise())).json()
+    assert (result["ends"], result["probability"], result["best"]) == ("at once", None, [])
+    assert [step["named"] for step in result["steps"]] == [None]
+    assert spelled(result["answer"]) == model.predict_labels(as_input(noise()))[0]
 
 
 def test_a_count_model_has_probabilities_of_classes_and_multisets(page):
     model = predictor("counts")
-    told = ask(page(model), png(noise())).json()
+    result = send(page(model), png(noise())).json()
     x = as_input(noise())
     belief = model.belief(x)
     exactly = belief.count_probabilities()[0]
-    (step,) = told["steps"]
-    assert (told["ends"], step["named"], step["stop"]) == ("at once", None, None)
-    assert told["classes"] == ["apple", "pear", "plum"]
+    (step,) = result["steps"]
+    assert (result["ends"], step["named"], step["stop"]) == ("at once", None, None)
+    assert result["classes"] == ["apple", "pear", "plum"]
     assert step["probabilities"] == pytest.approx([1 - row[0] for row in exactly.tolist()], abs=1e-4)
     unsure = -sum(p * math.log(p) for row in exactly.tolist() for p in row if p > 0)
     assert step["entropy"] == pytest.approx(unsure, abs=1e-3)
-    assert spelled(told["answer"]) == model.predict_labels(x)[0]
-    assert told["probability"] == pytest.approx(belief.log_probability(belief.best()).exp().item(), rel=1e-3)
-    assert [one["answer"] for one in told["best"]] == [True, False, False, False, False]
+    assert spelled(result["answer"]) == model.predict_labels(x)[0]
+    assert result["probability"] == pytest.approx(belief.log_probability(belief.best()).exp().item(), rel=1e-3)
+    assert [one["answer"] for one in result["best"]] == [True, False, False, False, False]
     chances = belief.ranked(5).log_probability[0].exp().tolist()
-    assert [one["probability"] for one in told["best"]] == pytest.approx(chances, rel=1e-3)
+    assert [one["probability"] for one in result["best"]] == pytest.approx(chances, rel=1e-3)
 
 
 def test_of_many_classes_of_a_count_model_the_most_probable_are_shown(page):
     model = predictor("counts", classes=tuple(f"thing {i}" for i in range(40)))
-    told = ask(page(model), png(noise())).json()
-    assert (len(told["classes"]), told["others"]) == (12, 28)
+    result = send(page(model), png(noise())).json()
+    assert (len(result["classes"]), result["others"]) == (12, 28)
     there = (1 - model.belief(as_input(noise())).count_probabilities()[0, :, 0]).tolist()
-    (step,) = told["steps"]
+    (step,) = result["steps"]
     assert sorted(step["probabilities"], reverse=True) == pytest.approx(sorted(there, reverse=True)[:12], abs=1e-4)
-    absent = math.prod(1 - p for i, p in enumerate(there) if f"thing {i}" not in told["classes"])
+    absent = math.prod(1 - p for i, p in enumerate(there) if f"thing {i}" not in result["classes"])
     assert step["rest"] == pytest.approx(1 - absent, abs=1e-3)
 
 
 def test_of_many_classes_the_highest_bars_are_shown(page):
     model = predictor("fixed", classes=tuple(f"thing {i}" for i in range(40)))
-    told = ask(page(model), png(noise())).json()
-    assert (len(told["classes"]), told["others"]) == (12, 28)
+    result = send(page(model), png(noise())).json()
+    assert (len(result["classes"]), result["others"]) == (12, 28)
     rows = model.explain(as_input(noise())).probabilities[0]
-    for step, row in zip(told["steps"], rows, strict=True):
-        shown = dict(zip(told["classes"], step["probabilities"], strict=True))
+    for step, row in zip(result["steps"], rows, strict=True):
+        shown = dict(zip(result["classes"], step["probabilities"], strict=True))
         assert {name: round(float(row[int(name.split()[1])]), 4) for name in shown} == shown
         assert sum(shown.values()) + step["rest"] == pytest.approx(1, abs=1e-3)
         assert f"thing {int(row.argmax())}" in shown
@@ -201,7 +201,7 @@ def test_of_many_classes_the_highest_bars_are_shown(page):
 
 def test_images_are_fitted_with_their_larger_side(digits):
     wide = np.full((50, 200, 3), 255, dtype=np.uint8)
-    seen = ask(digits, png(wide)).json()["seen"]
+    seen = send(digits, png(wide)).json()["seen"]
     with Image.open(io.BytesIO(base64.b64decode(seen.removeprefix("data:image/png;base64,")))) as image:
         pixels = np.asarray(image)
     assert pixels.shape == (100, 100)
@@ -214,7 +214,7 @@ def test_images_are_fitted_with_their_larger_side(digits):
 def test_kinds_of_images(page, kind):
     file = io.BytesIO()
     Image.fromarray(noise(3)).save(file, kind)
-    answer = ask(page(predictor("fixed", channels=3)), file.getvalue(), kind="application/octet-stream")
+    answer = send(page(predictor("fixed", channels=3)), file.getvalue(), kind="application/octet-stream")
     assert answer.status_code == 200
     assert answer.json()["seen"].startswith("data:image/jpeg;base64,")
 
@@ -235,14 +235,14 @@ WHOLE = png(noise())
     ],
 )
 def test_files_that_are_not_images_are_refused_with_a_clear_message(digits, image, words):
-    answer = ask(digits, image)
+    answer = send(digits, image)
     assert answer.status_code == 422
     assert words in answer.json()["detail"]
     assert not re.search(r"/|Error|Traceback", answer.json()["detail"])
 
 
 def claiming(width, height):
-    """A PNG whose header tells of a size that its data does not have."""
+    """A PNG whose header has another size than its data."""
 
     def chunk(name, data):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -253,7 +253,7 @@ def claiming(width, height):
 
 @pytest.mark.parametrize("size", [(5001, 5000), (10_000, 10_000), (60_000, 60_000)])
 def test_an_image_of_too_many_pixels_is_not_decoded(digits, size):
-    answer = ask(digits, claiming(*size))
+    answer = send(digits, claiming(*size))
     assert (answer.status_code, answer.json()["detail"]) == (
         422,
         "This image has too many pixels. The limit is 25 million: make it smaller.",
@@ -263,18 +263,18 @@ def test_an_image_of_too_many_pixels_is_not_decoded(digits, size):
 # Limits
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["with its length", "in pieces"])
-def test_a_large_file_is_refused(digits, monkeypatch, told):
+@pytest.mark.parametrize("with_length", [True, False], ids=["with its length", "in pieces"])
+def test_a_large_file_is_refused(digits, monkeypatch, with_length):
     monkeypatch.setattr(server, "MAX_BYTES", 1000)
     pieces = [WHOLE[:500], bytes(501)]
-    answer = ask(digits, b"".join(pieces) if told else iter(pieces))
+    answer = send(digits, b"".join(pieces) if with_length else iter(pieces))
     assert answer.status_code == 413
     assert "too large" in answer.json()["detail"]
 
 
 def test_a_file_of_just_that_size_is_read(digits, monkeypatch):
     monkeypatch.setattr(server, "MAX_BYTES", len(WHOLE))
-    assert ask(digits, WHOLE).status_code == 200
+    assert send(digits, WHOLE).status_code == 200
 
 
 def test_too_many_requests_are_rejected(tmp_path):
@@ -282,7 +282,7 @@ def test_too_many_requests_are_rejected(tmp_path):
     page = client(save(predictor("fixed"), tmp_path), rate=Rate(number=2, seconds=10, clock=lambda: now[0]))
     codes = []
     for now[0] in (0.0, 4.0, 7.5, 9.0, 10.0, 10.5):
-        answer = ask(page, WHOLE)
+        answer = send(page, WHOLE)
         codes.append(answer.status_code)
         if now[0] == 7.5:
             assert answer.json() == {"detail": "Too many requests. Try again in 3 seconds."}
@@ -301,13 +301,13 @@ def test_the_rate_forgets_clients():
 
 
 def test_wrong_questions(digits):
-    assert ask(digits, WHOLE, model="no-such-model").status_code == 404
-    assert ask(digits, WHOLE, kind="text/plain").status_code == 415
-    assert ask(digits, WHOLE, kind="multipart/form-data; boundary=x").status_code == 415
+    assert send(digits, WHOLE, model="no-such-model").status_code == 404
+    assert send(digits, WHOLE, kind="text/plain").status_code == 415
+    assert send(digits, WHOLE, kind="multipart/form-data; boundary=x").status_code == 415
     assert digits.get("/api/predict").status_code in (404, 405)
 
 
-# Nobody else
+# Other computers
 
 
 GUARDED = """if True:
@@ -340,7 +340,7 @@ GUARDED = """if True:
     print(*elsewhere, end="", file=sys.stderr)
     sys.exit(code)
 """
-"""The command `multiset demo` in a process that can reach this computer and nothing else, and tells if it tried."""
+"""Runs `multiset demo` in a process that can only connect to this computer and reports other attempts."""
 
 
 def test_the_server_reaches_nothing_but_this_computer(tmp_path):
@@ -353,7 +353,7 @@ def test_the_server_reaches_nothing_but_this_computer(tmp_path):
         assert [model["name"] for model in models] == [*NAMES]
         for model in models:
             sample = page.get(model["samples"][0]["file"])
-            assert ask(page, sample.content, model["name"]).json()["answer"]
+            assert send(page, sample.content, model["name"]).json()["answer"]
 
 
 def test_every_response_forbids_requests_to_other_hosts(digits):
@@ -362,7 +362,7 @@ def test_every_response_forbids_requests_to_other_hosts(digits):
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert "http" not in policy
-    assert "default-src 'none'" in ask(digits, b"").headers["Content-Security-Policy"]
+    assert "default-src 'none'" in send(digits, b"").headers["Content-Security-Policy"]
 
 
 def test_the_page_refers_to_no_other_host():
@@ -422,18 +422,18 @@ def test_models_that_the_page_cannot_use(tmp_path):
         PageModel.open("no-such-model")
 
 
-# Count heads, hints and samples of one's own
+# Count heads, hints and samples of the user's data
 
 
 def test_a_count_head_gives_the_distribution_of_each_count_and_the_places(page):
     model = predictor("counts")
-    told = ask(page(model), png(noise())).json()
+    result = send(page(model), png(noise())).json()
     x = as_input(noise())
     chances = model.belief(x).count_probabilities()[0]
-    for name, row in zip(told["classes"], told["counts"], strict=True):
+    for name, row in zip(result["classes"], result["counts"], strict=True):
         assert row == pytest.approx(chances[CLASSES.index(name), : len(row)].tolist(), abs=1e-4)
-    assert len(told["counts"][0]) >= 3
-    places = np.array(told["places"])
+    assert len(result["counts"][0]) >= 3
+    places = np.array(result["places"])
     scores = model.head(model.encoder(x))
     counted = 1 - scores.softmax(-1)[0, :, -1]
     height, width = model.encoder(x).shape[2:]
@@ -445,8 +445,8 @@ def test_a_count_head_gives_the_distribution_of_each_count_and_the_places(page):
 
 
 def test_a_policy_has_neither(page):
-    told = ask(page(predictor("policy")), png(noise())).json()
-    assert (told["counts"], told["places"]) == ([], None)
+    result = send(page(predictor("policy")), png(noise())).json()
+    assert (result["counts"], result["places"]) == ([], None)
     kinds = page(predictor("policy"), predictor("counts"), predictor("one-step")).get("/api/models").json()["models"]
     assert [model["kind"] for model in kinds] == ["policy", "counts", "shares"]
 
@@ -455,13 +455,13 @@ def test_hints(digits, page):
     path = next(iter(samples()))
     with Image.open(path) as image:
         dark = np.asarray(image)
-    assert ask(digits, png(dark)).json()["hints"] == []
-    (hint,) = ask(digits, png(255 - dark)).json()["hints"]
+    assert send(digits, png(dark)).json()["hints"] == []
+    (hint,) = send(digits, png(255 - dark)).json()["hints"]
     assert hint == "The model was trained on images with a dark background, but this one is light: invert it."
     wide = np.zeros((40, 90), np.uint8)
-    assert "not square (90 x 40 pixels)" in ask(digits, png(wide)).json()["hints"][0]
-    assert "enlarged to 100 x 100" in ask(digits, png(dark[:30, :30])).json()["hints"][0]
-    assert ask(page(predictor("counts")), png(noise())).json()["hints"] == []  # nothing is known about its data
+    assert "not square (90 x 40 pixels)" in send(digits, png(wide)).json()["hints"][0]
+    assert "enlarged to 100 x 100" in send(digits, png(dark[:30, :30])).json()["hints"][0]
+    assert send(page(predictor("counts")), png(noise())).json()["hints"] == []  # nothing is known about its data
 
 
 def test_a_run_has_samples_from_its_own_data(tmp_path, monkeypatch):
@@ -495,9 +495,9 @@ def test_the_api_without_the_page(tmp_path):
         assert ready.get("/").status_code == 404
         assert [model["name"] for model in ready.get("/api/models").json()["models"]] == names
         headers = {"Content-Type": "image/png"}
-        told = ready.post("/api/predict", content=png(noise()), headers=headers).json()
-        assert told["answer"] == ask(ready, png(noise()), names[0]).json()["answer"]
-        assert told["counts"]  # the first model, a count head
+        result = ready.post("/api/predict", content=png(noise()), headers=headers).json()
+        assert result["answer"] == send(ready, png(noise()), names[0]).json()["answer"]
+        assert result["counts"]  # the first model, a count head
         wrong = ready.post("/api/predict?model=no", content=png(noise()), headers=headers)
         assert (wrong.status_code, wrong.json()["detail"]) == (
             404,

@@ -29,7 +29,7 @@ RANDOM, TEN = "mnist-multi-4/seq/seed-0", "mnist-multi-10/multi/seed-0"
 
 
 def run_cell(name: str, folders: Folders) -> None:
-    """As a worker does it, in this process."""
+    """Run a cell in this process, as a worker does."""
     cell = find("smoke", name)
     arguments = {"scale": "smoke", "results": str(folders.results)}
     config = to_dict(cell.config(folders.data))
@@ -39,7 +39,7 @@ def run_cell(name: str, folders: Folders) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Two cells that were run."""
+    """The folders of two finished cells."""
     base = tmp_path_factory.mktemp("experiments")
     folders = Folders(base / "results", base / "runs", base / "data")
     make_data([find("smoke", name) for name in (RANDOM, TEN)], folders.data)
@@ -77,15 +77,15 @@ def test_a_small_model_is_kept_and_a_large_one_is_not(folders, tmp_path, monkeyp
 
 
 def test_the_record_describes_its_cell(folders):
-    told = record(folders, RANDOM)
-    assert (told["scale"], told["cell"], told["data_set"], told["method"], told["seed"]) == (
+    content = record(folders, RANDOM)
+    assert (content["scale"], content["cell"], content["data_set"], content["method"], content["seed"]) == (
         "smoke",
         RANDOM,
         "mnist-multi-4",
         "seq",
         0,
     )
-    assert told["tables"] == {
+    assert content["tables"] == {
         "table-1": {
             "row": "Random",
             "column": "MNIST Multi (4)",
@@ -108,39 +108,43 @@ def test_the_record_describes_its_cell(folders):
             "paper": None,
         },
     }
-    assert told["command"] == f"python -m paper run table-1 --scale smoke --only {RANDOM}"
+    assert content["command"] == f"python -m paper run table-1 --scale smoke --only {RANDOM}"
 
 
 def test_the_record_of_a_cell_equals_that_of_its_run(folders):
-    told = record(folders, RANDOM)
+    content = record(folders, RANDOM)
     run = json.loads((folders.runs / "smoke" / RANDOM / "run.json").read_text())
     for name in ("git", "versions", "threads", "machine", "data", "examples", "picked", "parameters", "minutes"):
-        assert told["run"][name] == run[name]
-    assert told["run"]["finished"] is True
-    assert told["run"]["threads"] == 1
-    assert told["run"]["examples"] == {"train": 128, "validation": 32, "test": 48}
-    assert told["best_epoch"] == run["best_epoch"]
-    assert told["metrics"]["test"] == run["test"]
-    assert told["metrics"]["validation"]["overall"]["exact_match"] == run["validation_em"]
-    assert "auto" not in told["config"].values()
-    assert (told["config"]["data"], told["config"]["max_size"], told["config"]["epochs"]) == ("mnist-multi-4", 4, 3)
+        assert content["run"][name] == run[name]
+    assert content["run"]["finished"] is True
+    assert content["run"]["threads"] == 1
+    assert content["run"]["examples"] == {"train": 128, "validation": 32, "test": 48}
+    assert content["best_epoch"] == run["best_epoch"]
+    assert content["metrics"]["test"] == run["test"]
+    assert content["metrics"]["validation"]["overall"]["exact_match"] == run["validation_em"]
+    assert "auto" not in content["config"].values()
+    assert (content["config"]["data"], content["config"]["max_size"], content["config"]["epochs"]) == (
+        "mnist-multi-4",
+        4,
+        3,
+    )
     model = json.loads((folders.runs / "smoke" / RANDOM / "model" / "predictor.json").read_text())
-    assert told["weights_sha256"] == model["weights_sha256"]
+    assert content["weights_sha256"] == model["weights_sha256"]
 
 
 def test_likelihood_and_calibration_of_predictions(folders):
-    told = json.loads((result(folders, RANDOM) / "worth.json").read_text())
+    content = json.loads((result(folders, RANDOM) / "worth.json").read_text())
     kept = np.load(result(folders, RANDOM) / "predictions.npz")
     examples = load_data(folders.data / "smoke" / "mnist-multi-4")["test"]
     model = open_model(result(folders, RANDOM))
     x = examples.batch(np.arange(len(examples))).x
     truth, predicted = (torch.from_numpy(kept[f"test_{name}"].astype(np.int64)) for name in ("true", "predicted"))
     of_truth = model.log_probability(x, truth, beam=24)  # four labels have as many orders
-    assert told["negative_log_likelihood"] == pytest.approx(-float(of_truth.mean()), rel=1e-5)
+    assert content["negative_log_likelihood"] == pytest.approx(-float(of_truth.mean()), rel=1e-5)
     sure = model.log_probability(x, predicted, beam=24).exp()
-    assert told["calibration"]["confidence"] == pytest.approx(float(sure.mean()), rel=1e-5)
-    assert (told["examples"], told["impossible"]) == (48, 0)
-    # Ten labels have more orders than anyone can follow.
+    assert content["calibration"]["confidence"] == pytest.approx(float(sure.mean()), rel=1e-5)
+    assert (content["examples"], content["impossible"]) == (48, 0)
+    # Ten labels have too many orders to enumerate.
     assert json.loads((result(folders, TEN) / "worth.json").read_text()) == {}
 
 
@@ -158,15 +162,15 @@ def test_how_many_prefixes_there_are(policy, size, beam):
 def test_the_metrics_are_those_of_the_predictions_kept(folders, name):
     splits = ("validation", "test")
     kept = np.load(result(folders, name) / "predictions.npz")
-    told = record(folders, name)
-    data = load_data(folders.data / "smoke" / told["data_set"])
+    content = record(folders, name)
+    data = load_data(folders.data / "smoke" / content["data_set"])
     assert {*kept} == {"classes"} | {f"{split}_{what}" for split in splits for what in ("predicted", "true")}
     assert kept["classes"].tolist() == [*"0123456789"]
     for split in splits:
         predicted, true = kept[f"{split}_predicted"], kept[f"{split}_true"]
         assert predicted.dtype == true.dtype == np.uint8
         assert (true == data[split].counts).all()  # in order
-        scores = told["metrics"][split]["overall"]
+        scores = content["metrics"][split]["overall"]
         assert scores["exact_match"] == np.mean(
             [p.tolist() == t.tolist() for p, t in zip(predicted, true, strict=True)]
         )
@@ -175,11 +179,11 @@ def test_the_metrics_are_those_of_the_predictions_kept(folders, name):
 
 
 def test_both_f1s_and_the_best_constant_on_both_splits(folders):
-    told = record(folders, RANDOM)
+    content = record(folders, RANDOM)
     most = Counter(map(tuple, load_data(folders.data / "smoke" / "mnist-multi-4")["train"].counts.tolist()))
     ((_, times), *_) = most.most_common(1)
     for split in ("validation", "test"):
-        metrics = told["metrics"][split]
+        metrics = content["metrics"][split]
         assert 0 <= metrics["class_f1"] <= 1
         constant = metrics["constant"]
         multiset = tuple(constant["multiset"].get(digit, 0) for digit in "0123456789")
@@ -189,12 +193,12 @@ def test_both_f1s_and_the_best_constant_on_both_splits(folders):
 
 
 def test_the_entropy_of_ten_digits(folders):
-    told = json.loads((result(folders, TEN) / "entropy.json").read_text())
-    assert (told["split"], told["unit"], told["examples"]) == ("validation", "nats", 32)
-    for curve in (told["policy"], *told["oracle"].values(), *told["oracle_on_policy_path"].values()):
+    content = json.loads((result(folders, TEN) / "entropy.json").read_text())
+    assert (content["split"], content["unit"], content["examples"]) == ("validation", "nats", 32)
+    for curve in (content["policy"], *content["oracle"].values(), *content["oracle_on_policy_path"].values()):
         assert curve["examples"] == [32] * 10
         assert len(curve["mean"]) == len(curve["std"]) == len(curve["quantiles"]) == 10
-    assert told["oracle"]["instances"]["mean"] == pytest.approx([np.log(10 - t) for t in range(10)], abs=1e-5)
+    assert content["oracle"]["instances"]["mean"] == pytest.approx([np.log(10 - t) for t in range(10)], abs=1e-5)
 
 
 def test_no_record_contains_a_path_or_a_host_name(folders):
@@ -211,36 +215,36 @@ def test_the_test_data_is_evaluated_once(folders, monkeypatch, tmp_path):
     for place in ("torchmultiset.pipeline.finish.evaluate", "torchmultiset.training.evaluation.evaluate"):
         monkeypatch.setattr(place, lambda *_, **__: evaluated.append(1))
     other = Folders(tmp_path, folders.runs, folders.data)
-    run_cell(RANDOM, other)  # it is trained and tested: what is left is to keep it
+    run_cell(RANDOM, other)  # it is trained and tested, but not kept yet
     assert evaluated == []
     assert record(other, RANDOM)["metrics"] == record(folders, RANDOM)["metrics"]
 
 
 def test_killed_after_training_it_is_not_trained_again(folders):
     path, run = result(folders, TEN) / "record.json", folders.runs / "smoke" / TEN
-    told, trained = record(folders, TEN), (run / "checkpoint.pt").stat().st_mtime_ns
+    content, trained = record(folders, TEN), (run / "checkpoint.pt").stat().st_mtime_ns
     path.unlink()
     (path.parent / "entropy.json").unlink()
     run_cell(TEN, folders)
-    assert record(folders, TEN) == told
+    assert record(folders, TEN) == content
     assert (run / "checkpoint.pt").stat().st_mtime_ns == trained
     assert (path.parent / "entropy.json").exists()
 
 
-# How far a cell is
+# State of a cell
 
 
 @pytest.fixture
 def copied(folders, tmp_path):
-    """The results of both cells, to be changed."""
+    """A copy of the results of both cells, which a test may change."""
     shutil.copytree(folders.results, tmp_path / "results")
     return Folders(tmp_path / "results", tmp_path / "runs", folders.data)
 
 
 def edit(folders: Folders, name: str, change) -> None:
-    told = record(folders, name)
-    change(told)
-    (result(folders, name) / "record.json").write_text(json.dumps(told))
+    content = record(folders, name)
+    change(content)
+    (result(folders, name) / "record.json").write_text(json.dumps(content))
 
 
 def test_a_cell_is_done_when_it_has_its_record(folders, copied):
@@ -254,19 +258,19 @@ def test_a_cell_is_done_when_it_has_its_record(folders, copied):
 
 
 def test_a_cell_with_another_config_is_stale(copied):
-    edit(copied, RANDOM, lambda told: told["config"].update(epochs=30, lr=0.5, max_size=7))
+    edit(copied, RANDOM, lambda content: content["config"].update(epochs=30, lr=0.5, max_size=7))
     changed = state_of(find("smoke", RANDOM), copied).changed
     assert changed == ["epochs was 30 and is now 3", "lr was 0.5 and is now 0.003"]
 
 
 def test_a_cell_with_other_data_is_stale(copied, tmp_path):
-    edit(copied, RANDOM, lambda told: told["run"]["data"].update(sha256="0" * 64))
+    edit(copied, RANDOM, lambda content: content["run"]["data"].update(sha256="0" * 64))
     (changed,) = state_of(find("smoke", RANDOM), copied).changed
     assert changed.startswith("the data was 000000000000... and is now ")
     # Without the data, the rule is all that is known.
     elsewhere = Folders(copied.results, copied.runs, tmp_path / "nowhere")
     assert state_of(find("smoke", RANDOM), elsewhere).changed == []
-    edit(copied, RANDOM, lambda told: told["rule"].update(canvas=61))
+    edit(copied, RANDOM, lambda content: content["rule"].update(canvas=61))
     assert state_of(find("smoke", RANDOM), elsewhere).changed == ["canvas was 61 and is now 60"]
 
 
@@ -275,8 +279,8 @@ def test_a_record_without_a_rule_is_stale_if_the_numbers_of_examples_differ(copi
     cell = find("small", "coco-medium/multi/seed-0")
     folder = copied.result(cell)
     folder.mkdir(parents=True)
-    told = {"config": to_dict(cell.config()), "run": {"examples": {"train": 1992, "validation": 351, "test": 775}}}
-    (folder / "record.json").write_text(json.dumps(told))
+    content = {"config": to_dict(cell.config()), "run": {"examples": {"train": 1992, "validation": 351, "test": 775}}}
+    (folder / "record.json").write_text(json.dumps(content))
     assert state_of(cell, Folders(copied.results, copied.runs, tmp_path / "nowhere")).changed == [
         "the number of train examples was 1,992 and is now 3,350",
         "the number of validation examples was 351 and is now 591",
@@ -293,6 +297,6 @@ def test_a_damaged_record_is_reported(copied):
 
 
 def test_the_rule_of_a_record_is_that_of_its_data(folders):
-    told = record(folders, RANDOM)["rule"]
-    assert (told["canvas"], told["train"], told["rare"], told["tested"]) == (60, 128, [], None)
+    content = record(folders, RANDOM)["rule"]
+    assert (content["canvas"], content["train"], content["rare"], content["tested"]) == (60, 128, [], None)
     assert find("small", "coco-medium/multi/seed-0").data.rule("coco-medium")["mixed"] == "drop-label"

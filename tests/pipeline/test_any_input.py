@@ -1,4 +1,4 @@
-"""Text, sets and sequences from a file to predictions, a figure and an ONNX file, by the command line."""
+"""Text, sets and sequences on the command line: training, predictions, figures and ONNX files."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.slow
 def multiset(capsys, monkeypatch):
     run = runner(capsys, monkeypatch)
 
-    def told(*tokens: object) -> str:
+    def run_command(*tokens: object) -> str:
         code, lines, error = run(*tokens)
         assert code == 0, error
         return " ".join(" ".join([*lines, error]).split()) if "--json" not in tokens else "\n".join(lines)
 
-    return told
+    return run_command
 
 
 SYLLABLES = {"meth": "C", "ox": "O", "ammo": "N"}
@@ -56,7 +56,7 @@ def write_events(path, key="features", number=120):
         kinds = rng.integers(0, 3, size=2)
         rows = [[3.0 * kind + rng.normal(0, 0.1), rng.normal()] for kind in range(2) for _ in range(kinds[kind])]
         rng.shuffle(rows)
-        value: object = [[0.0, 9.0], *rows]  # a line of features must not be empty
+        value: object = [[0.0, 9.0], *rows]  # a row of features must not be empty
         if key == "array":  # files
             np.save(path.with_name(f"{len(lines)}.npy"), value)
             value = f"{len(lines)}.npy"
@@ -67,10 +67,10 @@ def write_events(path, key="features", number=120):
 
 def test_a_table_with_text_numbers_and_categories(tmp_path, multiset, figures_of_runs):
     data, run = write_names(tmp_path / "names.csv"), tmp_path / "run"
-    told = multiset("train", data, "--objective", "counts", "--epochs", "12", "--out", run)
-    assert re.search(r"text: 'name' \(\d+ different strings\)", told)
-    assert "categories: 2 (gas, solid) ('phase' holds text)" in told
-    assert "encoder: text (inputs are text)" in told
+    output = multiset("train", data, "--objective", "counts", "--epochs", "12", "--out", run)
+    assert re.search(r"text: 'name' \(\d+ different strings\)", output)
+    assert "categories: 2 (gas, solid) ('phase' holds text)" in output
+    assert "encoder: text (inputs are text)" in output
     assert (run / "predictions.png").exists()
     figure = tmp_path / "figure.png"
     rows = multiset("predict", run, data, "--number", "3", "--json", "--figure", figure).splitlines()
@@ -86,16 +86,16 @@ def test_a_table_with_text_numbers_and_categories(tmp_path, multiset, figures_of
 @pytest.mark.parametrize("key", ["features", "array", "set", "sequence"])
 def test_vectors_of_different_number(tmp_path, multiset, key):
     data, run = write_events(tmp_path / "events.jsonl", key), tmp_path / "run"
-    told = multiset("train", data, "--objective", "multi", "--epochs", "2", "--out", run)
-    assert ("inputs: sets or sequences (arrays differ in length" in told) == (key in ("features", "array"))
-    assert f"encoder: {'sequence' if key == 'sequence' else 'set'}" in told
+    output = multiset("train", data, "--objective", "multi", "--epochs", "2", "--out", run)
+    assert ("inputs: sets or sequences (arrays differ in length" in output) == (key in ("features", "array"))
+    assert f"encoder: {'sequence' if key == 'sequence' else 'set'}" in output
     predictor = Predictor.load(run)
     vectors = np.array([[0.0, 9.0], [3.0, 0.0]])
     assert predictor.predict(vectors) == predictor.predict([vectors])[0]
     np.save(tmp_path / "event.npy", vectors)
     assert predictor.predict(tmp_path / "event.npy") == predictor.predict(vectors)
-    told = multiset("predict", run, tmp_path / "event.npy", "--figure", tmp_path / "event.png")
-    assert "event.npy" in "".join(told.split())
+    output = multiset("predict", run, tmp_path / "event.npy", "--figure", tmp_path / "event.png")
+    assert "event.npy" in "".join(output.split())
     assert (tmp_path / "event.png").stat().st_size > 1000
     assert "By size of the true multiset" in multiset("evaluate", run, data, "--split", "test")
     np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
@@ -108,10 +108,10 @@ def test_vectors_of_different_number(tmp_path, multiset, key):
 def test_multisets_too_large_for_the_joint_distribution_are_counted_in_a_sentence(tmp_path, multiset):
     data = write_events(tmp_path / "events.jsonl", "set")
     cells = ["--objective", "counts", "--count-head", "cells", "--epochs", 1]
-    told = multiset("train", data, "--out", tmp_path / "few", *cells, "--joint-states", 6)  # 4 labels have up to 9
-    assert re.search(r"independent for [1-9]\d* of 8\d multisets, those with more than 3 labels", told), told
-    told = multiset("train", data, "--out", tmp_path / "enough", *cells, "--joint-states", 9)
-    assert "independent for" not in told
+    output = multiset("train", data, "--out", tmp_path / "few", *cells, "--joint-states", 6)  # 4 labels have up to 9
+    assert re.search(r"independent for [1-9]\d* of 8\d multisets, those with more than 3 labels", output), output
+    output = multiset("train", data, "--out", tmp_path / "enough", *cells, "--joint-states", 9)
+    assert "independent for" not in output
 
 
 def test_strings_are_texts_for_a_model_of_one_text(tmp_path, multiset):
@@ -131,8 +131,8 @@ def test_joined_texts_are_trained_on_and_the_model_is_exported(tmp_path, multise
     multiset("train", tmp_path / "data.csv", *settings, "--out", tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["examples"]["train"] < 60
-    told = multiset("export", tmp_path / "run", "--out", tmp_path / "model.onnx", "--data", tmp_path / "data.csv")
-    assert "agrees with PyTorch on all" in told
+    output = multiset("export", tmp_path / "run", "--out", tmp_path / "model.onnx", "--data", tmp_path / "data.csv")
+    assert "agrees with PyTorch on all" in output
 
 
 def test_texts_with_columns_beside_them_are_not_joined(tmp_path):
@@ -151,7 +151,7 @@ def test_texts_are_joined_by_a_candidate_if_they_are_many_and_alone(tmp_path, nu
     task = prepare(config_of({"data": str(tmp_path / "data.csv")}))
     found = {one.name: "mosaic" in one.values for one in candidates(task)}
     assert found["text"] == joined
-    assert not found["text-attention"]  # where counts do not add, another candidate must be left
+    assert not found["text-attention"]  # another candidate must remain for inputs whose counts do not add up
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -177,12 +177,14 @@ def test_vectors_are_read_in_order_unless_they_are_a_set(tmp_path, key, encoders
 def test_long_inputs_are_cut_and_the_run_says_so(tmp_path, multiset):
     lines = ["text,labels", *(f"{'x' * (5000 if i == 7 else 3)},a" for i in range(20))]
     (tmp_path / "data.csv").write_text("\n".join(lines))
-    told = multiset("train", tmp_path / "data.csv", "--objective", "counts", "--epochs", "1", "--out", tmp_path / "run")
-    assert "limit: the first 2,048 bytes of text (1 input is longer)" in told
+    output = multiset(
+        "train", tmp_path / "data.csv", "--objective", "counts", "--epochs", "1", "--out", tmp_path / "run"
+    )
+    assert "limit: the first 2,048 bytes of text (1 input is longer)" in output
     lines = [json.dumps({"text": text}) for text in ("", "漢字 é", "x" * 100_000)]
     (tmp_path / "new.jsonl").write_text("\n".join(lines))
-    told = multiset("predict", tmp_path / "run", tmp_path / "new.jsonl", "--figure", tmp_path / "figure.png")
-    assert "1 input is longer than 2,048 bytes or vectors: only the first part of each is read" in told
+    output = multiset("predict", tmp_path / "run", tmp_path / "new.jsonl", "--figure", tmp_path / "figure.png")
+    assert "1 input is longer than 2,048 bytes or vectors: only the first part of each is read" in output
     with pytest.warns(UserWarning, match="2 inputs are longer"):
         first, second = Predictor.load(tmp_path / "run").predict(["x" * 2_049, "x" * 100_000])
     assert first == second

@@ -34,9 +34,9 @@ def entropy(weights) -> float:
     return -sum(w / total * math.log(w / total) for w in weights if w)
 
 
-def free_after(target: list[int], named: list[int]) -> Counter:
+def free_after(target: list[int], emitted: list[int]) -> Counter:
     free = Counter(target)
-    for label in named:
+    for label in emitted:
         free -= Counter([label])  # never below 0
     return free
 
@@ -45,46 +45,49 @@ def free_after(target: list[int], named: list[int]) -> Counter:
 def test_curves_equal_the_definitions_in_plain_loops(stop):
     examples = same_size(40, 4) if stop == "fixed" else vectors(40)
     predictor = model(size=4 if stop == "fixed" else 3, stop=stop)
-    told = entropy_curves(predictor, examples, batch_size=7)
+    entropies = entropy_curves(predictor, examples, batch_size=7)
     policy, classes, instances = {}, {}, {}
     for i in range(len(examples)):
         prediction = predictor.explain(examples.batch([i]).x)
-        named = [label for label in prediction.sequence[0].tolist() if label >= 0]
+        emitted = [label for label in prediction.sequence[0].tolist() if label >= 0]
         target = [int(label) for label in examples.labels[i] if label >= 0]
-        for t in range(len(named)):
-            free = free_after(target, named[:t])
+        for t in range(len(emitted)):
+            free = free_after(target, emitted[:t])
             policy.setdefault(t, []).append(entropy(prediction.probabilities[0, t].tolist()))
             classes.setdefault(t, []).append(entropy(free.values()) if free else 0.0)
             instances.setdefault(t, []).append(math.log(free.total()) if free else 0.0)
-    path = told["oracle_on_policy_path"]
-    for ours, reference in ((told["policy"], policy), (path["classes"], classes), (path["instances"], instances)):
+    path = entropies["oracle_on_policy_path"]
+    for ours, reference in ((entropies["policy"], policy), (path["classes"], classes), (path["instances"], instances)):
         assert ours["examples"] == [len(values) for values in reference.values()]
         for t, values in reference.items():
             assert ours["mean"][t] == pytest.approx(np.mean(values), abs=1e-5)
             assert ours["std"][t] == pytest.approx(np.std(values), abs=1e-5)
             assert ours["quantiles"][t] == pytest.approx(np.quantile(values, LEVELS), abs=1e-5)
     if stop == "policy":
-        assert told["policy"]["examples"][0] > told["policy"]["examples"][-1]
+        assert entropies["policy"]["examples"][0] > entropies["policy"]["examples"][-1]
 
 
 def test_the_oracle_on_its_own_path_falls_as_remark_4_says():
-    told = entropy_curves(model(size=4, stop="fixed"), same_size(300, 4))["oracle"]
-    assert told["instances"]["mean"] == pytest.approx([math.log(4), math.log(3), math.log(2), 0])
-    assert told["instances"]["std"] == pytest.approx([0] * 4)
-    # One item is left before the last step, so one class; and at the start what the target is.
-    assert told["classes"]["mean"][-1] == 0
+    entropies = entropy_curves(model(size=4, stop="fixed"), same_size(300, 4))["oracle"]
+    assert entropies["instances"]["mean"] == pytest.approx([math.log(4), math.log(3), math.log(2), 0])
+    assert entropies["instances"]["std"] == pytest.approx([0] * 4)
+    # Before the last step one item is left, and therefore one class; at the first step the whole target is left.
+    assert entropies["classes"]["mean"][-1] == 0
     counts = same_size(300, 4).counts
-    assert told["classes"]["mean"][0] == pytest.approx(np.mean([entropy(row.tolist()) for row in counts]), abs=1e-5)
-    assert told["classes"]["mean"][0] < math.log(4)
+    assert entropies["classes"]["mean"][0] == pytest.approx(
+        np.mean([entropy(row.tolist()) for row in counts]), abs=1e-5
+    )
+    assert entropies["classes"]["mean"][0] < math.log(4)
 
 
 def test_the_oracle_draws_each_order_as_often():
-    # {a, a, b}: b is drawn first in a third of the cases, and then only the class a is free.
+    # In {a, a, b}, b is drawn first in a third of the cases; then only class a is free.
     examples = Examples(np.zeros((6000, 3), np.float32), np.array([[0, 0, 1]] * 6000), ("a", "b", "c"))
-    told = entropy_curves(model(size=3, stop="fixed"), examples)["oracle"]["classes"]
+    entropies = entropy_curves(model(size=3, stop="fixed"), examples)["oracle"]["classes"]
     third = entropy([2, 1])
-    assert told["mean"][0] == pytest.approx(third, abs=1e-6)
-    assert told["mean"][1] == pytest.approx(2 / 3 * math.log(2), abs=0.03)  # {a, b} in two of three cases, else {a, a}
+    assert entropies["mean"][0] == pytest.approx(third, abs=1e-6)
+    # After the first step {a, b} is left in two of three cases, else {a, a}.
+    assert entropies["mean"][1] == pytest.approx(2 / 3 * math.log(2), abs=0.03)
 
 
 def test_a_one_step_model_has_no_steps():
@@ -95,26 +98,26 @@ def test_a_one_step_model_has_no_steps():
 
 
 def test_a_step_that_no_example_reaches_is_omitted():
-    told = curve(torch.ones(2, 3), torch.tensor([[True, True, False], [True, False, False]]))
-    assert told["examples"] == [2, 1]
+    entropies = curve(torch.ones(2, 3), torch.tensor([[True, True, False], [True, False, False]]))
+    assert entropies["examples"] == [2, 1]
 
 
 def test_the_figure_shows_the_policy_and_both_oracles_with_what_90_percent_of_the_examples_have():
-    told = entropy_curves(model(size=4, stop="fixed"), same_size(40, 4))
+    entropies = entropy_curves(model(size=4, stop="fixed"), same_size(40, 4))
     axes = Figure().subplots()
-    draw_oracle(axes, told, spread=True)
-    draw_policy(axes, told, spread=True, label="policy", color="blue")
+    draw_oracle(axes, entropies, spread=True)
+    draw_policy(axes, entropies, spread=True, label="policy", color="blue")
     curves = {
-        "oracle, instances": told["oracle"]["instances"],
-        "oracle, classes": told["oracle"]["classes"],
-        "policy": told["policy"],
+        "oracle, instances": entropies["oracle"]["instances"],
+        "oracle, classes": entropies["oracle"]["classes"],
+        "policy": entropies["policy"],
     }
     assert {line.get_label(): line.get_ydata().tolist() for line in axes.lines} == {
         name: of["mean"] for name, of in curves.items()
     }
     assert [LEVELS[0], LEVELS[-1]] == pytest.approx([0.05, 0.95])
-    draw_path(axes, told)
-    assert axes.lines[-1].get_ydata().tolist() == told["oracle_on_policy_path"]["classes"]["mean"]
+    draw_path(axes, entropies)
+    assert axes.lines[-1].get_ydata().tolist() == entropies["oracle_on_policy_path"]["classes"]["mean"]
     for band, of in zip(axes.collections, curves.values(), strict=True):
         corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
         assert corners >= {(t + 1, row[i]) for t, row in enumerate(of["quantiles"]) for i in (0, -1)}
