@@ -1,4 +1,4 @@
-"""The steps under "Add it to the library", followed in a copy of the package: what a page leaves out, fails here."""
+"""The steps under "Add it to the library", followed in a copy of the repository: what a page leaves out, fails here."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 from pet_table import write_pets
 
-import torchmultiset
-
 pytestmark = pytest.mark.slow
 
-HOWTO = Path(__file__).parents[1] / "docs" / "howto"
+ROOT = Path(__file__).parents[1]
+HOWTO = ROOT / "docs" / "howto"
+COPIED = ("src", "tests", "tools", "docs", "pyproject.toml", "README.md")
+# Fast tests that read the registry, and the names of their cases about the additions or about all names.
+CASES = "missing-mass or presence or bag or spectrum or refused or regist or choice or built"
+TESTS = ("test_docs.py", "test_package.py", "test_pooling.py", "model/test_build.py", "encoders/test_token_encoders.py")
 # Page -> table of the registry that its line belongs to.
 PAGES = {"policy": "POLICIES", "encoder": "ENCODERS", "head": "HEADS"}
 LINE = re.compile(r'^    ("\S+": "(torchmultiset\S+):(\w+)",)$', re.M)
@@ -61,12 +64,18 @@ def class_file(name: str, cls: str) -> str:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A copy of the package to which the loss, policy, encoder and head of the pages were added."""
-    source = tmp_path_factory.mktemp("library")
-    package = source / "torchmultiset"
+    """A copy of the repository to which the loss, policy, encoder and head of the pages were added."""
+    root = tmp_path_factory.mktemp("library")
     ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "static")
-    shutil.copytree(Path(torchmultiset.__file__).parent, package, ignore=ignored)
-    registry = package / "model" / "registry.py"
+    for path in ROOT.glob("[!.]*"):
+        if path.name not in COPIED:
+            (root / path.name).symlink_to(path)
+        elif path.is_dir():
+            shutil.copytree(path, root / path.name, ignore=ignored)
+        else:
+            shutil.copy(path, root)
+    source = root / "src"
+    registry = source / "torchmultiset" / "model" / "registry.py"
 
     def register(table: str, line: str) -> None:
         before = registry.read_text()
@@ -88,7 +97,15 @@ def library(tmp_path_factory):
     for name, table in PAGES.items():
         for line, module, cls in LINE.findall(page(name)):
             add("OBJECTIVES" if "objectives" in module else table, line, module, class_file(name, cls))
-    return source
+    return root
+
+
+def test_the_tests_that_read_the_registry_pass(library):
+    command = [sys.executable, "-m", "pytest", "-m", "not slow", "-k", CASES, "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTHONPATH": str(library / "src")}
+    tests = [f"tests/{name}" for name in TESTS]
+    done = subprocess.run([*command, *tests], capture_output=True, text=True, cwd=library, env=environment, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]
 
 
 @pytest.fixture
@@ -97,7 +114,7 @@ def multiset(library, tmp_path):
 
     def run(*tokens: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "torchmultiset", *map(str, tokens)]
-        environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(library)}
+        environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(library / "src")}
         return subprocess.run(
             command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False
         )

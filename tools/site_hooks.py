@@ -1,6 +1,7 @@
 """Hooks of `mkdocs build`: point links out of docs/ to copies of the files, convert TeX to MathML, keep flags whole.
 
-The site is therefore self-contained: its sources, records and formulas need no other host.
+The site is therefore self-contained: its sources, records and formulas need no other host. The tables of objectives
+and networks are made from the registry.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
+from registry_tables import filled
 
 ROOT = Path(__file__).parents[1]
 COPIES = "files"
@@ -52,7 +54,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to the copies."""
+    """Make the tables of the registry, and point links to the copies."""
+    markdown = filled(markdown)
     here = posixpath.dirname(page.file.src_uri)
 
     def lead(found: re.Match[str]) -> str:

@@ -154,7 +154,7 @@ def test_a_model_of_counts_is_exported(run, there, tmp_path):
     ("flags", "message"),
     [
         ("--objective power --max-size 90", "1 to 90 labels of 3 classes make 129,765 multisets, too many"),
-        ("--objective marginal --policy lstm", "policy must be 'feed-forward' or 'transformer' with objective"),
+        ("--objective marginal --policy lstm", "which needs a policy that sees only counts, but is 'lstm'"),
         ("--objective counts --policy lstm", "policy must be left out with objective 'counts'"),
         ("--objective counts --count-head cells", "count_head must be 'table', 'poisson' or 'regression' for vectors"),
         ("--objective hungarian --stop end", "stop 'end' cannot be used with objective 'hungarian'"),

@@ -87,12 +87,19 @@ def predictor(encoder: str, objective: str, head: str | None = None, policy: str
     ).double()
 
 
+def reads_tokens(policy: str) -> bool:
+    try:
+        return isinstance(predictor("set", "multi", policy=policy), Predictor)
+    except ValueError:
+        return False
+
+
 ONE_SHOT = [("counts", head) for head in COUNT_HEADS] + [
     (name, None) for name, kind in OBJECTIVES.items() if kind.one_shot and name not in ("counts", "ridge")
 ]
 MODELS = {
     **{f"{name} {head or ''}": (name, head, None) for name, head in ONE_SHOT},
-    **{f"multi {policy}": ("multi", None, policy) for policy in POLICIES if policy != "conv-lstm"},
+    **{f"multi {policy}": ("multi", None, policy) for policy in POLICIES if reads_tokens(policy)},
 }
 
 

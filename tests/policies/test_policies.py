@@ -23,7 +23,7 @@ POLICIES = {
     "transformer": (lambda: TransformerPolicy(C, D, width=8, heads=2), (D,)),
     "transformer-map": (lambda: TransformerPolicy(C, D, places=12, width=8, heads=2), (D, 3, 4)),
 }
-ORDER_FREE = [name for name in POLICIES if name.startswith(("feed-forward", "transformer"))]
+ORDER_FREE = [name for name, (build, _) in POLICIES.items() if getattr(build(), "counts_only", False)]
 
 
 def make(name, batch=9):

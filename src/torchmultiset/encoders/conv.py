@@ -21,7 +21,7 @@ __all__ = ["ConvEncoder"]
 
 @recorded
 class ConvEncoder(nn.Module):
-    """Convolutions, each followed by 2x2 max-pooling and ReLU: 100x100 pixels become a 9x9 map of 32 features.
+    """Convolutions for images, each followed by 2x2 max-pooling and ReLU: 100x100 pixels become a 9x9 map.
 
     Args:
         in_channels: Number of channels of the images.

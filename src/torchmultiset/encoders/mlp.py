@@ -19,7 +19,7 @@ __all__ = ["MLPEncoder"]
 
 @recorded
 class MLPEncoder(nn.Module):
-    """Linear layers, each followed by ReLU; without layers, it only standardises.
+    """Linear layers for vectors, each followed by ReLU; without layers, it only standardises.
 
     Args:
         features: Number of input features.

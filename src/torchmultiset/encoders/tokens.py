@@ -20,7 +20,7 @@ __all__ = ["SequenceEncoder", "SetEncoder"]
 
 @recorded
 class SetEncoder(nn.Module):
-    r"""Linear layers with ReLU at each position, then self-attention; the order of the positions does not matter.
+    r"""Sets of vectors: linear layers with ReLU at each position, then self-attention; their order does not matter.
 
     .. math:: v_n = \phi(x_n) \quad \text{or, with attention,} \quad v_n = \phi'(x_n, \{x_1, \ldots, x_N\})
 
@@ -125,7 +125,7 @@ class OrderedEncoder(nn.Module):
 
 @recorded
 class SequenceEncoder(OrderedEncoder):
-    """A linear layer at each position, residual dilated convolutions, then self-attention with positions.
+    """Sequences of vectors: a linear layer at each position, residual dilated convolutions, then self-attention.
 
     Inputs are (B, N, 1 + D) as for `SetEncoder`, but their order matters.
 

@@ -18,7 +18,7 @@ __all__ = ["CountMixture"]
 
 @recorded
 class CountMixture(PooledHead):
-    r"""K tables of counts with a gate, from the pooled memory.
+    r"""K tables of counts with a gate, from the pooled memory: counts of different classes are dependent.
 
     .. math::
         p(\mathcal{Y} \mid x) = \sum_{k=1}^{K} g_k(x)\, p_k(\mathcal{Y} \mid x), \qquad

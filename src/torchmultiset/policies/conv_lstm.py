@@ -37,7 +37,7 @@ class ConvLSTMState(NamedTuple):
 
 @recorded
 class ConvLSTMPolicy(nn.Module):
-    """Convolutional LSTM layers, followed by spatial pooling and a softmax classifier.
+    """Convolutional LSTM layers on a map, followed by spatial pooling and a softmax classifier.
 
     At each step the previous label is embedded as a map of the memory's height and width and concatenated to the memory
     as one more channel. The first layer's gates are linear in memory, label map and hidden state, so the memory's
