@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -30,6 +31,13 @@ LINE = re.compile(r'^    ("\S+": "(torchmultiset\S+):(\w+)",)$', re.M)
 
 def page(name: str) -> str:
     return (HOWTO / f"add-a{'n' * (name == 'encoder')}-{name}.md").read_text()
+
+
+def whole_file(name: str) -> tuple[str, str]:
+    """Return the path and the content of the file that a page holds."""
+    blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```python\n(.*?)^ *```", page(name), re.M | re.S)]
+    (code,) = (block for block in blocks if block.startswith("# src/torchmultiset/"))
+    return code.partition("\n")[0].removeprefix("# "), code
 
 
 def examples(name: str) -> str:
@@ -64,7 +72,7 @@ def class_file(name: str, cls: str) -> str:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A copy of the repository to which the loss, policy, encoder and head of the pages were added."""
+    """A copy of the repository to which the loss, policy, encoder, head and data set of the pages were added."""
     root = tmp_path_factory.mktemp("library")
     ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "static")
     for path in ROOT.glob("[!.]*"):
@@ -89,10 +97,12 @@ def library(tmp_path_factory):
         path.write_text(code)
         register(table, line)
 
-    blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```python\n(.*?)^ *```", page("loss"), re.M | re.S)]
-    (code,) = (block for block in blocks if block.startswith("# src/torchmultiset/"))
+    path, code = whole_file("data-set")
+    assert not (root / path).exists()
+    (root / path).write_text(code)
+    path, code = whole_file("loss")
     ((line, module, _),) = LINE.findall(page("loss"))
-    assert code.startswith(f"# src/{module.replace('.', '/')}.py\n")
+    assert path == f"src/{module.replace('.', '/')}.py"
     add("OBJECTIVES", line, module, code)
     for name, table in PAGES.items():
         for line, module, cls in LINE.findall(page(name)):
@@ -151,3 +161,17 @@ def test_the_bound_and_the_help_of_a_setting_come_from_its_field(multiset):
     assert "mass_weight must be at least 0, but is -1" in " ".join(wrong.stderr.split())
     shown = " ".join(re.sub(r"[│\s]+", " ", multiset("train", "--help-all").stdout).split())
     assert "For missing-mass: weight of the wasted probability." in shown
+
+
+def test_a_data_set_is_written_and_trained_on(library, multiset, tmp_path):
+    write = "from torchmultiset.data.bars import write_bars; print(*write_bars('bars', train=70)['test'].counts.sum(0))"
+    environment = os.environ | {"PYTHONPATH": str(library / "src")}
+    for _ in range(2):  # the second time, it is read
+        written = subprocess.run(
+            [sys.executable, "-c", write], capture_output=True, text=True, cwd=tmp_path, env=environment
+        )
+        assert written.returncode == 0, written.stderr
+        assert all(3 < int(count) < 27 for count in written.stdout.split())
+    done = multiset("train", "bars", "--objective", "counts", "--epochs", 1, "--channels", 4, 8, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["test"]["overall"]["examples"] == 10
