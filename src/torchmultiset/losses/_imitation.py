@@ -130,7 +130,7 @@ def sequence_loss(
         tensor(2.7726)
 
     Reference:
-        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, Appendix F.
+        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, section 3.3 and Appendix F.
     """
     check_float("logits", logits, "(B, T, C)", like=(None, None, None))
     shape = (logits.shape[0], logits.shape[1])

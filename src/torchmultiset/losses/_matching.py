@@ -51,7 +51,7 @@ def distribution_matching_loss(
         tensor(1.3863)
 
     Reference:
-        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, Appendix F.
+        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, section 3.3 and Appendix F.
     """
     check_counts("target", target)
     check_float("logits", logits, "(B, T, C)", like=(target.shape[0], None, target.shape[1]))

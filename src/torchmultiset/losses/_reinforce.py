@@ -56,8 +56,8 @@ def reinforce_loss(
         tensor(0.6931)
 
     Reference:
-        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, Appendix F; Williams, "Simple
-        Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", 1992.
+        Welleck et al., "Loss Functions for Multiset Prediction", NeurIPS 2018, section 3.3 and Appendix F; Williams,
+        "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", 1992.
     """
     check_counts("target", target)
     check_float("logits", logits, "(B, T, C)", like=(target.shape[0], None, target.shape[1] + end))

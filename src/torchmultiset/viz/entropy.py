@@ -1,4 +1,4 @@
-"""Entropy of a policy and of the oracle at each step: the paper's figure (section 5, "Entropy Evolution")."""
+"""Entropy of a policy and of the oracle at each step: the paper's figure (section 5.6, "Entropy Evolution")."""
 
 from __future__ import annotations
 

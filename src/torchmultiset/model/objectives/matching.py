@@ -37,12 +37,12 @@ class _MatchingObjective(Objective):
 
 
 class KLMatchingObjective(_MatchingObjective):
-    """L_dm^KL: the divergence from the target's class shares to those of the policy (section 3.2)."""
+    """L_dm^KL: the divergence from the target's class shares to those of the policy (section 3.3)."""
 
     divergence = "kl"
 
 
 class L1MatchingObjective(_MatchingObjective):
-    """L_dm^1: the L1 distance between the target's class shares and those of the policy (section 3.2)."""
+    """L_dm^1: the L1 distance between the target's class shares and those of the policy (section 3.3)."""
 
     divergence = "l1"

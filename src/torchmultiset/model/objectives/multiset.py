@@ -22,7 +22,7 @@ Strategy: TypeAlias = Literal["greedy", "stochastic", "oracle"]
 
 @dataclass(frozen=True)
 class MultisetObjective(Objective):
-    """L_multi: the divergence from the oracle to the policy, summed over the steps of a rollout (section 2)."""
+    """L_multi: the divergence from the oracle to the policy, summed over the steps of a rollout (section 4)."""
 
     strategy: Strategy = one_of(Strategy, default="greedy")
     """Choice of labels in training rollouts: the most probable one (greedy), a sample of the policy or the oracle."""

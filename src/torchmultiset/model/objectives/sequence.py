@@ -26,7 +26,7 @@ _BANDS = 4
 
 @dataclass(frozen=True)
 class SequenceObjective(Objective):
-    """L_seq: cross-entropy along the target's labels in the order of a rank function (section 3.1)."""
+    """L_seq: cross-entropy along the target's labels in the order of a rank function (section 3.3)."""
 
     rank: Rank = one_of(Rank, default="random")
     """Order of the target labels: a random permutation of the classes, a new permutation in each batch, by decreasing
