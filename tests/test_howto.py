@@ -100,6 +100,9 @@ def library(tmp_path_factory):
     path, code = whole_file("data-set")
     assert not (root / path).exists()
     (root / path).write_text(code)
+    (line,) = re.findall(r"```markdown\n *(.*)\n *```", page("data-set"))
+    with (root / "docs" / "api" / "data.md").open("a") as reference:
+        reference.write(f"\n{line}\n")
     path, code = whole_file("loss")
     ((line, module, _),) = LINE.findall(page("loss"))
     assert path == f"src/{module.replace('.', '/')}.py"
