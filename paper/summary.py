@@ -8,16 +8,18 @@ from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from jaxtyping import Bool, UInt8
 
 from paper.blocks import BASELINE, METRICS, MISSING, MORE_METRICS, Block, MethodScores, Score, p_value
 from paper.cells import Position
 from paper.records import CellRun
+from torchmultiset.metrics import class_f1, exact_match, f1
 from torchmultiset.viz.comparison import Comparison, Correct, compare
-from torchmultiset.viz.intervals import Counts, bootstrap, scores_of
+from torchmultiset.viz.intervals import Counts, bootstrap
 from torchmultiset.viz.scores import in_words, wilson
 
-__all__ = ["PARTS", "summarise"]
+__all__ = ["PARTS", "scores_of", "summarise"]
 
 Chosen: TypeAlias = Callable[[UInt8[np.ndarray, "n c"]], Bool[np.ndarray, " n"]]
 """Selects examples by their true counts (N, C)."""
@@ -56,6 +58,20 @@ def summarise(runs: Sequence[CellRun]) -> list[Block]:
         for (table, _), some in ordered
         for block in (_block(table, some), *(_block(table, some, part) for part in PARTS.get(table, {})))
     ]
+
+
+def scores_of(counts: Counts) -> dict[str, float]:
+    """Compute exact match, F1 and class F1, by the names in `METRICS`.
+
+    Example:
+        >>> predicted, true = np.array([[2, 1], [0, 1]], np.uint8), np.array([[1, 1], [1, 1]], np.uint8)
+        >>> {name: round(score, 3) for name, score in scores_of((predicted, true)).items()}
+        {'em': 0.0, 'f1': 0.733, 'class_f1': 0.667}
+    """
+    predicted, true = (torch.from_numpy(part.astype(np.int64)) for part in counts)
+    alone = {"em": exact_match(predicted, true), "f1": f1(predicted, true)}
+    means = {name: float(scores.double().mean()) for name, scores in alone.items()}
+    return means | {"class_f1": float(class_f1(predicted, true))}
 
 
 def _block(table: str, runs: Sequence[CellRun], part: str = "") -> Block:

@@ -15,7 +15,7 @@ from paper.blocks import overviews
 from paper.records import read_runs
 from paper.report import result_table
 from paper.scales import SCALES
-from paper.summary import PARTS, summarise
+from paper.summary import PARTS, scores_of, summarise
 
 PAPER = {"em": 0.5, "f1": 0.7}
 NUMBERS = ("em", "f1", "class_f1")
@@ -314,3 +314,9 @@ def test_an_overview_leaves_out_rows_and_columns_without_a_result(tmp_path):
         "majority baseline": ["0.062", "0.062"],
     }
     assert overviews(summarise([run for run in runs if not run.done])) == []
+
+
+def test_scores_of_counts_by_hand():
+    predicted, true = np.array([[2, 1, 0], [0, 1, 1]], np.uint8), np.array([[1, 1, 0], [0, 1, 1]], np.uint8)
+    shares = {"em": 1 / 2, "f1": (4 / 5 + 1) / 2, "class_f1": (2 * 0.5 / 1.5 + 1 + 1) / 3}
+    assert scores_of((predicted, true)) == pytest.approx(shares)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from torchmultiset.metrics import class_f1, exact_match, f1
-from torchmultiset.viz.intervals import bootstrap, scores_of
+from torchmultiset.viz.intervals import bootstrap
 
 
 def some_counts(n, seed=0, right=0.7):
@@ -15,22 +15,24 @@ def some_counts(n, seed=0, right=0.7):
     return predicted, true
 
 
-def test_the_scores_are_those_of_the_metrics():
-    predicted, true = some_counts(50)
-    told, known = torch.from_numpy(predicted).long(), torch.from_numpy(true).long()
-    expected = {
-        "em": float(exact_match(told, known).mean()),
-        "f1": float(f1(told, known).mean()),
-        "class_f1": float(class_f1(told, known)),
-    }
-    assert scores_of((predicted, true)) == pytest.approx(expected, abs=1e-6)
+def scores_of(counts):
+    predicted, true = (torch.from_numpy(part).long() for part in counts)
+    alone = {"em": exact_match(predicted, true), "f1": f1(predicted, true)}
+    return {name: float(each.mean()) for name, each in alone.items()} | {"class_f1": float(class_f1(predicted, true))}
+
+
+def test_one_example_gives_its_scores():
+    counts = some_counts(1)
+    assert bootstrap([counts]) == {name: pytest.approx((score, score)) for name, score in scores_of(counts).items()}
 
 
 def test_classes_that_do_not_occur_do_not_count():
     predicted, true = some_counts(30)
     true[:, 2] = 0
-    expected = float(class_f1(torch.from_numpy(predicted).long(), torch.from_numpy(true).long()))
-    assert scores_of((predicted, true))["class_f1"] == pytest.approx(expected, abs=1e-6)
+    predicted[:, 2] = 1
+    low, high = bootstrap([(predicted, true)])["class_f1"]
+    without = np.delete(predicted, 2, 1), np.delete(true, 2, 1)
+    assert (low, high) == pytest.approx(bootstrap([without])["class_f1"])
 
 
 def test_an_interval_is_as_wide_as_theory_says():

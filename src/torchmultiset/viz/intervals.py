@@ -17,7 +17,7 @@ from jaxtyping import Float64, UInt8
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.metrics._functions import class_f1_from_sums, class_f1_parts
 
-__all__ = ["Counts", "bootstrap", "scores_of"]
+__all__ = ["Counts", "bootstrap"]
 
 _DRAWS = 1_000
 
@@ -25,20 +25,8 @@ Counts = tuple[UInt8[np.ndarray, "n c"], UInt8[np.ndarray, "n c"]]
 """Predicted and true counts of the same examples."""
 
 
-def scores_of(counts: Counts) -> dict[str, float]:
-    """Compute exact match, F1 and class F1, keyed as in the result tables.
-
-    Example:
-        >>> predicted, true = np.array([[2, 1], [0, 1]], np.uint8), np.array([[1, 1], [1, 1]], np.uint8)
-        >>> {name: round(score, 3) for name, score in scores_of((predicted, true)).items()}
-        {'em': 0.0, 'f1': 0.733, 'class_f1': 0.667}
-    """
-    each = np.ones((1, len(counts[0])))
-    return {name: float(values[0]) for name, values in _scores(counts, each).items()}
-
-
 def bootstrap(seeds: Sequence[Counts]) -> dict[str, tuple[float, float]]:
-    """Compute the 95% interval of each score, averaged over seeds.
+    """Compute the 95% intervals of exact match, F1 and class F1 (``em``, ``f1``, ``class_f1``), averaged over seeds.
 
     Args:
         seeds: Counts of the same examples for each seed.
