@@ -17,10 +17,10 @@ from rich.console import Console
 from torchmultiset.cli.progress import SweepProgress
 from torchmultiset.model.config import ModelConfig
 from torchmultiset.pipeline.config import DataConfig, RunConfig
-from torchmultiset.pipeline.leaderboard import leaderboard, leaderboard_table, write_leaderboard
 from torchmultiset.pipeline.presets import PresetName, build_missing
 from torchmultiset.pipeline.sweep import Workers, describe_failures, epochs_done, is_finished, stale
 from torchmultiset.pipeline.sweep import sweep as run_all
+from torchmultiset.pipeline.sweep_table import leaderboard, leaderboard_table, write_leaderboard
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.viz.terminal import empty_table
 

@@ -4,7 +4,7 @@
 
     folder/
       <name>/             a run folder, as `multiset train` writes it, with log.txt and progress.json
-      sweep.json          written by `pipeline.leaderboard`
+      sweep.json          written by `pipeline.sweep_table`
 
 A finished run is never trained again, and one that was killed resumes from its checkpoint. A run is *stale* if its
 config or the checksum of its data has changed since it was made: `sweep` refuses to continue until stale runs are

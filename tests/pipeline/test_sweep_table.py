@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 
 from torchmultiset.pipeline.config import config_of
-from torchmultiset.pipeline.leaderboard import leaderboard, leaderboard_table, write_leaderboard
 from torchmultiset.pipeline.predictions import read_counts, write_counts
 from torchmultiset.pipeline.sweep import FinishedRun
+from torchmultiset.pipeline.sweep_table import leaderboard, leaderboard_table, write_leaderboard
 from torchmultiset.training.evaluation import Evaluation
 
 TRUE = torch.from_numpy(np.random.default_rng(5).integers(0, 3, (40, 2)))
