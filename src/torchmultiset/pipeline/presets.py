@@ -68,6 +68,19 @@ _DIGITS: Mapping[str, Any] = {
 }
 
 
+# Learns the most in two minutes on two CPU cores: a wider tower, larger batches, and a transformer.
+_DEMO: Mapping[str, Any] = {
+    "epochs": 4,
+    "batch_size": 128,
+    "lr": 8e-3,
+    "channels": (20, 32, 48),
+    "policy": "transformer",
+    "hidden": 64,
+    "layers": 1,
+    "ema": 0.998,
+}
+
+
 def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
     return Preset(
         about,
@@ -94,8 +107,8 @@ PRESETS: Mapping[PresetName, Preset] = {
     "demo": Preset(
         "1 to 4 digits on a small canvas; trains in minutes",
         {"data": "data/demo", **_DIGITS},
-        {"fast": {"epochs": 7, "lr": 6e-3, "policy": "transformer", "hidden": 64, "layers": 1, "ema": 0.998}},
-        MnistMulti(sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4, train=60_000, validation=2_000, test=5_000),
+        {"fast": _DEMO},
+        MnistMulti(sizes=(1, 4), digit_px=(20, 28), canvas=60, clutter=4, train=54_000, validation=2_000, test=5_000),
         least_digits=50_000,
     ),
     "mnist-multi-4": _mnist_multi("4", "4 digits of 20 to 50 pixels among clutter"),
