@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,6 +12,7 @@ from torchmultiset.model.config import CHANNELS
 from torchmultiset.model.registry import OBJECTIVES, POLICIES
 from torchmultiset.pipeline.config import RunConfig, config_of, to_dict
 from torchmultiset.pipeline.presets import PRESETS, RECIPES, PresetName, RecipeName, values_of
+from torchmultiset.pipeline.record import read_config
 
 
 @pytest.mark.parametrize("recipe", get_args(RecipeName))
@@ -71,6 +73,17 @@ def test_the_data_of_the_presets():
             assert preset.digits is None
         else:
             assert preset.values["data"] == f"data/{name}"
+
+
+@pytest.mark.parametrize(("folder", "objective"), [("demo", "multi"), ("demo-counts", "counts")])
+def test_the_records_of_the_demo_are_of_its_settings(folder, objective):
+    recorded = read_config(Path(__file__).parents[2] / "results" / folder / "config.toml")
+    wanted = values_of("demo", "fast", objective=objective) | {"objective": objective}
+    if objective == "counts":
+        wanted["epochs"] = 2  # of the second command of `make demo`
+    assert {name: recorded[name] for name in wanted} == {
+        name: [*value] if isinstance(value, tuple) else value for name, value in wanted.items()
+    }
 
 
 def test_unknown_names_are_refused(without_shape_hook):
