@@ -28,17 +28,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchmultiset._checks import check
 from torchmultiset._files import write_whole
-from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.candidates import Candidate, augmented_like, candidates, enlarged, finetuned
 from torchmultiset.pipeline.config import RunConfig, changed
 from torchmultiset.pipeline.finish import Result, compare_with_baselines
 from torchmultiset.pipeline.portfolio import CANDIDATES, Portfolio
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
-from torchmultiset.pipeline.prepare import Task, held_out, prepare
+from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
     Watch,
@@ -51,7 +49,7 @@ from torchmultiset.pipeline.record import (
 )
 from torchmultiset.pipeline.run import describe_data, train_run
 from torchmultiset.pipeline.speed import fitting_epochs
-from torchmultiset.pipeline.standings import PORTFOLIO, Standing, ranked, read_standings, score, write_standings
+from torchmultiset.pipeline.standings import PORTFOLIO, Standing, ranked, read_standings, write_standings
 from torchmultiset.pipeline.sweep import FinishedRun, Snapshot, Workers
 from torchmultiset.pipeline.workers import LOG, PROGRESS, available_cores
 from torchmultiset.training.checkpoint import CHECKPOINT
@@ -144,7 +142,7 @@ def train_portfolio(
     number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in total"
     say(f"Comparing {number} candidate{'s' * (number != 1)} and 3 baselines {how}, {budget}.")
     here.about = {one.name: one.about for one in (*plan, *([] if tuned is None else [tuned]))}
-    here.standings = {one.name: one for one in _baselines(here, task, folds, tuned is not None)}
+    here.add_baselines(task, folds, validation=tuned is not None)
     runs: dict[str, RunConfig] = {}
     if plan:
         runs = _try(here, plan, folds, tuned is not None, clock=only is None)
@@ -363,25 +361,6 @@ def _with_baselines(folder: Path, config: RunConfig) -> Result:
     record |= more
     write_record(folder, record)
     return Result(record, report)
-
-
-def _baselines(here: Portfolio, task: Task, folds: int, followed: bool) -> list[Standing]:
-    """Score the baselines on the examples that candidates are compared on, and keep the predictions of ridge."""
-    parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    holdouts = [f"{part}/{folds}" for part in range(1, folds + 1)] or ["validation"]
-    for holdout in dict.fromkeys([*holdouts, *(["validation"] if followed else [])]):
-        splits = task.splits if holdout == "validation" else held_out(task.splits, holdout)
-        target = torch.from_numpy(splits["validation"].counts)
-        predicted = predict_baselines(splits["train"], splits["validation"])
-        here.ridge[holdout] = predicted["ridge"]
-        for name, counts in predicted.items() if holdout in holdouts else ():
-            parts.setdefault(name, []).append((counts, target))
-    about = {"majority": "the most frequent multiset", "neighbour": "the nearest training example"}
-    ridge = [here.ridge[holdout] for holdout in holdouts]
-    return [
-        score(f"{name} baseline", about.get(name, "regression of counts on pooled inputs"), pairs, 0.0, ridge=ridge)
-        for name, pairs in parts.items()
-    ]
 
 
 def _features(config: RunConfig) -> tuple[Any, ...]:

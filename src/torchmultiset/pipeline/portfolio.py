@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchmultiset.pipeline.baselines import predict_baselines
 from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.prepare import Task, held_out
 from torchmultiset.pipeline.record import read_record
 from torchmultiset.pipeline.standings import STANDINGS, Standing, score
 from torchmultiset.pipeline.sweep import FinishedRun, Running, Snapshot, Workers, is_finished, sweep
@@ -58,6 +60,29 @@ class Portfolio:
     def compared(self) -> bool:
         """Whether the winner was chosen before the portfolio was resumed; if so, no further candidates are trained."""
         return (self.folder / STANDINGS).exists()
+
+    def add_baselines(self, task: Task, folds: int, *, validation: bool) -> None:
+        """Score the baselines on the examples that candidates are compared on, and keep the predictions of ridge.
+
+        Args:
+            task: Data, prepared with the user's settings.
+            folds: Number of parts of a cross-validation; 0: candidates are compared on the validation data.
+            validation: Whether one candidate is compared on the validation data in any case.
+        """
+        parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        holdouts = [f"{part}/{folds}" for part in range(1, folds + 1)] or ["validation"]
+        for holdout in dict.fromkeys([*holdouts, *(["validation"] if validation else [])]):
+            splits = task.splits if holdout == "validation" else held_out(task.splits, holdout)
+            target = torch.from_numpy(splits["validation"].counts)
+            predicted = predict_baselines(splits["train"], splits["validation"])
+            self.ridge[holdout] = predicted["ridge"]
+            for name, counts in predicted.items() if holdout in holdouts else ():
+                parts.setdefault(name, []).append((counts, target))
+        about = {"majority": "the most frequent multiset", "neighbour": "the nearest training example"}
+        ridge = [self.ridge[holdout] for holdout in holdouts]
+        for name, pairs in parts.items():
+            title, what = f"{name} baseline", about.get(name, "regression of counts on pooled inputs")
+            self.standings[title] = score(title, what, pairs, 0.0, ridge=ridge)
 
     def run(
         self, runs: Mapping[str, RunConfig], workers: Workers, seconds: float, *, keep: Collection[str] = ()
