@@ -96,11 +96,11 @@ def test_the_winner_of_a_portfolio_keeps_the_decoding_of_its_candidate(table, tm
 
     def compare(here, *_, **__):
         here.trained["poisson"] = []
+        here.standings = {"poisson": Standing("poisson", "", 1, 1.0, 1.0, 0.0, 0.0)}
         return {"poisson": config_of({"data": str(table), **POISSON})}
 
     monkeypatch.setattr(auto, "_try", compare)
     write_record(tmp_path / "run" / CANDIDATES / "poisson" / "part-1", {"decoding": chosen})
-    monkeypatch.setattr(auto, "_baselines", lambda *_: [Standing("poisson", "", 1, 1.0, 1.0, 0.0, 0.0)])
     train_portfolio(config_of({"data": str(table)}), tmp_path / "run", only=[Candidate("poisson", POISSON, "")])
     assert [config.model.decoding for config in trained] == [chosen]
 
