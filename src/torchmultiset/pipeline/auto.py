@@ -179,8 +179,6 @@ def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tupl
     tuned = None
     if only is None and (wanted or (here.config.data.finetune is None and here.minutes >= _LEAST_MINUTES)):
         tuned = finetuned(task)
-    if wanted and tuned is None:
-        raise ValueError("finetune trains one of the backbones of this package, which read photographs: remove it")
     if tuned is not None:
         share, images = _FINETUNE_SHARE, len(task.splits["train"])
         if here.minutes >= _TWICE_MINUTES:
