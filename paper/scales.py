@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from paper.beyond import FULL_RATE, rate_method
 from paper.tables import DataSetName, TableName
 from torchmultiset.data import coco
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
@@ -147,7 +148,7 @@ def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values:
     return DataSet(path, *sizes, images_per_second, values, digits, preset="mnist-multi-1-4")
 
 
-# All tables except the short runs and the run that only the scale `full` has.
+# All tables except those that only the scale `full` has: short runs, and the run with the recipe `paper`.
 _ON_DIGITS: tuple[TableName, ...] = (
     *("table-1", "table-2", "table-3", "entropy", "beyond", "variations", "policy"),
     *("longer", "larger", "rare", "training"),
@@ -158,7 +159,7 @@ _SUBSET_EASY = DataSet("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 
 _SUBSET_MEDIUM = DataSet("coco-subset-medium.jsonl", 3350, 591, 1290, 300, {"epochs": 20, **_SMALL_COCO})
 # Settings of the runs at scale small, which are older than these options.
 _PLAIN = {"policy_norm": "none", "precision": "32-true"}
-_SMALL = {"layers": 1, **_PLAIN}
+_SMALL = {"layers": 1, "lr": 3e-3, **_PLAIN}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
 _TINY_VALUES = {"epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
 _TINY_1_4 = _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4)))
@@ -215,7 +216,15 @@ SCALES: Mapping[ScaleName, Scale] = {
         coco="subset",
         all_digits=True,
         coco_seeds={"table-1": 5, "table-2": 5, "table-3": 5, "beyond": 5, "rates": 1},
-        digit_seeds={"table-1": {}, "table-3": {"multi": 3}, "entropy": {"multi": 3}, "rates": {}, "recipe": {}},
+        digit_seeds={
+            "table-1": {},
+            "table-3": {"multi": 3},
+            "entropy": {"multi": 3},
+            "rates": {},
+            "trials": {},
+            "precision": {rate_method("multi", FULL_RATE): 3, "multi-float32": 3},
+            "recipe": {},
+        },
     ),
     "paper": Scale(
         "the paper's setting: 200 or 350 epochs, COCO 2014 at 600 px with ResNet-34; for machines with GPUs",
