@@ -28,8 +28,8 @@ def test_a_difference_within_its_interval_is_called_chance():
     mine = counts(*[A] * 33, *[B] * 7)  # right where ridge is wrong three times, and wrong once where it is right
     ridge = counts(*[B] * 3, *[A] * 29, *[B] * 7, A)
     assert verdict(mine, target, {"ridge": ridge}) == (
-        "On 40 examples this model is not ahead of the ridge baseline by more than chance: 0.750 against 0.825"
-        " (mean of exact match and F1)."
+        "This model scores 0.825 and the ridge baseline 0.750 (mean of exact match and F1), a difference that can be"
+        " chance on 40 examples."
     )
     clear = counts(*[B] * 12, *[A] * 20, *[B] * 8)
     assert verdict(mine, target, {"ridge": clear}) == ""
@@ -38,7 +38,7 @@ def test_a_difference_within_its_interval_is_called_chance():
 def test_the_best_of_the_baselines_that_are_not_beaten_is_named():
     target = counts(*[A] * 10)
     mine, low, high = (counts(*[A] * right, *[B] * (10 - right)) for right in (5, 4, 7))
-    sentence = "The ridge baseline scores higher than this model: 0.700 against 0.500 (mean of exact match and F1)."
+    sentence = "The ridge baseline scores 0.700, this model only 0.500 (mean of exact match and F1)."
     assert verdict(mine, target, {"majority": low, "ridge": high}) == sentence
 
 
