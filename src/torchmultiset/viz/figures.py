@@ -147,7 +147,7 @@ def draw_curve(history: Sequence[Mapping[str, int | float]], *, split: str = "va
         values = [line[name] for line in history]
         right.plot(epochs, values, color=colour, marker="o", markersize=3, label=label)
     right.set(title=f"Scores on {split} data", xlabel="epoch", ylabel="score (0 to 1)", ylim=(0, 1.02))
-    right.legend(loc="best", frameon=False)
+    right.legend(loc="best", facecolor="white", edgecolor="none", framealpha=0.8)
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
