@@ -30,6 +30,7 @@ import torch
 from filelock import FileLock
 
 from torchmultiset._files import write_whole
+from torchmultiset._malloc import keep_freed_memory
 from torchmultiset.pipeline.config import config_of
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import Watch
@@ -52,8 +53,6 @@ __all__ = [
 LOG, PROGRESS = "log.txt", "progress.json"
 _PATIENCE = 30  # seconds that tasks on Ray have to save a checkpoint
 _EXPLAINED = (ImportError, OSError, ValueError)  # exceptions that are reported without a traceback
-# Let glibc keep freed memory instead of returning it to the system in each training step.
-_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}  # as in cli/_malloc.py
 
 
 class WorkerError(RuntimeError):
@@ -123,6 +122,7 @@ def work(job: Job) -> None:
 
 def _work_with_log(job: Job) -> None:
     """Like `work`, but write output to the run's log, and raise only exceptions that can be sent to the caller."""
+    keep_freed_memory()
     log = Path(job.root, job.folder, LOG)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
@@ -194,9 +194,8 @@ def on_ray(address: str, *, workers: int, threads: int, gpus: int | float = 0, r
         retries: Number of times that a run is retried if it failed or was killed.
     """
     # Set before the import, which reads them: no usage statistics, and GPUs stay visible to tasks that request none.
-    # Workers of a local Ray inherit them.
-    defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **_MALLOC}
-    os.environ.update({name: value for name, value in defaults.items() if name not in os.environ})
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")
     ray: Any = import_module("ray")  # its annotations are too narrow for what is used here
     local = {"num_cpus": workers * threads, "include_dashboard": False}
     ray.init(
@@ -286,7 +285,7 @@ class _Subprocesses:
 
     def _once(self, job: Job, gpu: str | None) -> int:
         command = [sys.executable, "-u", "-m", __spec__.name, json.dumps(job._asdict())]
-        environment = {**_MALLOC, **os.environ, "OMP_NUM_THREADS": str(job.threads)}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         log = Path(job.root, job.folder, LOG)
@@ -345,6 +344,7 @@ def main() -> int:
     # A shell makes background jobs ignore Ctrl-C, and this process would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=stop_with_parent, daemon=True).start()
+    keep_freed_memory()
     try:
         work(Job(**json.loads(sys.argv[1])))
     except KeyboardInterrupt:
