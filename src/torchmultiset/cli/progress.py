@@ -149,7 +149,6 @@ class PortfolioProgress:
     def __init__(self, console: Console, minutes: float) -> None:
         self.console, self.end = console, time.monotonic() + 60 * minutes
         self.live = Live(console=console, auto_refresh=False, transient=True)
-        self.running = False
 
     def __call__(self, snapshot: Snapshot, standings: Sequence[Standing]) -> None:
         """Update the display."""
@@ -166,9 +165,7 @@ class PortfolioProgress:
                     soft_wrap=True,
                 )
             return
-        if not self.running:
-            self.live.start()
-            self.running = True
+        self.live.start()  # if it has not been started
         lines = [
             f"training {one.name}: epoch {min(one.epoch + 1, one.epochs)}/{one.epochs}"
             + ("" if one.em is None else f", exact match {one.em:.3f}, F1 {one.f1 or 0:.3f}")
@@ -180,9 +177,7 @@ class PortfolioProgress:
 
     def stop(self) -> None:
         """Remove the display."""
-        if self.running:
-            self.live.stop()
-            self.running = False
+        self.live.stop()
 
 
 def duration(seconds: int | float | None) -> str:
