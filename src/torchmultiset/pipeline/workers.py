@@ -146,12 +146,13 @@ class _Notes:
             return
         self.written, self.epoch = now, progress.epoch
         seen = progress.seen(self.examples, self.optim.batch_size)
+        last = progress.history[-1] if progress.history else {}
         state = {
             "pid": os.getpid(),
             "epoch": progress.epoch,
             "epochs": self.optim.last_epoch,
-            "em": progress.history[-1]["validation_em"] if progress.history else None,
-            "f1": progress.history[-1]["validation_f1"] if progress.history else None,
+            "em": last.get("validation_em"),
+            "f1": last.get("validation_f1"),
             "share": seen / (self.optim.last_epoch * self.examples),
         }
         write_whole(self.path, json.dumps(state))
@@ -177,7 +178,8 @@ def subprocesses(workers: int, *, retries: int = 1) -> Iterator[Crew]:
         try:
             crew.pool.shutdown()
         except KeyboardInterrupt:
-            crew.kill()
+            for child in [*crew.children.values()]:
+                child.kill()
             raise
 
 
@@ -262,11 +264,6 @@ class _Subprocesses:
             self.over = True
             for child in self.children.values():
                 _close(child)
-
-    def kill(self) -> None:
-        """End all processes at once."""
-        for child in [*self.children.values()]:
-            child.kill()
 
     def _run(self, job: Job) -> None:
         gpu = self.gpus.get() if self.gpus else None
