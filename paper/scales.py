@@ -98,11 +98,14 @@ class Scale:
     listed are not run on MNIST Multi."""
 
 
+def _digits(path: str, images_per_second: int, digits: MnistMulti, values: Mapping[str, Any], **more: Any) -> DataSet:
+    sizes = digits.train, digits.validation, digits.test
+    return DataSet(path, *sizes, images_per_second, values, digits, **more)
+
+
 def _mnist(name: str, images_per_second: int, **values: Any) -> DataSet:
     """Return the paper's own data set, with a second test set of training digits."""
-    digits = replace(VARIANTS[name], seen=10_000)
-    sizes = digits.train, digits.validation, digits.test
-    return DataSet(f"mnist-multi-{name}", *sizes, images_per_second, values, digits)
+    return _digits(f"mnist-multi-{name}", images_per_second, replace(VARIANTS[name], seen=10_000), values)
 
 
 def _full(name: str, images_per_second: int, *, epochs: int) -> DataSet:
@@ -117,35 +120,27 @@ def _longer(plan: DataSet, preset: PresetName, epochs: int) -> DataSet:
     return replace(plan, values={**plan.values, "epochs": epochs}, preset=preset)
 
 
-def _tiny(path: str, digits: MnistMulti) -> DataSet:
-    return DataSet(path, digits.train, digits.validation, digits.test, 250, _TINY_VALUES, digits)
-
-
-def _tiny_digits(**different: Any) -> MnistMulti:
-    return MnistMulti(**{"canvas": 60, "clutter": 4, "digit_px": (20, 28), **_TINY_SIZES, **different})
+def _tiny(name: str, **different: Any) -> DataSet:
+    digits = MnistMulti(**{"canvas": 60, "clutter": 4, "digit_px": (20, 28), **_TINY_SIZES, **different})
+    return _digits(f"smoke/mnist-multi-{name}", 250, digits, _TINY_VALUES)
 
 
 def _larger(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataSet:
     """Return images with one to four digits for training and one to eight for testing, on the same canvas."""
     learned = MnistMulti(sizes=(1, 4), canvas=80, clutter=4, digit_px=(20, 26), **sizes)
-    plan = _small_digits(path, images_per_second, learned, {**values, "max_size": 8})
-    return replace(plan, tested=replace(learned, sizes=(1, 8)))
+    tested, values = replace(learned, sizes=(1, 8)), {**values, "max_size": 8}
+    return _digits(path, images_per_second, learned, values, tested=tested, preset="mnist-multi-1-4")
 
 
 def _on_60(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataSet:
     """Return images with one to four digits on the demo's small canvas."""
     digits = MnistMulti(sizes=(1, 4), canvas=60, clutter=4, digit_px=(20, 28), **sizes)
-    return _small_digits(path, images_per_second, digits, values)
+    return _digits(path, images_per_second, digits, values, preset="mnist-multi-1-4")
 
 
 def _rare(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataSet:
     """Return images in which half of the digits are rare in the training data, but not in the test data."""
     return replace(_on_60(path, images_per_second, sizes, values), rare=(5, 6, 7, 8, 9))
-
-
-def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values: Mapping[str, Any]) -> DataSet:
-    sizes = digits.train, digits.validation, digits.test
-    return DataSet(path, *sizes, images_per_second, values, digits, preset="mnist-multi-1-4")
 
 
 # All tables except those that only the scale `full` has: short runs, and the run with the recipe `paper`.
@@ -162,7 +157,7 @@ _PLAIN = {"policy_norm": "none", "precision": "32-true"}
 _SMALL = {"layers": 1, "lr": 3e-3, **_PLAIN}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
 _TINY_VALUES = {"epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
-_TINY_1_4 = _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4)))
+_TINY_1_4 = _tiny("1-4", sizes=(1, 4))
 _SMALL_SIZES = {"train": 20_000, "validation": 2_000, "test": 8_000}
 _TINY_COCO = {"epochs": 3, "batch_size": 8, "image_size": 64, "hidden": 16, "units": (16,)}
 
@@ -171,9 +166,9 @@ SCALES: Mapping[ScaleName, Scale] = {
         "seconds for each cell: tiny data sets, to check that everything works",
         "fast",
         {
-            "mnist-multi-4": _tiny("smoke/mnist-multi-4", _tiny_digits()),
+            "mnist-multi-4": _tiny("4"),
             "mnist-multi-1-4": _TINY_1_4,
-            "mnist-multi-10": _tiny("smoke/mnist-multi-10", _tiny_digits(sizes=(10, 10), digit_px=(14, 14))),
+            "mnist-multi-10": _tiny("10", sizes=(10, 10), digit_px=(14, 14)),
             "coco-easy": DataSet("smoke/coco-easy.jsonl", 34, 6, 20, 150, _TINY_COCO),
             "coco-medium": DataSet("smoke/coco-medium.jsonl", 68, 12, 40, 150, _TINY_COCO),
             "mnist-multi-1-4-longer": _longer(_TINY_1_4, "mnist-multi-1-4", 4),

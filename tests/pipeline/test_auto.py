@@ -368,7 +368,6 @@ def test_many_objects_are_fine_tuned_on_larger_images_if_there_is_time(max_size,
 def test_fine_tuning_has_enough_epochs_or_is_left_out(tmp_path, monkeypatch, minutes, fitting, epochs):
     given, said = [], []
     monkeypatch.setattr(auto, "fitting_epochs", lambda _, seconds, **__: given.append(seconds) or fitting)
-    monkeypatch.setattr(auto, "data_record", lambda _: {"name": "photos", "sha256": "0"})
     config = RunConfig(DataConfig("photos"))
     here = Portfolio(config, tmp_path / "run", minutes, (), said.append, lambda *_: None, progress=False)
     _, tuned = auto._plan(here, features(2000, 4), None)

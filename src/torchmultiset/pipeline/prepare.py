@@ -129,7 +129,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     shape, picture = (input_shape(examples["train"]) for examples in (splits, pictures))
     resolved, more = resolve(config, data, splits["train"], shape)
     if resolved.optim.mosaic and splits["train"].tokens is not None:
-        _refuse_columns(splits["train"], resolved.optim.mosaic)
+        joinable = splits["train"].tokens != "text" or shape[1] == 1
+        what = "0 for text with other columns beside it, which cannot be joined"
+        check(joinable, "mosaic", what, resolved.optim.mosaic)
         epochs = round(_JOINED_SHARE * resolved.optim.epochs)
         limits = {"max_size": resolved.model.max_size, "seed": config.seed, "epochs": epochs}
         fresh = joined_epochs(splits["train"], resolved.optim.mosaic, **limits)
@@ -202,20 +204,14 @@ def held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples
     together = concatenate(splits["train"], splits["validation"])
     if holdout == "none":
         return {**splits, "train": together}
-    part, parts = _fold(holdout)
-    order = np.random.default_rng(0).permutation(len(together))
-    check(len(together) >= parts, "holdout", f"of at most {len(together)} parts, one example each", holdout)
-    chosen = order[part - 1 :: parts]
-    rest = np.setdiff1d(order, chosen)
-    return {**splits, "train": together.subset(rest), "validation": together.subset(np.sort(chosen))}
-
-
-def _fold(holdout: str) -> tuple[int, int]:
-    """Parse "2/3"."""
     part, _, parts = holdout.partition("/")
     ok = part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts) and int(parts) >= 2
     check(ok, "holdout", 'validation, none, or a part such as "2/3"', holdout)
-    return int(part), int(parts)
+    check(len(together) >= int(parts), "holdout", f"of at most {len(together)} parts, one example each", holdout)
+    order = np.random.default_rng(0).permutation(len(together))
+    chosen = order[int(part) - 1 :: int(parts)]
+    rest = np.setdiff1d(order, chosen)
+    return {**splits, "train": together.subset(rest), "validation": together.subset(np.sort(chosen))}
 
 
 def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Path:
@@ -260,12 +256,6 @@ def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
         )
     if augment != "none" and train.inputs[np.array([0])].ndim != 4:
         raise ValueError(f"augment is for images, and {data.data} has none: remove --augment")
-
-
-def _refuse_columns(train: Examples, mosaic: float) -> None:
-    """Raise an error if texts to be joined have other columns beside them, which belong to one text each."""
-    joinable = train.tokens != "text" or train.inputs[np.array([0])].shape[2] == 1
-    check(joinable, "mosaic", "0 for text with other columns beside it, which cannot be joined", mosaic)
 
 
 def as_trained(predictor: Predictor, examples: Examples, split: str, data: str | Path) -> Examples:
