@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check, check_counts
+from torchmultiset._precision import full_precision
 from torchmultiset.multiset import cardinality, equal, intersection
 
 __all__ = ["class_f1", "count_mae", "count_rmse", "exact_match", "f1", "precision", "recall", "step_entropy"]
@@ -140,8 +141,7 @@ def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
     check(
         logits.ndim >= 1 and logits.is_floating_point(), "logits", "a floating-point tensor of shape (..., C)", logits
     )
-    probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    entropy: Tensor = torch.special.entr(full_precision(logits).softmax(-1)).sum(-1)
     return entropy
 
 
