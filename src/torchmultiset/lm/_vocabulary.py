@@ -175,8 +175,6 @@ class LabelVocabulary:
     def allowed(self, tokens: Int64[Tensor, "b t"]) -> list[list[int]]:
         """Return the tokens that may follow each row; after the end token, only the end token."""
         ended = (tokens == self.end).any(1).tolist()
-        if not tokens.shape[1]:
-            return [[*self._children[0], self.end] for _ in tokens]
         last = self._nodes(tokens)[:, -1]
         nodes = torch.where(self._at_root(last), 0, last).tolist()
         following = []
