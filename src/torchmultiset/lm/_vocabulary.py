@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check, check_integers
-from torchmultiset.multiset import from_labels
+from torchmultiset.multiset import count_earlier, from_labels, pad_rows
 
 __all__ = ["LabelVocabulary", "Reading"]
 
@@ -69,10 +69,7 @@ class LabelVocabulary:
         self._pieces = [[*map(int, piece)] for piece in tokens]
         self._number = {label: number for number, label in enumerate(self.labels)}
         _refuse_ambiguous(self.labels, self._pieces, end)
-        longest = max(map(len, self._pieces))
-        self.tokens: Int64[Tensor, "c l"] = torch.tensor(
-            [[*piece, *[-1] * (longest - len(piece))] for piece in self._pieces]
-        )
+        self.tokens = pad_rows(self._pieces, -1)
         self._children, edges, self._leaf = _trie(self._pieces)
         self._base = int(self.tokens.max()) + 2  # the last residue stands for tokens that no label contains
         keys = [node * self._base + token for node, token, _ in edges]
@@ -187,8 +184,7 @@ class LabelVocabulary:
 
     def until_end(self, tokens: Int64[Tensor, "b t"]) -> Int64[Tensor, "b t"]:
         """Replace all tokens after the first end token by -100."""
-        after = (tokens == self.end).cumsum(1) - (tokens == self.end).long() > 0
-        return tokens.masked_fill(after, -100)
+        return tokens.masked_fill(count_earlier(tokens == self.end) > 0, -100)
 
     def _nodes(self, tokens: Tensor) -> Tensor:
         """Return the node of the trie before the first token and after each, (B, T + 1); a leaf acts as the root."""
