@@ -106,7 +106,6 @@ class PooledHead(OneShotHead):
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         self.num_classes = num_classes
-        self.memory = memory
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
 
 
