@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -242,7 +243,7 @@ def explain(
 
 def _matching(paths: Sequence[str], hint: str) -> Iterator[Path]:
     for path in paths:
-        if Path(path).exists():
+        if os.path.exists(path):  # noqa: PTH110  (False for a text that is too long for the name of a file)
             yield Path(path)
             continue
         found = sorted(glob.iglob(path, recursive=True)) if glob.has_magic(path) else []  # noqa: PTH207
@@ -322,12 +323,13 @@ def fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
     if not len(inputs):
         return inputs
     first = inputs[np.array([0])]
-    if kind.of_tokens and first.shape[2:] == kind.shape[1:]:
+    if kind.of_tokens:
+        if first.shape[2:] != kind.shape[1:]:
+            found = f"vectors of {first.shape[-1] - 1}" if first.ndim == 3 else _shape(first.shape[1:])
+            wanted = f"vectors of {kind.shape[1] - 1} numbers"
+            raise ValueError(f"this model reads {wanted}, but those of {what} have {found}")
         warn_of_cut(getattr(inputs, "cut", 0))
         return inputs
-    if kind.of_tokens:
-        found = f"vectors of {first.shape[-1] - 1}" if first.ndim == 3 else _shape(first.shape[1:])
-        raise ValueError(f"this model reads vectors of {kind.shape[1] - 1} numbers, but those of {what} have {found}")
     if first.shape[1:] != kind.shape:
         if kind.shape[0] == 1 and first.dtype == np.uint8 and first.shape[1:] == (3, *kind.shape[1:]):
             return Grey(inputs)
