@@ -13,6 +13,7 @@ from torchmultiset._checks import check
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.encoders.optional import missing_cells
 from torchmultiset.heads import OneShotHead
+from torchmultiset.heads._base import at_least
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import HEADS
@@ -66,11 +67,12 @@ class OneShotPredictor(Predictor):
 
     def _explained(self, scores: Tensor) -> Prediction:
         counts = self._counts(scores)
-        probabilities = self.head.probabilities(scores, *self.sizes)
         if not self.probabilistic:
-            return Prediction(counts, probabilities, "shares", torch.special.entr(probabilities).sum(-1))
+            shares = self.head.probabilities(scores, *self.sizes)
+            return Prediction(counts, shares, "shares", torch.special.entr(shares).sum(-1))
         exactly = self.head.believe(scores, *self.sizes).count_probabilities()
-        entropy = torch.special.entr(exactly).sum((1, 2)).to(probabilities.dtype)
+        probabilities = at_least(exactly).to(scores.dtype)
+        entropy = torch.special.entr(exactly).sum((1, 2)).to(scores.dtype)
         return Prediction(counts, probabilities, "at least", entropy[:, None].expand(probabilities.shape[:2]))
 
     def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:  # noqa: ARG002
