@@ -16,7 +16,7 @@ from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import Belief
 
-__all__ = ["OneShotHead", "PooledHead", "at_least", "without_autocast"]
+__all__ = ["OneShotHead", "PooledHead", "probability_of_at_least", "without_autocast"]
 
 
 class OneShotHead(nn.Module, ABC):
@@ -75,10 +75,10 @@ class OneShotHead(nn.Module, ABC):
 
     def probabilities(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Float[Tensor, "b t c"]:
         """Return the probabilities of at least 1, 2, ..., `most` labels of each class, one row each, for display."""
-        return at_least(self.believe(scores, least, most).count_probabilities()).to(scores.dtype)
+        return probability_of_at_least(self.believe(scores, least, most).count_probabilities()).to(scores.dtype)
 
 
-def at_least(exactly: Float[Tensor, "b c m"]) -> Float[Tensor, "b t c"]:
+def probability_of_at_least(exactly: Float[Tensor, "b c m"]) -> Float[Tensor, "b t c"]:
     """Return the probabilities of at least 1, 2, ... labels of each class, from those of exactly 0, 1, 2, ..."""
     return exactly.flip(-1).cumsum(-1).flip(-1)[..., 1:].transpose(1, 2)
 

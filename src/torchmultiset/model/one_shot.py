@@ -13,7 +13,7 @@ from torchmultiset._checks import check
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.encoders.optional import missing_cells
 from torchmultiset.heads import OneShotHead
-from torchmultiset.heads._base import at_least
+from torchmultiset.heads._base import probability_of_at_least
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import HEADS
@@ -60,29 +60,29 @@ class OneShotPredictor(Predictor):
 
     def decode(self, x: Shaped[Tensor, "b ..."]) -> Prediction:
         """Return the prediction, with the distribution of the count of each class but without confidence."""
-        return self._explained(self.forward(x))
+        return self._explained(self.forward(x))[0]
 
     def _predicted(self, x: Shaped[Tensor, "b ..."]) -> Int64[Tensor, "b c"]:
         return self._counts(self.forward(x))
 
-    def _explained(self, scores: Tensor) -> Prediction:
+    def _explained(self, scores: Tensor) -> tuple[Prediction, Belief | None]:
+        """Return the prediction, and the distribution over multisets if the head has one."""
         counts = self._counts(scores)
         if not self.probabilistic:
             shares = self.head.probabilities(scores, *self.sizes)
-            return Prediction(counts, shares, "shares", torch.special.entr(shares).sum(-1))
-        exactly = self.head.believe(scores, *self.sizes).count_probabilities()
-        probabilities = at_least(exactly).to(scores.dtype)
+            return Prediction(counts, shares, "shares", torch.special.entr(shares).sum(-1)), None
+        belief = self.head.believe(scores, *self.sizes)
+        exactly = belief.count_probabilities()
+        probabilities = probability_of_at_least(exactly).to(scores.dtype)
         entropy = torch.special.entr(exactly).sum((1, 2)).to(scores.dtype)
-        return Prediction(counts, probabilities, "at least", entropy[:, None].expand(probabilities.shape[:2]))
+        return Prediction(counts, probabilities, "at least", entropy[:, None].expand(probabilities.shape[:2])), belief
 
     def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:  # noqa: ARG002
-        scores = self.forward(x)
-        prediction = self._explained(scores)
-        if not self.probabilistic:
+        prediction, belief = self._explained(self.forward(x))
+        if belief is None:
             self._refuse(k > 0)
-            nan = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=scores.device)
+            nan = prediction.counts.new_full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64)
             return prediction._replace(confidence=nan), None
-        belief = self.head.believe(scores, *self.sizes)
         confidence = belief.log_probability(prediction.counts).exp()
         return prediction._replace(confidence=confidence), belief.ranked(k) if k else None
 
