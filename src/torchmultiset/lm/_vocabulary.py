@@ -70,11 +70,14 @@ class LabelVocabulary:
         self._number = {label: number for number, label in enumerate(self.labels)}
         _refuse_ambiguous(self.labels, self._pieces, end)
         self.tokens = pad_rows(self._pieces, -1)
-        self._children, edges, self._leaf = _trie(self._pieces)
+        self._children, self._leaf = _trie(self._pieces)
         self._base = int(self.tokens.max()) + 2  # the last residue stands for tokens that no label contains
-        keys = [node * self._base + token for node, token, _ in edges]
-        self._keys, order = torch.tensor(keys).sort()
-        self._child = torch.tensor([child for _, _, child in edges])[order]
+        edges = [
+            (node * self._base + token, child)
+            for node, children in enumerate(self._children)
+            for token, child in sorted(children.items())
+        ]
+        self._keys, self._child = torch.tensor(edges).T.contiguous()
         self._label_of = torch.tensor([*self._leaf, -1])  # the last node stands for a mismatch
 
     @classmethod
@@ -235,19 +238,17 @@ def _refuse_ambiguous(labels: Sequence[str], pieces: list[list[int]], end: int) 
             )
 
 
-def _trie(pieces: Sequence[Sequence[int]]) -> tuple[list[dict[int, int]], list[tuple[int, int, int]], list[int]]:
-    """Return the children of each node by token, the edges (node, token, child), and the label of each leaf or -1."""
+def _trie(pieces: Sequence[Sequence[int]]) -> tuple[list[dict[int, int]], list[int]]:
+    """Return the children of each node by token, and the label of each leaf, -1 for the other nodes."""
     children: list[dict[int, int]] = [{}]
     leaf = [-1]
-    edges = []
     for number, piece in enumerate(pieces):
         node = 0
         for token in piece:
             if token not in children[node]:
                 children[node][token] = len(children)
-                edges.append((node, token, len(children)))
                 children.append({})
                 leaf.append(-1)
             node = children[node][token]
         leaf[node] = number
-    return children, edges, leaf
+    return children, leaf
