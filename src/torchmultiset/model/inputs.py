@@ -233,12 +233,13 @@ def explain(
     device = next(predictor.parameters()).device
     left = sys.maxsize if number is None else number
     for names, inputs, truth in sources:
-        for start in range(0, min(len(names), left), batch_size):
-            some = slice(start, min(start + batch_size, len(names), start + left))
-            x = np.ascontiguousarray(inputs[np.arange(some.start, some.stop)])
+        end = min(len(names), left)
+        left -= end
+        for start in range(0, end, batch_size):
+            rows = slice(start, min(start + batch_size, end))
+            x = np.ascontiguousarray(inputs[np.arange(rows.start, rows.stop)])
             prediction = predictor.explain(torch.from_numpy(x).to(device), best=best, beam=beam).to("cpu")
-            yield Explained(names[some], x, prediction, None if truth is None else truth[some])
-            left -= len(x)
+            yield Explained(names[rows], x, prediction, None if truth is None else truth[rows])
 
 
 def _matching(paths: Sequence[str], hint: str) -> Iterator[Path]:
