@@ -72,10 +72,13 @@ def check_float(name: str, value: Tensor, shape: str, *, like: tuple[int | None,
         _refuse(name, f"a floating-point tensor of shape {_wanted(shape, like)}", value)
 
 
-def check_integers(name: str, value: Tensor, shape: str, *, last: int | None = None) -> None:
-    """Raise a ValueError unless `value` is an int64 tensor whose last dimension has length `last`, if not None."""
+def check_integers(
+    name: str, value: Tensor, shape: str, *, last: int | None = None, like: tuple[int | None, ...] | None = None
+) -> None:
+    """Raise a ValueError unless `value` is an int64 tensor; if given, its last length is `last`, its shape `like`."""
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim >= 1
-    check(ok and last in (None, value.shape[-1]), name, f"an int64 tensor of shape {shape}", value)
+    fits = ok and last in (None, value.shape[-1]) and (like is None or _fits(value, like))
+    check(fits, name, f"an int64 tensor of shape {shape}", value)
 
 
 def check_mask(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:

@@ -14,6 +14,7 @@ from torchmultiset._memory import Memory
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.encoders.optional import missing_cells
 from torchmultiset.heads import OneShotHead
+from torchmultiset.heads._base import probability_of_at_least
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import HEADS
@@ -67,11 +68,13 @@ class OneShotPredictor(Predictor):
 
     def _explained(self, scores: Tensor) -> Prediction:
         counts = self._counts(scores)
-        probabilities = self.head.probabilities(scores, *self.sizes)
         if not self.probabilistic:
-            return Prediction(counts, probabilities, "shares", torch.special.entr(probabilities).sum(-1))
+            shares = self.head.probabilities(scores, *self.sizes)
+            return Prediction(counts, shares, "shares", torch.special.entr(shares).sum(-1))
         belief = self.head.believe(scores, *self.sizes)
-        entropy = torch.special.entr(belief.count_probabilities()).sum((1, 2)).to(probabilities.dtype)
+        exactly = belief.count_probabilities()
+        probabilities = probability_of_at_least(exactly).to(scores.dtype)
+        entropy = torch.special.entr(exactly).sum((1, 2)).to(scores.dtype)
         each = entropy[:, None].expand(probabilities.shape[:2])
         return Prediction(counts, probabilities, "at least", each, belief=belief)
 
@@ -82,7 +85,7 @@ class OneShotPredictor(Predictor):
         belief = prediction.belief
         if belief is None:
             self._refuse(k > 0)
-            nan = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=scores.device)
+            nan = prediction.counts.new_full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64)
             return prediction._replace(confidence=nan), None
         confidence = belief.log_probability(prediction.counts).exp()
         return prediction._replace(confidence=confidence), belief.ranked(k) if k else None

@@ -50,10 +50,8 @@ def verdict(
     what = "(mean of exact match and F1)"
     if lost[best] > score:
         return f"The {best} baseline scores {lost[best]:.3f}, this model only {score:.3f} {what}."
-    return (
-        f"This model scores {score:.3f} and the {best} baseline {lost[best]:.3f} {what}, a difference that can be chance"
-        f" on {len(target):,} example{'s' * (len(target) != 1)}."
-    )
+    scores = f"This model scores {score:.3f} and the {best} baseline {lost[best]:.3f} {what}"
+    return f"{scores}, a difference that can be chance on {len(target):,} example{'s' * (len(target) != 1)}."
 
 
 def explain_exact_match(counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"]) -> str:
