@@ -16,11 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Fields", "ManifestError", "Problems", "did_you_mean", "problem_list", "read_count", "read_fields", "show"]
+__all__ = [
+    "FILES",
+    "Fields",
+    "ManifestError",
+    "Problems",
+    "did_you_mean",
+    "problem_list",
+    "read_count",
+    "read_fields",
+    "show",
+]
 
-_COLUMNS = ("image", "array", "set", "sequence", "labels", "split", "id")
-_FILES = ("image", "array", "set", "sequence")
-"""Columns of paths; each is the only input of its file."""
+FILES = ("image", "array", "set", "sequence")
+"""Keys of inputs that are paths, each the only input of its file; sets and sequences may also be inline arrays."""
+_COLUMNS = (*FILES, "labels", "split", "id")
 _COUNT = "count:"
 # A larger count is most likely a typing error, and each label takes memory.
 _MOST = 10_000
@@ -223,7 +233,7 @@ def _read_header(number: int, header: list[str], problems: Problems, labelled: b
         problems.add(number, f"the header must have {expected}, {which}")
         if not counted:
             return columns, features  # one of the other columns has the labels
-    if {*_FILES} & set(columns):
+    if {*FILES} & set(columns):
         for name in features:
             hint = " (supported only in JSONL)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
             fix = "rename or remove it, or start its name with '#' to ignore it"
@@ -231,11 +241,11 @@ def _read_header(number: int, header: list[str], problems: Problems, labelled: b
     elif not features:
         expected = "a column 'text', a column 'image', 'array', 'set' or 'sequence' (paths), or feature columns"
         problems.add(number, f"the header must have an input, {expected}, but has none")
-    return columns, [] if {*_FILES} & set(columns) else features
+    return columns, [] if {*FILES} & set(columns) else features
 
 
 def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems: Problems) -> Fields:
-    fields: Fields = {key: cells[key] for key in (*_FILES, "split", "id") if cells.get(key)}
+    fields: Fields = {key: cells[key] for key in (*FILES, "split", "id") if cells.get(key)}
     if "labels" in cells:
         fields["labels"] = problems.attempt(number, _split_labels, cells["labels"])
     elif any(column.startswith(_COUNT) for column in cells):
