@@ -186,22 +186,19 @@ def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[
 def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[int, list[str]]]:
     """Yield the non-blank rows, each with its first line number."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    while True:
-        number = reader.line_num + 1
-        limit = csv.field_size_limit(_LONGEST_CELL)
+    row: list[str] | None = []
+    while row is not None:
+        number, limit = reader.line_num + 1, csv.field_size_limit(_LONGEST_CELL)
         try:
-            row = next(reader)
-        except StopIteration:
-            return
+            row = next(reader, None)
         except csv.Error as error:
             upto = f", read up to line {reader.line_num}" if reader.line_num > number else ""
             problems.add(number, f'not CSV ({error}{upto}): is a quote (") not closed, or not doubled?')
-        else:
-            if any(cell.strip() for cell in row):
-                csv.field_size_limit(limit)
-                yield number, row
+            row = []
         finally:
             csv.field_size_limit(limit)
+        if row and any(cell.strip() for cell in row):
+            yield number, row
 
 
 def _read_header(number: int, header: list[str], problems: Problems, labelled: bool) -> tuple[list[str], list[str]]:

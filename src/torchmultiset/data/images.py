@@ -247,7 +247,7 @@ def image_sizes(paths: Sequence[str | Path], *, exif: bool = False, progress: bo
     Raises:
         UnreadableImageError: Some files are not images; the message lists all of them.
     """
-    sizes, problems = _attempt(partial(image_size, exif=exif), paths, bar="Reading image sizes" if progress else None)
+    sizes, problems = _attempt(partial(image_size, exif=exif), paths, "Reading image sizes", progress)
     if problems:
         raise _unreadable_error([*problems.values()])
     return np.array(sizes, dtype=np.int64).reshape(len(paths), 2)
@@ -276,7 +276,7 @@ def unreadable(paths: Sequence[str | Path], *, progress: bool = False) -> dict[i
         with _opened(path) as image:
             _to_rgb(image)
 
-    _, problems = _attempt(decode, paths, bar="Checking images" if progress else None)
+    _, problems = _attempt(decode, paths, "Checking images", progress)
     return problems
 
 
@@ -321,12 +321,12 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _attempt(
-    function: Callable[[_T], object], items: Sequence[_T], *, bar: str | None
+    function: Callable[[_T], object], items: Sequence[_T], title: str, progress: bool
 ) -> tuple[list[object], dict[int, str]]:
     """Call the function for each item; return the results and the messages of unreadable items by position."""
     results: list[object] = []
     problems: dict[int, str] = {}
-    with progress_bar(bar is not None, bar or "", len(items)) as advance:
+    with progress_bar(progress, title, len(items)) as advance:
         for position, item in enumerate(items):
             try:
                 results.append(function(item))
