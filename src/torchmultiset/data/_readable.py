@@ -86,12 +86,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _hint(path: str, folders: list[Path]) -> str:
-    """Return what to write instead of the path of a file that does not exist.
-
-    Args:
-        path: The path.
-        folders: Folder of the table, and folders in it, which may hold the file.
-    """
+    """Return what to write instead of the path of a file that does not exist, but may be in one of the folders."""
     if "\\" in path:
         return "use / as the path separator"
     name = Path(path).name

@@ -51,10 +51,7 @@ class Record:
 def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> list[Record]:
     """Read the valid lines of a .jsonl or .csv file and collect the problems of the others.
 
-    Args:
-        path: The file.
-        problems: Collects the problems.
-        labelled: Whether every line must have labels; if False, missing labels mean an empty multiset.
+    Unless `labelled`, missing labels mean an empty multiset.
     """
     instead: Fields = {} if labelled else {"labels": []}
     records = []
