@@ -61,7 +61,8 @@ def readable_records(
         warnings.warn(f"skipped {len(broken)} of {len(records)} examples: {listed}", stacklevel=3)
         if len(broken) == len(records):
             problems.add(0, "no examples are left: none of the files can be read")
-    return [replace(each, rows=vectors.get(each.line)) for each in existing if each.line not in broken]
+    kept = [record for record in existing if record.line not in broken]
+    return [replace(record, rows=vectors.get(record.line)) for record in kept] if vectors else kept
 
 
 def recognise_vectors(records: list[Record], folder: Path, *, always: bool = False) -> list[Record]:
