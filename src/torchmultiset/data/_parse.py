@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torchmultiset._checks import listed
+
 __all__ = [
     "FILES",
     "Fields",
@@ -88,10 +90,7 @@ class Problems:
 
 def problem_list(where: str, problems: Sequence[str]) -> str:
     """Format the number of problems in a file, the first ones, and the number of the others."""
-    count = len(problems)
-    lines = [f"{count} problem{'s' if count > 1 else ''} in {where}:", *problems[:_SHOWN]]
-    lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
-    return "\n  ".join(lines)
+    return f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in {where}:{listed(problems)}"
 
 
 def show(value: object) -> str:
@@ -220,12 +219,12 @@ def _read_header(number: int, header: list[str], problems: Problems, labelled: b
             problems.add(number, f"duplicate column {name!r}: rename one" if name else "a column has no name: add one")
     counted = any(name.startswith(_COUNT) for name in columns)
     if counted == ("labels" in columns) and (counted or labelled):
-        listed = ", ".join(columns[:_SHOWN]) + (", ..." if len(columns) > _SHOWN else "")
+        names = ", ".join(columns[:_SHOWN]) + (", ..." if len(columns) > _SHOWN else "")
         fix = "rename the column with the labels, or add one"
         if len(features) > 1:
             fix += f"; if there is a column of counts for each class, rename them, such as {features[-1]!r} to"
             fix += f" {_COUNT + features[-1]!r}"
-        which = "not both" if counted else f"but has only {listed}: {fix}"
+        which = "not both" if counted else f"but has only {names}: {fix}"
         expected = "a column 'labels' or columns of counts such as 'count:cat'"
         problems.add(number, f"the header must have {expected}, {which}")
         if not counted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from jaxtyping import Bool, Float, Float16, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
+from torchmultiset._files import file_sha256
 from torchmultiset._install import pip_install
 from torchmultiset._memory import MemorySpec, Tokens
 from torchmultiset.encoders.text import SYMBOLS, TextWithColumns, split_text
@@ -148,4 +148,4 @@ def _vectors(device: torch.device) -> Float16[Tensor, "p d"]:
 
 @lru_cache(maxsize=1)
 def _fingerprint() -> str:
-    return hashlib.sha256((_folder() / _VECTORS).read_bytes()).hexdigest()
+    return file_sha256(_folder() / _VECTORS)
