@@ -198,15 +198,12 @@ class Search:
 
     def _choices(self, step: Step, *, may_end: bool) -> tuple[Float64[Tensor, "r c"], Float64[Tensor, " r"]]:
         """Return the log-probabilities of each next label and of ending; the probabilities sum to 1."""
-        if not may_end:
-            logits = step.logits[:, :-1] if self.end else step.logits
-            log_label = logits.double().log_softmax(-1)
-            return log_label, torch.full_like(log_label[:, 0], -torch.inf)
-        log_label = step.logits.double().log_softmax(-1)
-        if self.stop_head is not None:
+        logits = step.logits[:, :-1] if self.end and not may_end else step.logits
+        log_label = logits.double().log_softmax(-1)
+        if may_end and self.stop_head is not None:
             stop = self.stop_head(step.features).double()
             return log_label + logsigmoid(-stop)[:, None], logsigmoid(stop)
-        if self.end:
+        if may_end and self.end:
             return log_label[:, :-1], log_label[:, -1]
         return log_label, torch.full_like(log_label[:, 0], -torch.inf)
 

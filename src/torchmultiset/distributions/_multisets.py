@@ -12,7 +12,7 @@ probabilities sum to exactly 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -114,9 +114,7 @@ class IndependentCounts:
         size = cardinality(counts)
         wrong = (size < self.least) | (size > self.most)
         if wrong.any():
-            counts[wrong] = (
-                IndependentCounts(self.log_probabilities[wrong], self.least, self.most).ranked(1).counts[:, 0]
-            )
+            counts[wrong] = replace(self, log_probabilities=self.log_probabilities[wrong]).ranked(1).counts[:, 0]
         return counts
 
     def ranked(self, k: int) -> Ranked:

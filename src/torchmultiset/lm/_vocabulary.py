@@ -177,13 +177,11 @@ class LabelVocabulary:
         ended = (tokens == self.end).any(1).tolist()
         last = self._nodes(tokens)[:, -1]
         nodes = torch.where(self._at_root(last), 0, last).tolist()
-        following = []
-        for node, over in zip(nodes, ended, strict=True):
-            if over or node == len(self._leaf):
-                following.append([self.end])
-            else:
-                following.append([*self._children[node], *[self.end] * (node == 0)])
-        return following
+        nowhere = len(self._leaf)
+        return [
+            [self.end] if over or node == nowhere else [*self._children[node], *[self.end] * (node == 0)]
+            for node, over in zip(nodes, ended, strict=True)
+        ]
 
     def until_end(self, tokens: Int64[Tensor, "b t"]) -> Int64[Tensor, "b t"]:
         """Replace all tokens after the first end token by -100."""

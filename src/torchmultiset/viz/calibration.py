@@ -149,8 +149,7 @@ def calibration_tables(calibration: Calibration) -> list[Table]:
     title = f"Calibration (expected calibration error {calibration.error:.3f})"
     bins = numbers_table(title, "confidence", "examples", "mean confidence", "exact match", "95% CI")
     for part in calibration.bins:
-        low, high = part.interval
-        shares = (f"{part.confidence:.3f}", f"{part.exact_match:.3f}", f"{low:.3f}-{high:.3f}")
+        shares = (f"{part.confidence:.3f}", f"{part.exact_match:.3f}", "{:.3f}-{:.3f}".format(*part.interval))
         bins.add_row(f"{part.low:.2f}-{part.high:.2f}", f"{part.examples:,}", *shares)
     bins.add_row(
         "all", f"{calibration.examples:,}", f"{calibration.confidence:.3f}", f"{calibration.exact_match:.3f}", ""

@@ -151,18 +151,17 @@ def conformal_table(report: ConformalReport) -> Table:
     title = f"Sets of multisets with coverage {report.wanted:g}"
     table = numbers_table(title, "calibration", "examples", "coverage", "range", "set size", "range")
     if report.stored is not None:
-        stored, (low, high) = report.stored, report.stored.interval
-        bounds = f"{low:.3f}-{high:.3f}"
+        stored, bounds = report.stored, "{:.3f}-{:.3f}".format(*report.stored.interval)
         table.add_row(
             "of the model", f"{stored.examples:,}", f"{stored.coverage:.3f}", bounds, f"{stored.size:.2f}", ""
         )
     again = report.resampled
-    low, high = again.coverage_range
+    coverages = "{:.3f}-{:.3f}".format(*again.coverage_range)
     size, sizes = "-", ""
     if again.size is not None and again.size_range is not None:
         size, sizes = f"{again.size:.2f}", "{:.2f}-{:.2f}".format(*again.size_range)
     name = f"{again.resamplings} resamplings"
-    table.add_row(name, f"{again.calibration:,}", f"{again.coverage:.3f}", f"{low:.3f}-{high:.3f}", size, sizes)
+    table.add_row(name, f"{again.calibration:,}", f"{again.coverage:.3f}", coverages, size, sizes)
     caption = "range: 95% interval (model), 5% to 95% of the resamplings"
     if again.unbounded:
         missed = f"too many true multisets are not among the {report.candidates} candidates"

@@ -286,9 +286,8 @@ _HEADINGS = ("exact match", "95% CI", "precision", "recall", "F1")
 
 
 def _cells(scores: Scores) -> list[str]:
-    low, high = scores.interval
     means = (f"{value:.3f}" for value in (scores.precision, scores.recall, scores.f1))
-    return [f"{scores.exact_match:.3f}", f"{low:.3f}-{high:.3f}", *means]
+    return [f"{scores.exact_match:.3f}", "{:.3f}-{:.3f}".format(*scores.interval), *means]
 
 
 def _show(value: float | None) -> str:

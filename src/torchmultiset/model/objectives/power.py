@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,6 @@ from torchmultiset.model.predictor import Predictor
 __all__ = ["PowerObjective"]
 
 
-@dataclass(frozen=True)
 class PowerObjective(Objective):
     """Cross-entropy over all possible multisets, each of them a class (section 3.2)."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,6 @@ from torchmultiset.model.predictor import Predictor
 __all__ = ["RidgeObjective"]
 
 
-@dataclass(frozen=True)
 class RidgeObjective(Objective):
     """Squared error of a linear regression of counts on pooled inputs, minimised by `training.solve`."""
 
