@@ -38,7 +38,7 @@ HEADS: dict[str, Callable[[], nn.Module]] = {
 
 
 def inputs(number: int, length: int) -> np.ndarray:
-    """Texts beside two columns, or as many vectors: up to `length` positions, which some do not have at all."""
+    """Texts with two further columns, or sets of vectors, of 0 to `length` positions."""
     rng = np.random.default_rng(length)
     x = rng.normal(size=(number, length, 1 + COLUMNS)).astype(np.float32)
     x[..., 0] = rng.integers(98, 102, size=(number, length))

@@ -229,6 +229,7 @@ def test_the_trainer_learns_the_lists(build, tmp_path):
     assert exact(model.eval(), build)[1::2] == [1, 1]
 
 
+@pytest.mark.slow
 def test_accumulated_batches_equal_a_single_batch(tmp_path):
     """The sum of the losses is divided by the number of tokens in all accumulated batches."""
     examples = [{"input_ids": [5] * n, "labels": ["rye"] * n} for n in (1, 2, 3, 4)]  # lists with a single order
