@@ -8,7 +8,7 @@ since formatting can take as long as the loss of a small batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, TypeVar, get_args
 
@@ -30,6 +30,7 @@ __all__ = [
     "each_at_least",
     "filled",
     "given",
+    "listed",
     "one_of",
     "some",
 ]
@@ -51,6 +52,12 @@ def some(values: Collection[object], most: int = 8) -> str:
     """Join the first values for a message, and count the others: ``a, b and 3 more``."""
     more = f" and {len(values) - most} more" if len(values) > most else ""
     return ", ".join(map(str, [*values][:most])) + more
+
+
+def listed(lines: Sequence[str], most: int = 10) -> str:
+    """List the first lines for a message, each on a line of its own, and count the others."""
+    more = [f"... and {len(lines) - most} more"] * (len(lines) > most)
+    return "".join(f"\n  {line}" for line in [*lines[:most], *more])
 
 
 def check(ok: bool, name: str, expected: str, value: object) -> None:

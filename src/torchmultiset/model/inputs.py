@@ -19,8 +19,7 @@ from torchmultiset._checks import some
 from torchmultiset.data import Examples, store
 from torchmultiset.data._arrays import read_rows
 from torchmultiset.data._npy import open_array
-from torchmultiset.data._records import Record
-from torchmultiset.data._vectors import VECTORS
+from torchmultiset.data._records import VECTORS, Record
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles, check_files
 from torchmultiset.data.importers._annotations import SUFFIXES, find_images

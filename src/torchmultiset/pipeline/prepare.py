@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,9 +168,12 @@ def features_of(
     if not len(examples):
         return examples
     folder = _feature_folder(data, backbone, image_size)
-    keys = examples.ids or [f"{split} {i}" for i in range(len(examples))]
-    cache = cache_features(backbone, examples.inputs, folder, keys=keys, progress=progress)
+    cache = cache_features(backbone, examples.inputs, folder, keys=_ids(examples, split), progress=progress)
     return replace(examples, inputs=cache)
+
+
+def _ids(examples: Examples, split: str) -> Sequence[str]:
+    return examples.ids or [f"{split} {i}" for i in range(len(examples))]
 
 
 def _views(
@@ -181,12 +184,11 @@ def _views(
     families = PHOTO_FAMILIES.get(augment)
     check(families is not None, "augment", f"one of {', '.join(PHOTO_FAMILIES)} with views", augment)
     assert families is not None
-    keys = images.ids or [f"train {i}" for i in range(len(images))]
     cache = cache_views(
         backbone,
         images.inputs,
         _feature_folder(path, backbone, size),
-        keys=keys,
+        keys=_ids(images, "train"),
         families=families,
         views=views,
         progress=progress,
@@ -281,7 +283,8 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     resolved = filled(data, ResolvedData)
     if is_store(path):
         splits = load_data(path, classes=data.classes, fractions=data.fractions, skip_unreadable=data.skip_unreadable)
-        return resolved, splits, [], 0
+        # Names, so that cached features stay with their images if `holdout` or `conformal` splits the examples again.
+        return resolved, {name: replace(one, ids=_ids(one, name)) for name, one in splits.items()}, [], 0
     manifest = _parse(path, data, progress)
     if not manifest.has_splits and len(manifest.records) < _FEWEST:
         labelled = sum(bool(record.labels) for record in manifest.records)
