@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.losses import loop_over_steps
 from benchmarks.textbook import GateByGate, JointGates, PlainTower
-from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset._malloc import keep_freed_memory
 from torchmultiset.data import Examples
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.losses import multiset_loss

@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.record import circumstances
-from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset._malloc import keep_freed_memory
 from torchmultiset.encoders import FinetunedBackbone, trunk
 from torchmultiset.encoders.finetuned import Trainable
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks.contestant import BATCH, CLASSES, SIDE
 from benchmarks.timing import interleaved, peak_bytes
 from paper.cells import Cell, all_cells
-from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset._malloc import keep_freed_memory
 from torchmultiset.data import Batch
 from torchmultiset.model.build import build_objective, build_predictor
 from torchmultiset.multiset import from_labels

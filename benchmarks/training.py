@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -29,10 +30,11 @@ IN_ONE = "in one process"
 
 
 class Runner:
-    """The running processes of one contestant."""
+    """The running processes of one contestant, from the source in a folder: by default, from here."""
 
-    def __init__(self, contest: Contest) -> None:
+    def __init__(self, contest: Contest, source: Path | None = None) -> None:
         self.processes = []
+        paths = {} if source is None else {"PYTHONPATH": f"{source / 'src'}{os.pathsep}{source}"}
         for rank in range(contest.processes):
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": contest.port, "RANK": rank}
             environment = {name: str(value) for name, value in {**place, "WORLD_SIZE": contest.processes}.items()}
@@ -43,7 +45,8 @@ class Runner:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, **environment, "OMP_NUM_THREADS": str(contest.threads)},
+                    cwd=source,
+                    env={**os.environ, **paths, **environment, "OMP_NUM_THREADS": str(contest.threads)},
                 )
             )
 
@@ -68,11 +71,19 @@ class Runner:
         return max(times) / steps
 
 
-def contest(contests: Mapping[str, Contest], *, repeats: int = 15, steps: int = 2) -> dict[str, float]:
-    """Return the images per second of each contestant, as medians over turns."""
+def contest(
+    contests: Mapping[str, Contest],
+    *,
+    repeats: int = 15,
+    steps: int = 2,
+    sources: Mapping[str, Path] | None = None,
+) -> dict[str, float]:
+    """Return the images per second of each contestant, as medians over turns; some may have a source of their own."""
     seconds: dict[str, list[float]] = {name: [] for name in contests}
     with ExitStack() as stack:
-        runners = {name: stack.enter_context(Runner(each)) for name, each in contests.items()}
+        runners = {
+            name: stack.enter_context(Runner(each, (sources or {}).get(name))) for name, each in contests.items()
+        }
         for runner in runners.values():
             runner.seconds(1)
         turn = [*runners.items()]
@@ -87,7 +98,7 @@ def contestants(steps: int, layers: int, *, train: bool) -> dict[str, Contest]:
     cores = torch.get_num_threads()
     one = Contest(OURS, steps, layers, train, batch=BATCH if train else 8 * EVALUATED, threads=cores)
     processes = max(1, min(cores, BATCH // EXAMPLES_EACH))
-    several = replace(one, processes=processes, threads=cores // processes, port=_free_port())
+    several = replace(one, processes=processes, threads=cores // processes, port=free_port())
     ours = {OURS: several, IN_ONE: one} if train and processes > 1 else {OURS: one}
     return ours | {name: replace(one, name=name) for name in PLAIN}
 
@@ -115,7 +126,7 @@ def _row(steps: int, layers: int, *, train: bool) -> dict[str, Any]:
     return {"steps": steps, "layers": layers, "images/s": speed, "ratio": ratio}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -26,7 +26,7 @@ from torch.nn.functional import conv2d, max_pool2d, pad, pixel_unshuffle
 from benchmarks.contestant import OURS, Contest, make
 from benchmarks.timing import interleaved
 from benchmarks.training import contest
-from torchmultiset.cli._malloc import keep_freed_memory
+from torchmultiset._malloc import keep_freed_memory
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.encoders._pool import conv_max_pool, max_pool
 from torchmultiset.pipeline.record import read_record

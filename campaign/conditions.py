@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from campaign.kills import fresh, half_written, start_victim
+from campaign.kills import DEADLINE, fresh, half_written, start_victim
 from campaign.scenarios import SCENARIOS
 
 __all__ = ["adverse_conditions", "tmpfs"]
@@ -45,11 +45,24 @@ def _remount(folder: Path, options: str) -> None:
 
 
 def _end(process: Any, log: Path) -> tuple[int | None, str]:
-    process.join(240)
+    process.join(DEADLINE)
     code = process.exitcode
     if code is None:
         process.kill()
     return code, log.read_text()
+
+
+def _run(name: str, folder: Path, log: Path) -> tuple[int | None, str]:
+    """Run a command to its end; return the exit code, and what it printed."""
+    log.write_text("")
+    return _end(start_victim(name, folder, log), log)
+
+
+def _undisturbed(name: str, root: Path) -> object:
+    """Return the outcome of a command that nothing disturbs."""
+    fresh(SCENARIOS[name], root / "whole")
+    _run(name, root / "whole", root / "whole.log")
+    return SCENARIOS[name].outcome(root / "whole")
 
 
 def _judge(code: int | None, text: str, reasons: tuple[str, ...]) -> str:
@@ -76,24 +89,18 @@ def _used(folder: Path) -> int:
 
 def disk_full(root: Path, name: str) -> list[str]:
     """Run a command on disks that are full after so many kilobytes, then again with space."""
-    failures = []
-    whole, log = root / "whole", root / "log"
-    fresh(SCENARIOS[name], whole)
-    _end(start_victim(name, whole, log), log)
-    expected = SCENARIOS[name].outcome(whole)
+    failures, expected = [], _undisturbed(name, root)
+    disk, log = root / "disk", root / "log"
     for extra in KILOBYTES:
-        disk = root / "disk"
         with tmpfs(disk, 4_000):
             folder = disk / "it"
             fresh(SCENARIOS[name], folder)
             _remount(disk, f"size={_used(disk) + extra}k")
-            log.write_text("")
-            code, text = _end(start_victim(name, folder, log), log)
+            code, text = _run(name, folder, log)
             problem = _judge(code, text, _REASONS)
             problems = [problem] * bool(problem) + [f"half-written: {file}" for file in half_written(folder)]
             _remount(disk, "size=200m")
-            log.write_text("")
-            code, text = _end(start_victim(name, folder, log), log)
+            code, text = _run(name, folder, log)
             if code or SCENARIOS[name].outcome(folder) != expected:
                 problems.append(f"with space again, it ended with code {code}, or another result: {text[-200:]}")
             failures += [f"{extra} kB left: {problem}" for problem in problems]
@@ -107,8 +114,7 @@ def read_only(root: Path, name: str) -> list[str]:
         folder = root / "disk" / "it"
         fresh(SCENARIOS[name], folder)
         _remount(root / "disk", "ro")
-        log.write_text("")
-        code, text = _end(start_victim(name, folder, log), log)
+        code, text = _run(name, folder, log)
     problem = "it succeeded" if code == 0 else _judge(code, text, _REASONS)
     return [problem] * bool(problem)
 
@@ -118,9 +124,8 @@ def vanishing(root: Path, name: str, moments: int) -> list[str]:
     failures, rng = [], random.Random(f"vanish {name}")
     folder, log = root / "it", root / "log"
     fresh(SCENARIOS[name], folder)
-    log.write_text("")
     start = time.monotonic()
-    _end(start_victim(name, folder, log), log)
+    _run(name, folder, log)
     lasts = time.monotonic() - start
     for number in range(moments):
         fresh(SCENARIOS[name], folder)
@@ -140,11 +145,7 @@ def vanishing(root: Path, name: str, moments: int) -> list[str]:
 
 def two_at_once(root: Path, name: str, times: int) -> list[str]:
     """Start a command twice in one folder; each must end correctly, or refuse to start."""
-    failures = []
-    whole, log = root / "whole", root / "whole.log"
-    fresh(SCENARIOS[name], whole)
-    _end(start_victim(name, whole, log), log)
-    expected = SCENARIOS[name].outcome(whole)
+    failures, expected = [], _undisturbed(name, root)
     for _ in range(times):
         folder, logs = root / "it", [root / "a.log", root / "b.log"]
         fresh(SCENARIOS[name], folder)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from torchmultiset.data.features import cache_features
 from torchmultiset.encoders import ConvEncoder
 from torchmultiset.heads import CellCounts
 from torchmultiset.model.predictor import Predictor
-from torchmultiset.pipeline.config import RunConfig, to_dict
+from torchmultiset.pipeline.auto import train_portfolio
+from torchmultiset.pipeline.candidates import Candidate
+from torchmultiset.pipeline.config import DataConfig, RunConfig, to_dict
 
-__all__ = ["KINDS", "Kind", "Reached", "command", "write_table"]
+__all__ = ["KINDS", "Kind", "Pool", "Reached", "command", "write_table"]
 
 SIDE = 16
 SETTINGS = rf"--\w+|\b({'|'.join(to_dict(RunConfig()))})\b"
@@ -89,11 +92,11 @@ def write_table(folder: Path, examples: int = 24) -> Path:
     return path
 
 
-def _pictures(folder: Path, names: Sequence[str], size: tuple[int, int] = (40, 20)) -> None:
+def _pictures(folder: Path, names: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     for name in names:
-        Image.fromarray(rng.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(folder / name)
+        Image.fromarray(rng.integers(0, 256, (20, 40, 3), dtype=np.uint8)).save(folder / name)
 
 
 def _jsonl(folder: Path) -> None:
@@ -224,11 +227,7 @@ def _unfinished(folder: Path) -> None:
     record.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _cache_inputs() -> np.ndarray[Any, Any]:
-    return np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
-
-
-class _Pool(torch.nn.AvgPool2d):
+class Pool(torch.nn.AvgPool2d):
     name = "pool"
 
     def fingerprint(self) -> str:
@@ -241,12 +240,11 @@ class _Pool(torch.nn.AvgPool2d):
 def _read_cache(folder: Path, _: Path | None = None) -> tuple[int, str]:
     """Read the features of all images, as a program of one's own does; errors are those of the command line."""
     keys = [f"image {i}" for i in range(40)]
+    images = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     try:
-        cache = cache_features(_Pool(4), _cache_inputs(), folder / "cache", keys=keys)
+        cache = cache_features(Pool(4), images, folder / "cache", keys=keys)
         read = hashlib.sha256(cache[np.arange(40)].tobytes()).hexdigest()
     except (OSError, ValueError) as error:
-        import sys
-
         print(error, file=sys.stderr)
         return 1, ""
     return 0, read
@@ -271,15 +269,10 @@ def _read_store(folder: Path, _: Path) -> tuple[int, str]:
     return code or again, out + more
 
 
-def _weights(run: Path) -> str:
-    """Return a digest of the weights of a model."""
-    files = sorted((run / "model").glob("weights-*"))
-    return " ".join(file.name for file in files)
-
-
 def _resume(folder: Path, _: Path) -> tuple[int, str]:
+    """Resume training; return the names of the weights, which contain their SHA-256."""
     code, _out = command("train", folder / "table.csv", "--out", folder / "run", *_TRAIN, "--resume")
-    return code, _weights(folder / "run") if code == 0 else ""
+    return code, " ".join(sorted(file.name for file in (folder / "run" / "model").glob("weights-*"))) * (code == 0)
 
 
 def _accepted(*tokens: object) -> tuple[int, str]:
@@ -321,16 +314,12 @@ def _built_digits(folder: Path, _: Path) -> tuple[int, str]:
     return command("data", "build", "mnist-multi", folder / "out", "--mnist", folder, *sizes)
 
 
-def _predicted(folder: Path, file: Path, *, model: str = "model") -> tuple[int, str]:
-    return command("predict", folder / model, file, "--json")
+def _predicted(folder: Path, file: Path) -> tuple[int, str]:
+    return command("predict", folder / "model", file, "--json")
 
 
 def _portfolio(folder: Path) -> None:
     """A finished portfolio and a finished sweep, each of one candidate."""
-    from torchmultiset.pipeline.auto import train_portfolio
-    from torchmultiset.pipeline.candidates import Candidate
-    from torchmultiset.pipeline.config import DataConfig
-
     table = write_table(folder)
     only = [Candidate("small", {"objective": "counts", "epochs": 1, "batch_size": 8, "units": (8,)}, "small")]
     train_portfolio(RunConfig(DataConfig(str(table))), folder / "portfolio", only=only)

@@ -9,12 +9,24 @@ import os
 import signal
 import socket
 import sys
+import threading
+import urllib.request
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+
+from campaign.kinds import KINDS, Pool, write_table
+from torchmultiset.cli import main
+from torchmultiset.data.views import cache_views
+from torchmultiset.model.predictor import Predictor
+from torchmultiset.pipeline.auto import train_portfolio
+from torchmultiset.pipeline.candidates import Candidate
+from torchmultiset.pipeline.config import DataConfig, RunConfig
 
 __all__ = ["SCENARIOS", "Scenario"]
 
@@ -40,17 +52,9 @@ class Scenario:
 
 
 def _main(*tokens: object) -> None:
-    from torchmultiset.cli import main
-
     code = main([str(token) for token in tokens])
     if code:
         sys.exit(code)
-
-
-def _table(folder: Path) -> None:
-    from campaign.kinds import write_table
-
-    write_table(folder, 48)
 
 
 def _train(folder: Path) -> None:
@@ -72,22 +76,12 @@ def _weights(folder: Path) -> object:
     return [sorted(path.name for path in (run / part).glob("weights-*")) for part in ("best", "model")], kept
 
 
-def _photos(folder: Path) -> None:
-    from campaign.kinds import KINDS
-
-    KINDS["list of images (JSONL)"].build(folder)
-
-
 def _finetune(folder: Path) -> None:
     flags = "--objective counts --finetune last --backbone efficientnet-lite0 --image-size 96 --epochs 2 --batch-size 8"
     _main("train", folder / "list.jsonl", "--out", folder / "run", *flags.split(), "--devices", 1, "--resume")
 
 
 def _portfolio(folder: Path) -> None:
-    from torchmultiset.pipeline.auto import train_portfolio
-    from torchmultiset.pipeline.candidates import Candidate
-    from torchmultiset.pipeline.config import DataConfig, RunConfig
-
     values = {"objective": "counts", "batch_size": 8, "units": (8,), "epochs": 3}
     only = [Candidate("good", values, "learns"), Candidate("bad", {**values, "lr": 1e-9}, "does not learn")]
     train_portfolio(RunConfig(DataConfig(str(folder / "table.csv"))), folder / "run", only=only, resume=True)
@@ -99,8 +93,6 @@ def _winner(folder: Path) -> object:
 
 
 def _digits(folder: Path) -> None:
-    from campaign.kinds import KINDS
-
     (folder / "mnist").mkdir()
     KINDS["digits (idx)"].build(folder / "mnist")
 
@@ -119,19 +111,6 @@ def _contents(name: str) -> Callable[[Path], object]:
 
 
 def _views(folder: Path) -> None:
-    import torch
-
-    from torchmultiset.data.views import cache_views
-
-    class Pool(torch.nn.AvgPool2d):
-        name = "pool"
-
-        def fingerprint(self) -> str:
-            return "pool"
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x.float())
-
     images = np.random.default_rng(0).integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
     keys = [f"image {i}" for i in range(60)]
     cache = cache_views(
@@ -150,18 +129,8 @@ def _swept(folder: Path) -> object:
     return sorted(path.name for path in (folder / "run").glob("*/model/weights-*"))
 
 
-def _model(folder: Path) -> None:
-    from campaign.kinds import KINDS
-
-    KINDS["array (.npy)"].build(folder)
-
-
 def _save(folder: Path) -> None:
     """Save one model over another, many times, and end with the first."""
-    import torch
-
-    from torchmultiset.model.predictor import Predictor
-
     for number in (*range(30), 0):
         model = Predictor.load(folder / "model")
         for parameter in model.parameters():
@@ -186,9 +155,6 @@ def _exported(folder: Path) -> object:
 
 def _serve(folder: Path) -> None:
     """Serve until a client has requested the list of models, then stop."""
-    import threading
-    import urllib.request
-
     from torchmultiset.page import server
     from torchmultiset.page.watching import PageModel
 
@@ -205,24 +171,26 @@ def _serve(folder: Path) -> None:
 
 
 def _port(folder: Path) -> None:
-    _model(folder)
+    _MODEL(folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         (folder / "port").write_text(str(free.getsockname()[1]))
 
 
+_MODEL = KINDS["array (.npy)"].build
+_TABLE = partial(write_table, examples=48)
 SCENARIOS = {
     one.name: one
     for one in (
-        Scenario("training", _train, _weights, _table, 0.35),
-        Scenario("training in two processes", _two, _weights, _table, 0.02),
-        Scenario("fine-tuning", _finetune, _weights, _photos, 0.04),
-        Scenario("portfolio", _portfolio, _winner, _table, 0.015),
+        Scenario("training", _train, _weights, _TABLE, 0.35),
+        Scenario("training in two processes", _two, _weights, _TABLE, 0.02),
+        Scenario("fine-tuning", _finetune, _weights, KINDS["list of images (JSONL)"].build, 0.04),
+        Scenario("portfolio", _portfolio, _winner, _TABLE, 0.015),
         Scenario("data build", _build, _contents("data"), _digits, 0.15),
         Scenario("feature cache with views", _views, _contents("cache"), share=0.15),
-        Scenario("sweep", _sweep, _swept, _table, 0.025),
-        Scenario("save", _save, _contents("model"), _model, 0.13),
-        Scenario("export", _export, _exported, _model, 0.03),
+        Scenario("sweep", _sweep, _swept, _TABLE, 0.025),
+        Scenario("save", _save, _contents("model"), _MODEL, 0.13),
+        Scenario("export", _export, _exported, _MODEL, 0.03),
         Scenario("serve", _serve, lambda folder: (folder / "answer.json").exists(), _port, 0.06),
     )
 }

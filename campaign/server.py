@@ -68,16 +68,14 @@ def _serving(model: Path, *rate: int) -> Iterator[tuple[int, int, Path]]:
             process.stdout.close()
 
 
-def _picture(rng: random.Random, side: int = 20) -> bytes:
+def _picture(rng: random.Random) -> bytes:
     buffer = io.BytesIO()
-    pixels = np.frombuffer(rng.randbytes(side * side * 3), dtype=np.uint8).reshape(side, side, 3)
+    pixels = np.frombuffer(rng.randbytes(20 * 20 * 3), dtype=np.uint8).reshape(20, 20, 3)
     Image.fromarray(pixels).save(buffer, rng.choice(("PNG", "JPEG")))
     return buffer.getvalue()
 
 
-def _request(
-    body: bytes, *, kind: str = "image/png", target: str = "/api/predict?model={}", host: str = "127.0.0.1"
-) -> bytes:
+def _request(body: bytes, target: str, *, kind: str = "image/png", host: str = "127.0.0.1") -> bytes:
     head = f"POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Connection: close\r\n\r\n".encode() + body
 
@@ -109,18 +107,18 @@ def bad_request(rng: random.Random, model: str) -> tuple[str, bytes, dict[str, A
     picture, target = _picture(rng), f"/api/predict?model={model}"
     paths = "/../../../etc/passwd /%2e%2e/%2e%2e/etc/passwd /..%2f..%2fpredictor.json /samples/../../server.py"
     get = f"GET {rng.choice(paths.split())} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
-    oversized = re.sub(rb"Length: \d+", b"Length: 99999999", _request(picture, target=target))
-    valid = _request(picture, target=target)
+    valid = _request(picture, target)
+    oversized = re.sub(rb"Length: \d+", b"Length: 99999999", valid)
     choices: list[tuple[str, bytes, dict[str, Any], tuple[int, ...]]] = [
         ("oversized", oversized, {}, (413,)),
-        ("slow", _request(picture, target=target), {"parts": 20}, (200,)),
+        ("slow", valid, {"parts": 20}, (200,)),
         ("truncated", valid, {"half": True}, (0, 400)),
-        ("not an image", _request(rng.randbytes(500), target=target), {}, (422,)),
-        ("wrong content type", _request(picture, kind="text/html", target=target), {}, (415,)),
+        ("not an image", _request(rng.randbytes(500), target), {}, (422,)),
+        ("wrong content type", _request(picture, target, kind="text/html"), {}, (415,)),
         ("path trick", get, {}, (400, 404)),
-        ("other origin", _request(picture, host="evil.example", target=target), {}, (421,)),
-        ("unknown model", _request(picture, target="/api/predict?model=../../x"), {}, (404,)),
-        ("damaged image", _request(by_bytes(picture, rng), target=target), {}, (200, 422)),
+        ("other origin", _request(picture, target, host="evil.example"), {}, (421,)),
+        ("unknown model", _request(picture, "/api/predict?model=../../x"), {}, (404,)),
+        ("damaged image", _request(by_bytes(picture, rng), target), {}, (200, 422)),
         ("damaged request", by_structure("x.http")(valid, rng), {"seconds": 5}, _ANSWERS),
     ]  # fmt: skip
     return rng.choice(choices)
@@ -146,7 +144,7 @@ def _load(port: int, pid: int, requests: int, seed: int, model: str) -> tuple[Co
             if number % 2:
                 kind, request, how, right = bad_request(rng, model)
             else:
-                good = _request(_picture(rng), target=f"/api/predict?model={model}")
+                good = _request(_picture(rng), f"/api/predict?model={model}")
                 kind, request, how, right = "good", good, {}, (200,)
             status, answer = exchange(port, request, **how)
             secret = b"root:x:0" in answer or b"description_sha256" in answer
@@ -169,7 +167,7 @@ def _load(port: int, pid: int, requests: int, seed: int, model: str) -> tuple[Co
 
 def _damaged_requests(port: int, number: int, seed: int, model: str) -> tuple[Counter[str], list[str]]:
     """Send mutations of a valid request; the server may refuse each, but must not fail."""
-    valid = _request(_picture(random.Random(seed)), target=f"/api/predict?model={model}")
+    valid = _request(_picture(random.Random(seed)), f"/api/predict?model={model}")
 
     def send(case: int) -> tuple[int, bytes]:
         rng = random.Random(f"{seed} http {case}")
@@ -190,7 +188,7 @@ def _damaged_requests(port: int, number: int, seed: int, model: str) -> tuple[Co
 def _default_rate(model: Path) -> tuple[dict[str, int], list[str]]:
     """Send 70 predictions in a row: the default limit answers 60 of them."""
     with _serving(model) as (port, _, _):
-        picture = _request(_picture(random.Random(0)), target=f"/api/predict?model={model}")
+        picture = _request(_picture(random.Random(0)), f"/api/predict?model={model}")
         answers = Counter(exchange(port, picture)[0] for _ in range(70))
     wrong = [] if answers == {200: 60, 429: 10} else [f"default rate limit: {dict(answers)}"]
     return {str(status): number for status, number in answers.items()}, wrong

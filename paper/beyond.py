@@ -2,7 +2,7 @@
 
 Later objectives beside its six; variations on its own loss; its losses with another policy, and with more epochs; test
 data that differs from the training data; the effect of encoders and training for any loss; and short runs that choose
-learning rates.
+learning rates and the rest of the recipe, and that compare precisions.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from typing import Any
 from paper.tables import METHODS, TABLES, DataSetName, Table, TableName, TableRow
 from torchmultiset.pipeline.presets import RECIPES
 
-__all__ = ["BEYOND", "BEYOND_METHODS", "RATES", "rate_method"]
+__all__ = ["BEYOND", "BEYOND_METHODS", "FULL_RATE", "RATES", "SHORT", "rate_method"]
 
 RATES: Mapping[DataSetName, tuple[float, ...]] = {
     **dict.fromkeys(("mnist-multi-4", "mnist-multi-10"), (1e-3, 3e-3, 6e-3)),
     **dict.fromkeys(("coco-easy", "coco-medium"), (3e-4, 1e-3, 3e-3)),
 }
 """Learning rates that each loss is tried with; the same for all losses."""
+
+
+SHORT: tuple[TableName, ...] = ("rates", "trials", "precision")
+"""Tables of short runs on validation data."""
+FULL_RATE = 6e-3
+"""Learning rate of L_multi on digits: the best of the table `rates`."""
 
 
 def rate_method(method: str, rate: float) -> str:
@@ -55,6 +61,20 @@ _TRAINING: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "faster": ("three times the learning rate", {"lr": 3e-3}),
 }
 
+# Name -> title, and a change of the recipe `fast`; for short runs of L_multi.
+_TRIALS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "no-layer-norm": ("without LayerNorm of the pooled features", {"policy_norm": "none"}),
+    "no-batch-norm": ("without BatchNorm in the tower", {"norm": "none"}),
+    "constant": ("constant learning rate", {"schedule": "constant"}),
+    "batch-32": ("batches of 32", {"batch_size": 32}),
+    "batch-128": ("batches of 128", {"batch_size": 128}),
+    "no-clip": ("gradients not clipped", {"clip": 0.0}),
+    "mean-max": ("mean and maximum over the map", {"pool": "mean-max"}),
+    "ema": ("averaged weights", {"ema": 0.99}),
+    "two-layers": ("two layers of ConvLSTM", {"layers": 2}),
+    "float32": ("single precision", {"precision": "32-true"}),
+}
+
 BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     "counts": {"objective": "counts"},
     "hungarian": {"objective": "hungarian"},
@@ -70,6 +90,7 @@ BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     },
     "seq-faster": {"objective": "seq", **_TRAINING["faster"][1]},
     "multi-transformer-faster": {"objective": "multi", **_COUNTS_ONLY, **_TRAINING["faster"][1]},
+    **{f"multi-{name}": {**METHODS["multi"], "lr": FULL_RATE, **values} for name, (_, values) in _TRIALS.items()},
     # As many epochs as three hours of one core allow.
     "multi-paper": {**METHODS["multi"], **RECIPES["paper"], "epochs": 40},
 }
@@ -156,6 +177,19 @@ BEYOND: Mapping[TableName, Table] = {
             for method, title in _TITLES.items()
             for rate in _ALL_RATES
         },
+    ),
+    "trials": Table(
+        "validation",
+        ("mnist-multi-10",),
+        {
+            rate_method("multi", FULL_RATE): _row("the recipe fast", 1),
+            **{f"multi-{name}": _row(title, 1) for name, (title, _) in _TRIALS.items() if name != "float32"},
+        },
+    ),
+    "precision": Table(
+        "validation",
+        ("mnist-multi-4",),
+        {rate_method("multi", FULL_RATE): _row("bfloat16", 1), "multi-float32": _row(_TRIALS["float32"][0], 1)},
     ),
     "recipe": Table("test", ("mnist-multi-4",), {"multi-paper": _row("L_multi, exactly as in the paper", 1)}),
 }

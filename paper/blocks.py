@@ -37,6 +37,8 @@ TITLES = {
     "rare": "Digits that are rare in training",
     "training": "Encoders and training, for two objectives",
     "rates": "Learning rates, chosen by short runs",
+    "trials": "Changes of the recipe fast, in short runs",
+    "precision": "Precision of training, in short runs",
     "recipe": "The paper's own recipe",
 }
 LOSSES = "table-3"

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from paper.beyond import BEYOND, BEYOND_METHODS
+from paper.beyond import BEYOND, BEYOND_METHODS, SHORT
 from paper.scales import SCALES, DataSet, ScaleName
 from paper.tables import COLUMNS, METHODS, TABLES, DataSetName, TableName
 from torchmultiset._checks import check_one_of
@@ -76,7 +76,7 @@ class Cell:
         """
         values = values_of(self.data.preset or cast(PresetName, self.data_set), SCALES[self.scale].recipe)
         values |= self.data.values
-        if "rates" in self.tables:
+        if not {*SHORT}.isdisjoint(self.tables):
             values |= self.data.short
         elif _loss_of(self.method) in self.data.rates:
             values |= {"lr": self.data.rates[_loss_of(self.method)]}

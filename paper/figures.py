@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from paper.beyond import SHORT
 from paper.blocks import LOSSES, TITLES, Block
 from paper.records import ENTROPY_TABLES, CellRun
 from torchmultiset.viz.entropy_figure import draw_oracle, draw_path, draw_policy
@@ -332,7 +333,7 @@ def _sizes(runs: Sequence[CellRun]) -> list[int]:
 def _by_data_set(runs: Sequence[CellRun]) -> dict[str, list[CellRun]]:
     groups: dict[str, list[CellRun]] = {}
     for run in runs:
-        if run.done and {*run.tables} != {"rates"}:  # runs of one or few epochs have no curves
+        if run.done and not {*run.tables} <= {*SHORT}:  # runs of one or few epochs have no curves
             groups.setdefault(run.data_set, []).append(run)
     return groups
 

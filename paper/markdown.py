@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def in_markdown(page: Page) -> str:
     for block in page.blocks:
         if not block.results:
             continue
-        parts += [f"## {_text(block.title)}", _text(block.data), _table(block, page), _text(block.verdict)]
+        parts += [f"## {_text(block.title)}", _text(block.data), _scores(block, page), _text(block.verdict)]
         if block.comparisons:
             parts.append(_comparisons(block))
     others = [picture for picture in page.pictures if picture is not lead]
@@ -125,27 +125,27 @@ def _beside(blocks: Sequence[Block], page: Page) -> str:
     """Return the losses that have a result, beside the paper's numbers; also on training digits, if there are any."""
     seen = _has_seen(blocks)
     heads = ["data", "loss", *(["ours, unseen digits", "ours, training digits"] if seen else ["ours"]), "paper"]
-    lines = [_row(heads), _row(["---", "---", *["---:"] * (len(heads) - 2)])]
+    rows = []
     for block in blocks:
         for number, row in enumerate(block.results):
             score = replace(row.scores["em"], interval=None)
             cells = [_text(block.column) if number == 0 else "", _text(row.title), _ours(row, score, page)]
-            lines.append(_row([*cells, *([_ours(row, row.seen, page)] if seen else []), score.papers]))
-    return "\n".join(lines)
+            rows.append([*cells, *([_ours(row, row.seen, page)] if seen else []), score.papers])
+    return _table(heads, rows, texts=(0, 1))
 
 
 def _short(blocks: Sequence[Block], page: Page) -> str:
     """Return a row for each loss, with its exact match on each data set and the paper's number in parentheses."""
     titles = dict.fromkeys(row.title for block in blocks for row in block.results)
-    lines = [_row(["loss", *(_text(block.column) for block in blocks)]), _row(["---", *["---:"] * len(blocks)])]
+    rows = []
     for title in titles:
         cells = []
         for block in blocks:
             found = [row for row in block.results if row.title == title]
             score = replace(found[0].scores["em"], interval=None) if found else None
             cells.append(f"{_ours(found[0], score, page)} ({score.papers})" if score else "-")
-        lines.append(_row([_text(title), *cells]))
-    return "\n".join(lines)
+        rows.append([_text(title), *cells])
+    return _table(["loss", *(_text(block.column) for block in blocks)], rows)
 
 
 def _figure(picture: Picture) -> str:
@@ -153,26 +153,25 @@ def _figure(picture: Picture) -> str:
     return f"![{caption}]({picture.address})\n\n{caption}"
 
 
-def _table(block: Block, page: Page) -> str:
-    heads = [""]
+def _scores(block: Block, page: Page) -> str:
+    heads, rows = [""], []
     for title in block.metrics.values():
         heads += [title, "paper", "difference"] if block.beside_paper else [title]
-    lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
     for row in block.all_rows:
         cells = [_text(row.name)]
         for metric in block.metrics:
             score = row.scores[metric]
             cells += [_ours(row, score, page), *((score.papers, score.difference) if block.beside_paper else ())]
-        lines.append(_row(cells))
-    return "\n".join(lines)
+        rows.append(cells)
+    return _table(heads, rows)
 
 
 def _overview(overview: Overview, page: Page) -> str:
-    lines = [_row(["", *map(_text, overview.columns)]), _row(["---", *["---:"] * len(overview.columns)])]
-    for title, rows in overview.rows.items():
-        cells = ["-" if row is None else _ours(row, replace(row.scores["em"], interval=None), page) for row in rows]
-        lines.append(_row([_text(title), *cells]))
-    return "\n".join(lines)
+    def cell(row: MethodScores | None) -> str:
+        return "-" if row is None else _ours(row, replace(row.scores["em"], interval=None), page)
+
+    rows = ([_text(title), *map(cell, some)] for title, some in overview.rows.items())
+    return _table(["", *map(_text, overview.columns)], rows)
 
 
 def _ours(row: MethodScores, score: Score, page: Page) -> str:
@@ -185,18 +184,16 @@ def _ours(row: MethodScores, score: Score, page: Page) -> str:
 
 
 def _comparisons(block: Block) -> str:
-    lines = [_row(["against", "seeds", "only the first is right", "only the other is right", "p", "Holm"])]
-    lines.append(_row(["---", *["---:"] * 5]))
+    heads = ["against", "seeds", "only the first is right", "only the other is right", "p", "Holm"]
+    rows = []
     for test in block.comparisons:
         numbers = (str(test.seeds), f"{test.wins:,}", f"{test.losses:,}", p_value(test.p), p_value(test.adjusted))
-        lines.append(_row([_text(test.other), *numbers]))
-    return "\n".join(lines)
+        rows.append([_text(test.other), *numbers])
+    return _table(heads, rows)
 
 
 def _runs(page: Page) -> str:
-    lines = [_row(["record", "tables", "test exact match", "best epoch", "minutes", "command"])]
-    lines.append(_row(["---", "---", "---:", "---:", "---:", "---"]))
-    marked = set[str]()
+    rows, marked = [], set[str]()
     for run in page.runs:
         mark = "" if _anchor(run) in marked else f'<a id="{_anchor(run)}"></a>'
         marked.add(_anchor(run))
@@ -208,8 +205,9 @@ def _runs(page: Page) -> str:
             name = f"{mark}[{_text(run.cell)}]({page.link(run.path)})"
             cells = [name, tables, f"{em:.3f}", f"{run.best_epoch}", f"{run.minutes:.1f}"]
         code = run.command.replace("|", r"\|")  # even in code, a bar would end the cell
-        lines.append(_row([*cells, f"`{code}`"]))
-    return "\n".join(lines)
+        rows.append([*cells, f"`{code}`"])
+    heads = ["record", "tables", "test exact match", "best epoch", "minutes", "command"]
+    return _table(heads, rows, texts=(0, 1, 5))
 
 
 def _anchor(run: CellRun) -> str:
@@ -217,8 +215,10 @@ def _anchor(run: CellRun) -> str:
     return re.sub(r"[^A-Za-z0-9-]", "-", f"{run.data_set}-{run.method}")
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: Collection[int] = (0,)) -> str:
+    """Return a table; columns are aligned right, as numbers are, except for those of `texts`."""
+    line = ["---" if i in texts else "---:" for i in range(len(heads))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, line, *rows))
 
 
 def _text(text: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from paper.cells import Cell, Position
 from torchmultiset.data._npy import readable
 from torchmultiset.pipeline.predictions import COUNTS, read_counts
+from torchmultiset.pipeline.record import read_json
 from torchmultiset.training.checkpoint import EPOCHS
 from torchmultiset.viz.intervals import Counts
 
@@ -56,7 +57,7 @@ class CellRun:
         try:
             return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         except ValueError as error:
-            raise self._damaged(path, error) from None
+            raise ValueError(f"{path} is damaged ({error}): {self._again}") from None
 
     def entropy(self) -> dict[str, Any] | None:
         """Read the policy's entropy at each step; None if it was not measured."""
@@ -72,8 +73,8 @@ class CellRun:
 
     def has_predictions(self, split: str) -> bool:
         """Return whether the predictions for a split were kept; some older records lack those of validation data."""
-        path = None if self.path is None else self.path.with_name(COUNTS)
-        if path is None or not path.is_file():
+        path = self._file(COUNTS)
+        if path is None:
             return False
         with readable(path, self._again), np.load(path, allow_pickle=False) as arrays:
             return f"{split}_predicted" in arrays
@@ -82,26 +83,22 @@ class CellRun:
     def _again(self) -> str:
         return f"run the cell again with: {self.command} --again"
 
+    def _file(self, name: str) -> Path | None:
+        """Return a file beside the record; None if there is none."""
+        path = None if self.path is None else self.path.with_name(name)
+        return path if path is not None and path.is_file() else None
+
     def _beside(self, name: str) -> Path:
         if self.path is None:
             raise ValueError(f"{self.cell} has not been run: {self.command}")
-        path = self.path.with_name(name)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} does not exist: {self._again}")
+        path = self._file(name)
+        if path is None:
+            raise FileNotFoundError(f"{self.path.with_name(name)} does not exist: {self._again}")
         return path
 
     def _if_there(self, name: str) -> dict[str, Any] | None:
-        path = None if self.path is None else self.path.with_name(name)
-        if path is None or not path.is_file():
-            return None
-        try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise self._damaged(path, error) from None
-        return content
-
-    def _damaged(self, path: Path, error: Exception) -> ValueError:
-        return ValueError(f"{path} is damaged ({error}): {self._again}")
+        path = self._file(name)
+        return None if path is None else read_json(path, fix=self._again)
 
 
 def has_entropy(tables: Iterable[str]) -> bool:

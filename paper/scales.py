@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from paper.beyond import FULL_RATE, rate_method
 from paper.tables import DataSetName, TableName
 from torchmultiset.data import coco
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti
@@ -97,11 +98,14 @@ class Scale:
     listed are not run on MNIST Multi."""
 
 
+def _digits(path: str, images_per_second: int, digits: MnistMulti, values: Mapping[str, Any], **more: Any) -> DataSet:
+    sizes = digits.train, digits.validation, digits.test
+    return DataSet(path, *sizes, images_per_second, values, digits, **more)
+
+
 def _mnist(name: str, images_per_second: int, **values: Any) -> DataSet:
     """Return the paper's own data set, with a second test set of training digits."""
-    digits = replace(VARIANTS[name], seen=10_000)
-    sizes = digits.train, digits.validation, digits.test
-    return DataSet(f"mnist-multi-{name}", *sizes, images_per_second, values, digits)
+    return _digits(f"mnist-multi-{name}", images_per_second, replace(VARIANTS[name], seen=10_000), values)
 
 
 def _full(name: str, images_per_second: int, *, epochs: int) -> DataSet:
@@ -116,25 +120,22 @@ def _longer(plan: DataSet, preset: PresetName, epochs: int) -> DataSet:
     return replace(plan, values={**plan.values, "epochs": epochs}, preset=preset)
 
 
-def _tiny(path: str, digits: MnistMulti) -> DataSet:
-    return DataSet(path, digits.train, digits.validation, digits.test, 250, _TINY_VALUES, digits)
-
-
-def _tiny_digits(**different: Any) -> MnistMulti:
-    return MnistMulti(**{"canvas": 60, "clutter": 4, "digit_px": (20, 28), **_TINY_SIZES, **different})
+def _tiny(name: str, **different: Any) -> DataSet:
+    digits = MnistMulti(**{"canvas": 60, "clutter": 4, "digit_px": (20, 28), **_TINY_SIZES, **different})
+    return _digits(f"smoke/mnist-multi-{name}", 250, digits, _TINY_VALUES)
 
 
 def _larger(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataSet:
     """Return images with one to four digits for training and one to eight for testing, on the same canvas."""
     learned = MnistMulti(sizes=(1, 4), canvas=80, clutter=4, digit_px=(20, 26), **sizes)
-    plan = _small_digits(path, images_per_second, learned, {**values, "max_size": 8})
-    return replace(plan, tested=replace(learned, sizes=(1, 8)))
+    tested, values = replace(learned, sizes=(1, 8)), {**values, "max_size": 8}
+    return _digits(path, images_per_second, learned, values, tested=tested, preset="mnist-multi-1-4")
 
 
 def _on_60(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataSet:
     """Return images with one to four digits on the demo's small canvas."""
     digits = MnistMulti(sizes=(1, 4), canvas=60, clutter=4, digit_px=(20, 28), **sizes)
-    return _small_digits(path, images_per_second, digits, values)
+    return _digits(path, images_per_second, digits, values, preset="mnist-multi-1-4")
 
 
 def _rare(path: str, images_per_second: int, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> DataSet:
@@ -142,12 +143,7 @@ def _rare(path: str, images_per_second: int, sizes: Mapping[str, Any], values: M
     return replace(_on_60(path, images_per_second, sizes, values), rare=(5, 6, 7, 8, 9))
 
 
-def _small_digits(path: str, images_per_second: int, digits: MnistMulti, values: Mapping[str, Any]) -> DataSet:
-    sizes = digits.train, digits.validation, digits.test
-    return DataSet(path, *sizes, images_per_second, values, digits, preset="mnist-multi-1-4")
-
-
-# All tables except the short runs and the run that only the scale `full` has.
+# All tables except those that only the scale `full` has: short runs, and the run with the recipe `paper`.
 _ON_DIGITS: tuple[TableName, ...] = (
     *("table-1", "table-2", "table-3", "entropy", "beyond", "variations", "policy"),
     *("longer", "larger", "rare", "training"),
@@ -158,10 +154,10 @@ _SUBSET_EASY = DataSet("coco-subset-easy.jsonl", 780, 138, 310, 600, {"epochs": 
 _SUBSET_MEDIUM = DataSet("coco-subset-medium.jsonl", 3350, 591, 1290, 300, {"epochs": 20, **_SMALL_COCO})
 # Settings of the runs at scale small, which are older than these options.
 _PLAIN = {"policy_norm": "none", "precision": "32-true"}
-_SMALL = {"layers": 1, **_PLAIN}
+_SMALL = {"layers": 1, "lr": 3e-3, **_PLAIN}
 _TINY_SIZES = {"train": 128, "validation": 32, "test": 48}
 _TINY_VALUES = {"epochs": 3, "batch_size": 16, "layers": 1, "hidden": 16}
-_TINY_1_4 = _tiny("smoke/mnist-multi-1-4", _tiny_digits(sizes=(1, 4)))
+_TINY_1_4 = _tiny("1-4", sizes=(1, 4))
 _SMALL_SIZES = {"train": 20_000, "validation": 2_000, "test": 8_000}
 _TINY_COCO = {"epochs": 3, "batch_size": 8, "image_size": 64, "hidden": 16, "units": (16,)}
 
@@ -170,9 +166,9 @@ SCALES: Mapping[ScaleName, Scale] = {
         "seconds for each cell: tiny data sets, to check that everything works",
         "fast",
         {
-            "mnist-multi-4": _tiny("smoke/mnist-multi-4", _tiny_digits()),
+            "mnist-multi-4": _tiny("4"),
             "mnist-multi-1-4": _TINY_1_4,
-            "mnist-multi-10": _tiny("smoke/mnist-multi-10", _tiny_digits(sizes=(10, 10), digit_px=(14, 14))),
+            "mnist-multi-10": _tiny("10", sizes=(10, 10), digit_px=(14, 14)),
             "coco-easy": DataSet("smoke/coco-easy.jsonl", 34, 6, 20, 150, _TINY_COCO),
             "coco-medium": DataSet("smoke/coco-medium.jsonl", 68, 12, 40, 150, _TINY_COCO),
             "mnist-multi-1-4-longer": _longer(_TINY_1_4, "mnist-multi-1-4", 4),
@@ -215,7 +211,15 @@ SCALES: Mapping[ScaleName, Scale] = {
         coco="subset",
         all_digits=True,
         coco_seeds={"table-1": 5, "table-2": 5, "table-3": 5, "beyond": 5, "rates": 1},
-        digit_seeds={"table-1": {}, "table-3": {"multi": 3}, "entropy": {"multi": 3}, "rates": {}, "recipe": {}},
+        digit_seeds={
+            "table-1": {},
+            "table-3": {"multi": 3},
+            "entropy": {"multi": 3},
+            "rates": {},
+            "trials": {},
+            "precision": {rate_method("multi", FULL_RATE): 3, "multi-float32": 3},
+            "recipe": {},
+        },
     ),
     "paper": Scale(
         "the paper's setting: 200 or 350 epochs, COCO 2014 at 600 px with ResNet-34; for machines with GPUs",

@@ -105,7 +105,7 @@ def _row(table: str, runs: Sequence[CellRun], chosen: Chosen | None = None) -> M
     else:
         parts = [scores_of(_counts(run, at.split, chosen)) for run in done]
         values = {metric: [part[metric] for part in parts] for metric in METRICS}
-    scores = {metric: _score(of_seeds, metric, at) for metric, of_seeds in values.items()}
+    scores = {metric: _beside_paper(_mean(of_seeds, absent=MISSING), metric, at) for metric, of_seeds in values.items()}
     beside_paper = table.startswith("table-")
     kept = all(run.has_predictions(at.split) for run in done)
     if kept and (len(done) == 1 or (done and not beside_paper)):
@@ -131,13 +131,6 @@ def _counts(run: CellRun, split: str, chosen: Chosen | None) -> Counts:
     return predicted[some], true[some]
 
 
-def _score(values: Sequence[float | None], metric: str, at: Position) -> Score:
-    known = [value for value in values if value is not None]
-    if not known:
-        return Score(None, None, None, *_papers(metric, at))
-    return Score(fmean(known), stdev(known) if len(known) > 1 else None, None, *_papers(metric, at))
-
-
 def _more(done: Sequence[CellRun]) -> dict[str, Score]:
     """Return the scores that only tables beyond the paper have."""
     found = [run.worth() for run in done]
@@ -159,9 +152,9 @@ def _mean(values: Sequence[int | float | None], form: str = ".3f", absent: str =
     return Score(fmean(known), stdev(known) if len(known) > 1 else None, form=form)
 
 
-def _papers(metric: str, at: Position) -> tuple[float | None, float | None]:
-    name = "em" if metric == "em" else "f1"
-    return ((at.paper or {}).get(name), (at.paper or {}).get(f"{name}_std"))
+def _beside_paper(score: Score, metric: str, at: Position) -> Score:
+    name, paper = "em" if metric == "em" else "f1", at.paper or {}
+    return replace(score, paper=paper.get(name), paper_spread=paper.get(f"{name}_std"))
 
 
 def _value(metric: str, report: Mapping[str, Any]) -> float | None:

@@ -20,6 +20,8 @@ TableName: TypeAlias = Literal[
     "rare",
     "training",
     "rates",
+    "trials",
+    "precision",
     "recipe",
 ]
 DataSetName: TypeAlias = Literal[

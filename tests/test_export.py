@@ -262,7 +262,7 @@ class Mean(nn.Module):
 def test_the_exported_file_includes_the_backbone(monkeypatch):
     torch.manual_seed(0)
     backbone = Backbone(Mean(), name="mean", channels=1280, mean=(0.4,) * 3, std=(0.2,) * 3)
-    monkeypatch.setattr("torchmultiset.encoders.pretrained.make_backbone", lambda name: backbone)
+    monkeypatch.setattr("torchmultiset.encoders.pretrained.make_backbone", lambda name, **_: backbone)
     encoder = PretrainedEncoder("efficientnet-lite0", width=8)
     policy = ConvLSTMPolicy(4, (8, 3, 3), hidden=4, layers=1, classifier_sees_previous=True)
     predictor = Predictor(encoder, policy, CLASSES, max_size=1, stop="end").eval()

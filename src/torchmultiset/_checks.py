@@ -8,7 +8,7 @@ since formatting can take as long as the loss of a small batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, TypeVar, get_args
 
@@ -30,6 +30,7 @@ __all__ = [
     "each_at_least",
     "filled",
     "given",
+    "listed",
     "one_of",
     "some",
 ]
@@ -53,6 +54,12 @@ def some(values: Collection[object], most: int = 8) -> str:
     return ", ".join(map(str, [*values][:most])) + more
 
 
+def listed(lines: Sequence[str], most: int = 10) -> str:
+    """List the first lines for a message, each on a line of its own, and count the others."""
+    more = [f"... and {len(lines) - most} more"] * (len(lines) > most)
+    return "".join(f"\n  {line}" for line in [*lines[:most], *more])
+
+
 def check(ok: bool, name: str, expected: str, value: object) -> None:
     """Raise a ValueError unless `ok`: ``name must be <expected>, but is <value>``."""
     if not ok:
@@ -72,10 +79,13 @@ def check_float(name: str, value: Tensor, shape: str, *, like: tuple[int | None,
         _refuse(name, f"a floating-point tensor of shape {_wanted(shape, like)}", value)
 
 
-def check_integers(name: str, value: Tensor, shape: str, *, last: int | None = None) -> None:
-    """Raise a ValueError unless `value` is an int64 tensor whose last dimension has length `last`, if not None."""
+def check_integers(
+    name: str, value: Tensor, shape: str, *, last: int | None = None, like: tuple[int | None, ...] | None = None
+) -> None:
+    """Raise a ValueError unless `value` is an int64 tensor; if given, its last length is `last`, its shape `like`."""
     ok = isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim >= 1
-    check(ok and last in (None, value.shape[-1]), name, f"an int64 tensor of shape {shape}", value)
+    fits = ok and last in (None, value.shape[-1]) and (like is None or _fits(value, like))
+    check(fits, name, f"an int64 tensor of shape {shape}", value)
 
 
 def check_mask(name: str, value: Tensor, shape: str, *, like: tuple[int | None, ...]) -> None:

@@ -64,7 +64,9 @@ def from_labels(
     """
     check(num_classes >= 1, "num_classes", "at least 1", num_classes)
     if not isinstance(labels, Tensor):
-        labels = _pad(labels)
+        nested = all(isinstance(row, Sequence) and all(isinstance(label, int) for label in row) for row in labels)
+        check(nested, "labels", "an int64 tensor of shape (..., T) or a list of lists of integers", labels)
+        labels = pad_rows(labels, -1)
     check_integers("labels", labels, "(..., T)")
     if where is not None:
         check_mask("where", where, "(..., T)", like=tuple(labels.shape))
@@ -250,12 +252,12 @@ def unfinished(target: Int64[Tensor, "b c"], labels: Int64[Tensor, "b t"], *, en
     return ~complete | _end_is_free(complete, labels == target.shape[1]) if end else ~complete
 
 
-def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
-    nested = all(isinstance(row, Sequence) and all(isinstance(label, int) for label in row) for row in rows)
-    check(nested, "labels", "an int64 tensor of shape (..., T) or a list of lists of integers", rows)
-    longest = max((len(row) for row in rows), default=0)
-    padded = [[*row, *[-1] * (longest - len(row))] for row in rows]
-    return torch.tensor(padded, dtype=torch.int64).reshape(len(rows), longest)
+def pad_rows(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) -> Int64[Tensor, "n longest"]:
+    """Return rows of any lengths as a tensor, padded on the right or on the left."""
+    longest = max(map(len, rows), default=0)
+    filled = [[value] * (longest - len(row)) for row in rows]
+    joined = [[*more, *row] if left else [*row, *more] for row, more in zip(rows, filled, strict=True)]
+    return torch.tensor(joined, dtype=torch.int64).reshape(len(rows), longest)
 
 
 def _hits(target: Tensor, labels: Tensor) -> Tensor:
@@ -267,15 +269,15 @@ def _hits(target: Tensor, labels: Tensor) -> Tensor:
 
 
 def _complete(target: Tensor, found: Tensor) -> Tensor:
-    return _before(found) == cardinality(target)[:, None]
+    return count_earlier(found) == cardinality(target)[:, None]
 
 
 def _end_is_free(complete: Tensor, is_end: Tensor) -> Tensor:
-    return complete & (_before(complete & is_end) == 0)
+    return complete & (count_earlier(complete & is_end) == 0)
 
 
-def _before(true: Tensor) -> Tensor:
-    # Number of earlier steps at which the condition held.
+def count_earlier(true: Tensor) -> Tensor:
+    """Count the earlier steps at which the condition held, along dimension 1."""
     return true.cumsum(1) - true.long()
 
 

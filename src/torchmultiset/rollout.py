@@ -25,8 +25,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchmultiset._checks import check, check_counts, check_float, check_labels
+from torchmultiset._checks import check, check_counts, check_float, check_integers, check_labels
 from torchmultiset._memory import Memory
+from torchmultiset._precision import full_precision
 from torchmultiset.multiset import difference
 
 __all__ = [
@@ -164,7 +165,7 @@ def sample(generator: torch.Generator | None = None) -> Choose:
     """
 
     def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
-        return _draw(logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)), generator)
+        return _draw(full_precision(logits).softmax(-1), generator)
 
     return choose
 
@@ -244,7 +245,7 @@ def forced(labels: Int64[Tensor, "b t"]) -> Choose:
         >>> choose(1, torch.zeros(1, 3), torch.tensor([[0, 0, 1]]))
         tensor([0])
     """
-    check(labels.ndim == 2 and labels.dtype == torch.int64, "labels", "an int64 tensor of shape (B, T)", labels)
+    check_integers("labels", labels, "(B, T)", like=(None, None))
 
     def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:  # noqa: ARG001
         check(t < labels.shape[1], "labels", f"at least {t + 1} labels long for a rollout of {t + 1} steps", labels)
@@ -264,7 +265,7 @@ def until_size(size: Int64[Tensor, " b"], steps: int) -> Bool[Tensor, "b t"]:
                 [False, False, False]])
     """
     check(steps >= 1, "steps", "at least 1", steps)
-    check(size.ndim == 1 and size.dtype == torch.int64, "size", "an int64 tensor of shape (B,)", size)
+    check_integers("size", size, "(B,)", like=(None,))
     return torch.arange(steps, device=size.device) < size[:, None]
 
 
@@ -293,7 +294,7 @@ def until_end(labels: Int64[Tensor, "b t"], end: int) -> Bool[Tensor, "b t"]:
         tensor([[ True,  True, False, False],
                 [False, False, False, False]])
     """
-    check(labels.ndim == 2 and labels.dtype == torch.int64, "labels", "an int64 tensor of shape (B, T)", labels)
+    check_integers("labels", labels, "(B, T)", like=(None, None))
     return _before_first(labels == end)
 
 
@@ -305,15 +306,9 @@ def append_end(sequence: Int64[Tensor, "b t"], end: int) -> Int64[Tensor, "b t+1
         tensor([[ 2,  0,  3],
                 [ 1,  3, -1]])
     """
-    check(
-        sequence.ndim == 2 and sequence.dtype == torch.int64,
-        "sequence",
-        "an int64 tensor of shape (B, T)",
-        sequence,
-    )
+    check_integers("sequence", sequence, "(B, T)", like=(None, None))
     size = (sequence >= 0).sum(-1, keepdim=True)
-    longer = pad(sequence, (0, 1), value=-1)
-    return longer.scatter(1, size, end)
+    return pad(sequence, (0, 1), value=-1).scatter(1, size, end)
 
 
 def _before_first(ends: Tensor) -> Tensor:

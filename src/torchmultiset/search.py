@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot, pad
 
 from torchmultiset._checks import check, check_counts
-from torchmultiset._memory import Memory, Tokens, batch_size, select_memory
+from torchmultiset._memory import Memory, batch_size, select_memory
 from torchmultiset.distributions._multisets import Ranked, rank
 from torchmultiset.multiset import cardinality
 from torchmultiset.rollout import Policy, Step
@@ -107,11 +107,9 @@ class Search:
         """
         check(k >= 1, "k", "at least 1", k)
         check_counts("among", among, like=(batch_size(memory), self.num_classes))
-        size = self._at_a_time(max(self.beam, 2 * k))
-        parts = [
-            self._ranked(some, k, answers)
-            for some, answers in zip(_chunks(memory, size), torch.split(among, size), strict=True)
-        ]
+        every = torch.arange(len(among), device=among.device)
+        rows = torch.split(every, self._at_a_time(max(self.beam, 2 * k)))
+        parts = [self._ranked(select_memory(memory, some), k, among[some]) for some in rows]
         return Ranked(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def log_probability(self, memory: Memory, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
@@ -211,12 +209,6 @@ class Search:
         if self.end:
             return log_label[:, :-1], log_label[:, -1]
         return log_label, torch.full_like(log_label[:, 0], -torch.inf)
-
-
-def _chunks(memory: Memory, size: int) -> Iterator[Memory]:
-    device = (memory.values if isinstance(memory, Tokens) else memory).device
-    for index in torch.split(torch.arange(batch_size(memory), device=device), size):
-        yield select_memory(memory, index)
 
 
 def _keys(num_classes: int) -> Int64[Tensor, " c"]:

@@ -53,6 +53,15 @@ def test_rows_are_padded_to_the_longest_of_the_batch():
 def test_rows_must_be_equally_wide():
     with pytest.raises(ValueError, match=r"rows must be arrays \(N, D\) with the same D"):
         TokenRows([np.zeros((1, 2)), np.zeros((1, 3))])
+    with pytest.raises(ValueError, match=r"rows must be arrays \(N, D\) with the same D"):
+        TokenRows([])
+
+
+@pytest.mark.parametrize(("rows", "width"), [([(0, 0), (1, 3), (0, 5)], 3), ([(0, 0), (0, 2)], 2), ([(0, 0)], 0)])
+def test_arrays_without_vectors_fit_any_others(rows, width):
+    tokens = TokenRows([np.ones(shape) for shape in rows])
+    assert tokens[np.arange(len(rows))].shape == (len(rows), 1, 1 + width)
+    assert tokens.lengths.tolist() == [n for n, _ in rows]
 
 
 def test_examples_of_tokens_have_subsets_and_batches():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -110,14 +112,19 @@ LABELS = np.array([[0, -1, -1], [1, 1, -1], [2, -1, -1], [0, 2, 2], [1, -1, -1],
 
 def test_examples_of_two_splits_are_read_in_order(tmp_path):
     images = np.broadcast_to(np.arange(40, 280, 40, dtype=np.uint8)[:, None, None, None], (6, 3, 16, 16)).copy()
-    first = Examples(images[:4], LABELS[:4], ("a", "b", "c"), ids=KEYS[:4])
-    second = Examples(images[4:], LABELS[4:, :1], ("a", "b", "c"), ids=KEYS[4:])
+    areas = np.where(LABELS < 0, 0, np.arange(1, 19).reshape(6, 3)).astype(np.float32)
+    boxes = areas[..., None] * np.ones(4, np.float32)
+    first = Examples(images[:4], LABELS[:4], ("a", "b", "c"), boxes[:4], areas[:4], KEYS[:4])
+    second = Examples(images[4:], LABELS[4:, :1], ("a", "b", "c"), boxes[4:, :1], areas[4:, :1], KEYS[4:])
     both, whole = concatenate(first, second), Examples(images, LABELS, ("a", "b", "c"), ids=KEYS)
     chosen = [5, 0, 3, 4]
     assert torch.equal(both.batch(chosen).x, whole.batch(chosen).x)
     assert torch.equal(both.batch(chosen).target, whole.batch(chosen).target)
     assert [*both.ids] == [*KEYS]
     np.testing.assert_array_equal(both.counts, whole.counts)
+    np.testing.assert_array_equal(both.boxes, boxes)
+    np.testing.assert_array_equal(both.areas, areas)
+    assert concatenate(first, replace(second, boxes=None)).boxes is None
 
 
 def test_other_classes_cannot_be_concatenated():

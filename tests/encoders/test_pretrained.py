@@ -20,7 +20,7 @@ def made(monkeypatch) -> list[Backbone]:
     """Replace the backbones by shallow ones; return the list of those that were built."""
     backbones: list[Backbone] = []
 
-    def make(name: str) -> Backbone:
+    def make(name: str, **_: object) -> Backbone:
         backbones.append(shallow(name))
         return backbones[-1]
 
@@ -158,7 +158,7 @@ def test_a_backbone_with_other_weights_is_refused(made, monkeypatch):
         with pytest.raises(ValueError, match="weights of resnet34 are not those this model was trained with"):
             use()
     assert encode(torch.rand(2, 512, 1, 1)).shape == (2, 4, 1, 1)  # features can still be used
-    monkeypatch.setattr(module, "make_backbone", lambda name: shallow(name, seed=6))
+    monkeypatch.setattr(module, "make_backbone", lambda name, **_: shallow(name, seed=6))
     assert encode(torch.rand(2, 3, 9, 9)).shape[:2] == (2, 4)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchmultiset import Predictor
 from torchmultiset.data import Examples
+from torchmultiset.data.joined import joined_epochs
 from torchmultiset.data.tokens import TokenText
 from torchmultiset.encoders import WordEncoder, words
 from torchmultiset.export import to_onnx
@@ -66,6 +67,15 @@ def test_texts_without_words_are_encoded():
     assert not padding.mask.any()
     assert padding.values.isfinite().all()
     assert encoder(torch.zeros(0, 3, 1)).values.shape == (0, 1, 8)
+
+
+def test_joined_texts_are_read_as_lines():
+    encoder = WordEncoder(width=8)
+    examples = Examples(TokenText(["two cats", "a dog"]), np.array([[0, -1], [1, 1]]), ("cat", "dog"), tokens="text")
+    joined = joined_epochs(examples, 1.0, max_size=3, seed=0)(0).batch([0, 1])
+    assert joined.target.tolist() == [[1, 2], [1, 2]]
+    lines = words.tokenise([b"two cats\na dog", b"a dog\ntwo cats"])
+    assert all(pieces in lines for pieces in encoder._pieces(joined.x)[0].tolist())
 
 
 def test_columns_of_a_table_with_text_are_standardised_and_encoded():

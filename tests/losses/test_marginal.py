@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.losses import marginal_loss, parts_of
+from torchmultiset.losses._marginal import _ways
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.policies import FeedForwardPolicy, LSTMPolicy, TransformerPolicy
 from torchmultiset.rollout import forced
@@ -207,3 +208,14 @@ def test_a_correctly_excluded_class_leaves_gradients_finite():
     assert loss.isfinite()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
+
+
+def test_a_loss_in_inference_mode_leaves_later_training_possible():
+    _ways.cache_clear()
+    with torch.inference_mode():
+        expected = marginal_loss(torch.zeros(1, 4, C), torch.tensor([[1, 1, 0]]))
+    logits = torch.zeros(1, 4, C, requires_grad=True)
+    loss = marginal_loss(logits, torch.tensor([[1, 1, 0]]))
+    loss.backward()
+    assert loss.item() == expected.item()
+    assert logits.grad is not None

@@ -173,6 +173,15 @@ def test_a_count_model_has_probabilities_of_classes_and_multisets(page):
     assert [one["probability"] for one in result["best"]] == pytest.approx(chances, rel=1e-3)
 
 
+def test_an_image_for_a_count_model_is_encoded_once(tmp_path):
+    model, encoded = PageModel.open(save(predictor("counts"), tmp_path)), []
+    model.predictor.encoder.register_forward_hook(lambda *_: encoded.append(1))
+    result = model.watch(png(noise()))
+    assert encoded == [1]
+    places = model.predictor.places(as_input(noise()))[0].sum(0)
+    assert np.array(result["places"]) == pytest.approx(places.numpy(), abs=1e-3)
+
+
 def test_the_most_probable_of_many_classes_of_a_count_model_are_shown(page):
     model = predictor("counts", classes=tuple(f"thing {i}" for i in range(40)))
     result = send(page(model), png(noise())).json()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paper.beyond import BEYOND_METHODS
+from paper.beyond import BEYOND_METHODS, FULL_RATE, rate_method
 from paper.cells import all_cells, choose, find
 from paper.figures import style_of
 from paper.scales import RATES_OF, SCALES
@@ -258,6 +258,13 @@ def test_short_runs_differ_in_the_rate_only():
         short = to_dict(cell.config())
         assert short["lr"] == float(rate)
         assert {**short, "lr": 0, "epochs": 0} == {**to_dict(long.config()), "lr": 0, "epochs": 0}
+
+
+def test_trials_and_precisions_differ_from_the_best_short_run_in_one_setting_only():
+    for cell in all_cells("full", ["trials", "precision"]):
+        (best,) = choose(all_cells("full", ["rates"]), [f"{cell.data_set}/{rate_method('multi', FULL_RATE)}/seed-0"])
+        tried, usual = to_dict(cell.config()), to_dict(best.config())
+        assert len({name for name in usual if tried[name] != usual[name]} - {"seed"}) == (cell.method != best.method)
 
 
 def test_rates_are_the_best_of_the_short_runs_on_validation_data():

@@ -195,6 +195,15 @@ def test_a_text_instead_of_a_file_gets_a_hint(tmp_path):
     train_run(config_of({"data": str(tmp_path / "data.csv"), "objective": "ridge"}), tmp_path / "run")
     with pytest.raises(FileNotFoundError, match=r"no file or folder ethanol: write texts to a .csv or .jsonl file, as"):
         open_inputs(Predictor.load(tmp_path / "run"), ["ethanol"])
+    with pytest.raises(FileNotFoundError, match=r"write texts to a .csv or .jsonl file"):
+        open_inputs(Predictor.load(tmp_path / "run"), ["ethanol " * 50])  # longer than the name of a file can be
+
+
+def test_a_long_text_that_ends_like_the_name_of_a_table_is_a_text(tmp_path):
+    (tmp_path / "data.csv").write_text("\n".join(["text,labels", *(f"{'ab'[i % 2]}{i},a" for i in range(20))]))
+    train_run(config_of({"data": str(tmp_path / "data.csv"), "objective": "ridge"}), tmp_path / "run")
+    answer = Predictor.load(tmp_path / "run").predict("see the table " * 30 + "results.csv")
+    assert answer.name.startswith("see the table")
 
 
 def test_the_portfolio_of_text_includes_ridge_regression_on_ngrams(tmp_path, multiset):

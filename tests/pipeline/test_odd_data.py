@@ -52,7 +52,7 @@ cases = pytest.mark.parametrize(
         (one_class, r"baseline.* Most likely to help: more examples \(\d+ for 1 class\)"),
         (all_equal, "^All training examples have the same labels, so there is nothing to learn: add examples"),
         (many_classes, r"read F1 and the count error first.* more examples .* fewer classes \(merge the rare ones\)"),
-        (noise, "(not ahead of|scores higher than).*Most likely to help: more examples"),
+        (noise, "(a difference that can be chance|this model only).*Most likely to help: more examples"),
         (few, r"Most likely to help: more examples \(\d+ for 3 classes\)"),
     ],
 )

@@ -499,6 +499,19 @@ def test_features_of_a_backbone_replace_images(config, pets, tmp_path, figures_o
     assert (tmp_path / "run" / "predictions.png").exists()
 
 
+def test_cached_features_stay_with_their_images_if_the_splits_change(tmp_path):
+    pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
+    build(tmp_path / "digits", replace(TINY, train=6, validation=3, test=1), load_digits("bundled"))
+    data = DataConfig(data=str(tmp_path / "digits"), backbone="efficientnet-lite0")
+    backbone = make_backbone("efficientnet-lite0", strides=data.strides or (32,))
+    for holdout in ("1/3", "validation", "2/3"):
+        task = prepare(RunConfig(data=replace(data, holdout=holdout)))
+        images, features = (task_splits["train"].batch(range(6)).x for task_splits in (task.pictures, task.splits))
+        torch.testing.assert_close(features.float(), backbone(images), rtol=0, atol=0.01)
+    (index,) = tmp_path.glob("digits-*/index.jsonl")
+    assert len(index.read_text().splitlines()) == 10
+
+
 def test_features_of_data_on_a_read_only_disk_are_cached_for_the_user(config, pets, tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))

@@ -165,8 +165,9 @@ def test_the_learning_curve_shows_losses_and_scores(tmp_path):
     left, right = draw_curve(HISTORY).axes
     assert left.lines[0].get_ydata().tolist() == [3.0, 1.0, 0.9]
     assert right.lines[0].get_ydata().tolist() == [0.2, 0.8, 0.7]
-    assert right.get_title() == "Scores on validation data (best exact match 0.800)"
-    assert draw_curve(HISTORY, split="training").axes[1].get_title().startswith("Scores on training data")
+    assert right.get_title() == "Scores on validation data"
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["exact match, best 0.800", "F1"]
+    assert draw_curve(HISTORY, split="training").axes[1].get_title() == "Scores on training data"
     save_curve(HISTORY[:1], tmp_path / "curve.png")
     assert pixels(tmp_path / "curve.png").shape == (480, 1200, 3)
     with pytest.raises(ValueError, match="at least one epoch"):

@@ -25,13 +25,12 @@ def test_a_model_better_than_every_baseline_has_no_verdict():
 
 def test_a_difference_within_its_interval_is_attributed_to_chance():
     target = counts(*[A] * 40)
-    predictions = counts(
-        *[A] * 33, *[B] * 7
-    )  # right where ridge is wrong three times, and wrong once where it is right
+    # The model is right where ridge is wrong three times, and wrong once where ridge is right.
+    predictions = counts(*[A] * 33, *[B] * 7)
     ridge = counts(*[B] * 3, *[A] * 29, *[B] * 7, A)
     assert verdict(predictions, target, {"ridge": ridge}) == (
-        "On 40 examples this model is not ahead of the ridge baseline by more than chance: 0.750 against 0.825"
-        " (mean of exact match and F1)."
+        "This model scores 0.825 and the ridge baseline 0.750 (mean of exact match and F1), a difference that can be"
+        " chance on 40 examples."
     )
     clear = counts(*[B] * 12, *[A] * 20, *[B] * 8)
     assert verdict(predictions, target, {"ridge": clear}) == ""
@@ -40,7 +39,7 @@ def test_a_difference_within_its_interval_is_attributed_to_chance():
 def test_the_verdict_is_about_the_best_baseline_that_is_not_beaten():
     target = counts(*[A] * 10)
     predictions, low, high = (counts(*[A] * right, *[B] * (10 - right)) for right in (5, 4, 7))
-    sentence = "The ridge baseline scores higher than this model: 0.700 against 0.500 (mean of exact match and F1)."
+    sentence = "The ridge baseline scores 0.700, this model only 0.500 (mean of exact match and F1)."
     assert verdict(predictions, target, {"majority": low, "ridge": high}) == sentence
 
 

@@ -16,8 +16,8 @@ from cyclopts import App, CycloptsError, Group
 
 from torchmultiset import __version__
 from torchmultiset._install import pip_install
+from torchmultiset._malloc import keep_freed_memory
 from torchmultiset.cli._help import HELP_ALL, in_full
-from torchmultiset.cli._malloc import keep_freed_memory
 
 __all__ = ["app", "main"]
 

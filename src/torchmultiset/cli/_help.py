@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from cyclopts import Parameter
 from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 from rich.markdown import Markdown
 
-__all__ = ["HELP_ALL", "HelpOf", "in_full"]
+__all__ = ["HELP_ALL", "HelpOf", "as_typed", "flags", "in_full"]
 
 HELP_ALL = "--help-all"
 
 in_full: ContextVar[bool] = ContextVar("in_full", default=False)
 """Whether the command line contains ``--help-all``."""
+
+
+def as_typed(value: object, unset: str | None = None) -> str | None:
+    """Format a value as it would be typed; `unset` stands for None."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else unset if value is None else str(value)
+
+
+def flags(unset: str | None = None) -> Parameter:
+    """Return a parameter for a dataclass whose fields become flags; several values are separated by spaces.
+
+    Args:
+        unset: Default that the help shows for None.
+    """
+    shown = partial(as_typed, unset=unset)
+    return Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=shown)
 
 
 @dataclass(frozen=True)

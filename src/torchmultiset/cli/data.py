@@ -17,6 +17,7 @@ from cyclopts.validators import Path as PathOf
 from rich.console import Console
 from rich.table import Table
 
+from torchmultiset.cli._help import flags
 from torchmultiset.data import coco, mnist_multi, store
 from torchmultiset.data._splits import SPLITS
 from torchmultiset.data.coco import CocoRules
@@ -48,13 +49,7 @@ build = App(name="build", help="Build a data set of the paper.")
 data_app.command(build)
 
 
-def _default(value: object) -> str | None:
-    """Format a default for the help as it would be typed; None is not shown."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else None if value is None else str(value)
-
-
-# Each field of a dataclass becomes a flag; several values are separated by spaces: --sizes 1 4.
-_Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default)
+_Flags = flags()
 
 
 def _fill_in_variant(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

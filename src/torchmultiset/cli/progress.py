@@ -96,10 +96,9 @@ class SweepProgress:
     def __init__(self, console: Console, folder: Path, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[about]}"))
         self.bars = Bars(*columns, console=console, disable=not console.is_terminal)
-        self.console, self.folder, self.total, self.done = console, folder, total, 0
+        self.console, self.folder, self.total = console, folder, total
         self.whole = self.bars.add_task("all runs", total=total, about="")
         self.parts: dict[str, TaskID] = {}
-        self.first = True
 
     def __enter__(self) -> SweepProgress:
         self.bars.start()
@@ -110,25 +109,22 @@ class SweepProgress:
 
     def __call__(self, snapshot: Snapshot) -> None:
         """Update the display."""
-        if self.first:  # runs that are neither waiting nor just ended were finished before
-            self.done = self.total - snapshot.waiting - len(snapshot.ended) - snapshot.failed
-            self.first = False
+        done = self.total - snapshot.waiting - snapshot.failed
         left = f", {duration(snapshot.seconds_left)} left" if snapshot.waiting else ""
-        for name in snapshot.ended:
-            self.done += 1
+        for number, name in enumerate(snapshot.ended, start=1 + done - len(snapshot.ended)):
             record = read_record(self.folder / name)
             split = "test" if "test" in record else "validation"
             scores = record[split]["overall"]
             self.console.print(
                 f"{name}: {split} EM {scores['exact_match']:.3f}, F1 {scores['f1']:.3f},"
-                f" {record['minutes']:.1f} min ({self.done} of {self.total} done{left})",
+                f" {record['minutes']:.1f} min ({number} of {self.total} done{left})",
                 highlight=False,
                 soft_wrap=True,
             )
         failed = f", {snapshot.failed} failed" if snapshot.failed else ""
         trained = sum(running.share for running in snapshot.running)
-        about = f"{self.done} of {self.total} done{failed}{left}"
-        self.bars.update(self.whole, completed=self.done + snapshot.failed + trained, about=about)
+        about = f"{done} of {self.total} done{failed}{left}"
+        self.bars.update(self.whole, completed=done + snapshot.failed + trained, about=about)
         for gone in self.parts.keys() - {running.name for running in snapshot.running}:
             self.bars.remove_task(self.parts.pop(gone))
         for name, epoch, epochs, em, _, share in snapshot.running:
@@ -149,7 +145,6 @@ class PortfolioProgress:
     def __init__(self, console: Console, minutes: float) -> None:
         self.console, self.end = console, time.monotonic() + 60 * minutes
         self.live = Live(console=console, auto_refresh=False, transient=True)
-        self.running = False
 
     def __call__(self, snapshot: Snapshot, standings: Sequence[Standing]) -> None:
         """Update the display."""
@@ -166,9 +161,7 @@ class PortfolioProgress:
                     soft_wrap=True,
                 )
             return
-        if not self.running:
-            self.live.start()
-            self.running = True
+        self.live.start()  # if it has not been started
         lines = [
             f"training {one.name}: epoch {min(one.epoch + 1, one.epochs)}/{one.epochs}"
             + ("" if one.em is None else f", exact match {one.em:.3f}, F1 {one.f1 or 0:.3f}")
@@ -180,9 +173,7 @@ class PortfolioProgress:
 
     def stop(self) -> None:
         """Remove the display."""
-        if self.running:
-            self.live.stop()
-            self.running = False
+        self.live.stop()
 
 
 def duration(seconds: int | float | None) -> str:

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 from rich.console import Console
 
 from torchmultiset._install import pip_install
-from torchmultiset.cli._help import HelpOf
+from torchmultiset.cli._help import HelpOf, as_typed, flags
 from torchmultiset.cli.progress import PortfolioProgress, TrainingProgress
 from torchmultiset.data.load import is_store
 from torchmultiset.model.build import check_together
@@ -32,7 +32,7 @@ from torchmultiset.pipeline.presets import PRESETS, PresetName, RecipeName, buil
 from torchmultiset.pipeline.quick import run_folder, time_budget
 from torchmultiset.pipeline.record import CONFIG, Watch, read_config, translated
 from torchmultiset.pipeline.run import train_run as run
-from torchmultiset.pipeline.standings import standings_table
+from torchmultiset.pipeline.standings import Standing, standings_table
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.viz.scores import score_tables
 
@@ -43,17 +43,8 @@ _LINE = 78  # characters of a suggested command
 _SOURCE = "DATA"
 
 
-def _default(value: object) -> str | None:
-    """Format a default for the help as it would be typed; None, "auto", is chosen from the data."""
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return "auto" if value is None else None if value == "" else str(value)
-
-
-# Each field of a dataclass becomes a flag; several values are separated by spaces: --channels 10 10 32.
-_Flags = Parameter(name="*", consume_multiple=True, negative_iterable=(), show_default=_default)
-
-
+_AUTO = "auto"  # shown for a setting that is chosen from the data, and typed to leave it unset
+_Flags = flags(_AUTO)
 _NEVER_CHOSEN = ("--data", "--start-from")
 _CHOSEN = {
     flag
@@ -67,7 +58,7 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
     """Fill in missing flags: from the config file, the model to start from, the recipe and the preset."""
     chosen = set()
     for argument in arguments:
-        if argument.name in _CHOSEN and [token.value for token in argument.tokens] == ["auto"]:
+        if argument.name in _CHOSEN and [token.value for token in argument.tokens] == [_AUTO]:
             argument.tokens.clear()
             chosen.add(argument.name.removeprefix("--").replace("-", "_"))
 
@@ -87,11 +78,7 @@ def _fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection)
     for argument in arguments:
         for token in argument.tokens:
             # The parser would silently round a fraction.
-            if (
-                argument.hint in (int, int | None)
-                and not token.value.lstrip("+-").isdigit()
-                and _is_number(token.value)
-            ):
+            if argument.hint in (int, int | None) and _is_fraction(token.value):
                 raise ValueError(f"{argument.name} must be a whole number, but is {token.value}")
     start = _given(arguments, "--start-from")
     if start:
@@ -145,12 +132,12 @@ def _given(arguments: ArgumentCollection, name: str) -> str | None:
     return values[-1] if values else None
 
 
-def _is_number(text: str) -> bool:
+def _is_fraction(text: str) -> bool:
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return not text.lstrip("+-").isdigit()
 
 
 _COMMON = (
@@ -256,56 +243,35 @@ def train(
 
     like_paper = preset or is_store(data.data)  # the paper has no recipe for other data
     budget = time_budget(whole, minutes)
-    if budget:
-        _train_portfolio(whole, out, budget, resume)
-        return
-    try:
-        result = run(
-            whole,
-            out,
-            resume=resume,
-            devices=devices or (None if may_start_others else 1),
-            nodes=nodes,
-            command=["multiset", *sys.argv[1:]],
-            progress=console.is_terminal,
-            say=say,
-            watch=compare_with_paper if recipe == "fast" and like_paper else shown.start,
-        )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"start the same command with --resume to resume the run in {out}") from None
-    finally:
-        shown.stop()
-    _print_result(out, data.data, result)
-
-
-def _train_portfolio(config: RunConfig, out: Path, minutes: float, resume: bool) -> None:
-    console = Console(stderr=True)
-    shown, retrained = PortfolioProgress(console, minutes), TrainingProgress(console)
+    portfolio = PortfolioProgress(console, budget)
 
     def winner(task: Task) -> Watch:
-        shown.stop()
-        return retrained.start(task)
+        portfolio.stop()
+        return shown.start(task)
 
+    options: dict[str, Any] = {
+        "resume": resume,
+        "command": ["multiset", *sys.argv[1:]],
+        "progress": console.is_terminal,
+        "say": say,
+    }
+    standings = list[Standing]()
     try:
-        result, standings = auto.train_portfolio(
-            config,
-            out,
-            minutes=minutes,
-            resume=resume,
-            command=["multiset", *sys.argv[1:]],
-            progress=console.is_terminal,
-            say=partial(print, flush=True),
-            watch=shown,
-            watch_winner=winner,
-        )
+        if budget:
+            options |= {"watch": portfolio, "watch_winner": winner}
+            result, standings = auto.train_portfolio(whole, out, minutes=budget, **options)
+        else:
+            options["watch"] = compare_with_paper if recipe == "fast" and like_paper else shown.start
+            result = run(whole, out, devices=devices or (None if may_start_others else 1), nodes=nodes, **options)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"start the same command with --resume to resume the portfolio in {out}") from None
+        what = "portfolio" if budget else "run"
+        raise KeyboardInterrupt(f"start the same command with --resume to resume the {what} in {out}") from None
     finally:
+        portfolio.stop()
         shown.stop()
-        retrained.stop()
     if standings:
         Console().print(standings_table(standings))
-    _print_result(out, str(config.data.data), result)
+    _print_result(out, data.data, result)
 
 
 def _no_data(preset: str | None) -> str:
@@ -318,7 +284,7 @@ def _unlike_the_paper(config: RunConfig, preset: PresetName | None) -> str:
     """Describe the settings of a run that differ from the paper's."""
     values = to_dict(config)
     pairs = [
-        f"{name} {_default(values[name])} ({_default(value)})"
+        f"{name} {as_typed(values[name], _AUTO)} ({as_typed(value, _AUTO)})"
         for name, value in values_of(preset, "paper").items()
         if values[name] != value and name != "data"
     ]

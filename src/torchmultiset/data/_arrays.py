@@ -14,11 +14,7 @@ __all__ = ["ArrayFiles", "read_array", "read_rows"]
 
 
 class ArrayFiles:
-    """`Inputs` from .npy files of one shape, read batch by batch.
-
-    Args:
-        paths: The files, one per input. The first one sets the shape and dtype.
-    """
+    """`Inputs` from .npy files, one per input, read batch by batch; all have the shape and dtype of the first."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = tuple(paths)
@@ -44,12 +40,8 @@ class ArrayFiles:
 def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
     """Read a numeric array: uint8 images unchanged, anything else as float32.
 
-    A two-dimensional array is a single-channel image: (H, W) becomes (1, H, W).
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is damaged or not an .npy file, is not numeric (pickles are never loaded), has zero or
-            more than three dimensions, or contains a non-finite number.
+    A two-dimensional array is a single-channel image: (H, W) becomes (1, H, W). Arrays of zero or more than three
+    dimensions and those with non-finite numbers are refused; pickles are never loaded.
     """
     array = open_array(path, "save it again with numpy.save")
     if array.dtype.kind not in "buif" or array.ndim == 0:
@@ -64,13 +56,7 @@ def read_array(path: Path) -> Shaped[np.ndarray, "*shape"]:
 
 
 def read_rows(path: Path) -> Float32[np.ndarray, "n d"]:
-    """Read the vectors (N, D) of a set or sequence; N may be 0.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ValueError: The file is damaged or not an .npy file, is not numeric, has another number of dimensions, or
-            contains a non-finite number.
-    """
+    """Read the vectors (N, D) of a set or sequence, finite numbers; N may be 0."""
     array = open_array(path, "save it again with numpy.save")
     if array.dtype.kind not in "buif" or array.ndim != 2 or array.shape[1] == 0:
         what = f"{array.dtype} of shape {array.shape}"

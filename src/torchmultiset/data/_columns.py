@@ -58,15 +58,10 @@ class Column:
 
 
 def learn_columns(records: Sequence[Record], train: Bool[np.ndarray, " n"], problems: Problems) -> tuple[Column, ...]:
-    """Fit the columns of a table.
+    """Fit the columns of a table to the training examples, the records of the mask `train` (N,).
 
     The column ``text`` is free text. Any other column is numeric if any of its cells is a number. Otherwise it has
     categories, or free text if there are more than 100 different strings or more than half as many as lines.
-
-    Args:
-        records: The lines of the table.
-        train: Mask (N,) of the training examples, to which columns are fitted.
-        problems: Collects problems, one per column.
     """
     columns = []
     for name in records[0].cells:
@@ -137,14 +132,9 @@ def _as_text(cell: Cell) -> str:
 
 
 def encode_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Float32[np.ndarray, "n d"] | TokenText:
-    """Encode rows of a table in memory; columns that were not used in training are ignored.
+    """Encode rows of a table in memory, which must have all columns seen in training; other columns are ignored.
 
-    Args:
-        columns: The columns seen in training, all of which each row must have.
-        rows: Mappings from column to cell; None and NaN are empty cells.
-
-    Raises:
-        ValueError: A column is missing, or a cell of a numeric column is not a number.
+    None and NaN are empty cells.
 
     Example:
         >>> encode_rows([Column("metres", mean=2.5)], [{"metres": 1, "note": "a"}, {"metres": float("nan")}]).tolist()

@@ -20,14 +20,9 @@ _BLOCK = 1 << 20
 
 
 def read_idx(path: str | os.PathLike[str], *, ndim: int) -> UInt8[np.ndarray, "*shape"]:
-    """Read an idx file of unsigned bytes, gzipped or not (detected from its content, not its name).
+    """Read an idx file of unsigned bytes with `ndim` dimensions: 3 for images, 1 for labels.
 
-    Args:
-        path: The file.
-        ndim: Required number of dimensions: 3 for images, 1 for labels.
-
-    Raises:
-        ValueError: The file is not an idx file of `ndim` dimensions, or is truncated or damaged.
+    It may be gzipped, which is detected from its content and not from its name.
     """
     path = Path(path)
     with path.open("rb") as file:

@@ -45,13 +45,7 @@ def readable(path: Path, fix: str) -> Iterator[None]:
 
     NumPy parses the header as Python source and multiplies the numbers in it, so a damaged one can raise almost
     anything: SyntaxError, tokenize.TokenError, TypeError, OverflowError, MemoryError and more.
-
-    Args:
-        path: The file that is read in the block.
-        fix: What the user should do, such as "delete the folder and build it again".
-
-    Raises:
-        ValueError: The block raised anything but an OSError with a file name.
+    Only an OSError with a file name is left as it is.
     """
     try:
         with np.errstate(all="ignore"):  # the product of a damaged shape may overflow before it is rejected

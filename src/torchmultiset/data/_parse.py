@@ -16,11 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Fields", "ManifestError", "Problems", "did_you_mean", "problem_list", "read_count", "read_fields", "show"]
+from torchmultiset._checks import listed
 
-_COLUMNS = ("image", "array", "set", "sequence", "labels", "split", "id")
-_FILES = ("image", "array", "set", "sequence")
-"""Columns of paths; each is the only input of its file."""
+__all__ = [
+    "FILES",
+    "Fields",
+    "ManifestError",
+    "Problems",
+    "did_you_mean",
+    "problem_list",
+    "read_count",
+    "read_fields",
+    "show",
+]
+
+FILES = ("image", "array", "set", "sequence")
+"""Keys of inputs that are paths, each the only input of its file; sets and sequences may also be inline arrays."""
+_COLUMNS = (*FILES, "labels", "split", "id")
 _COUNT = "count:"
 # A larger count is most likely a typing error, and each label takes memory.
 _MOST = 10_000
@@ -78,10 +90,7 @@ class Problems:
 
 def problem_list(where: str, problems: Sequence[str]) -> str:
     """Format the number of problems in a file, the first ones, and the number of the others."""
-    count = len(problems)
-    lines = [f"{count} problem{'s' if count > 1 else ''} in {where}:", *problems[:_SHOWN]]
-    lines += [f"... and {count - _SHOWN} more"] if count > _SHOWN else []
-    return "\n  ".join(lines)
+    return f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in {where}:{listed(problems)}"
 
 
 def show(value: object) -> str:
@@ -176,22 +185,19 @@ def _csv_lines(text: str, problems: Problems, labelled: bool) -> Iterator[tuple[
 def _csv_rows(text: str, delimiter: str, problems: Problems) -> Iterator[tuple[int, list[str]]]:
     """Yield the non-blank rows, each with its first line number."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    while True:
-        number = reader.line_num + 1
-        limit = csv.field_size_limit(_LONGEST_CELL)
+    row: list[str] | None = []
+    while row is not None:
+        number, limit = reader.line_num + 1, csv.field_size_limit(_LONGEST_CELL)
         try:
-            row = next(reader)
-        except StopIteration:
-            return
+            row = next(reader, None)
         except csv.Error as error:
             upto = f", read up to line {reader.line_num}" if reader.line_num > number else ""
             problems.add(number, f'not CSV ({error}{upto}): is a quote (") not closed, or not doubled?')
-        else:
-            if any(cell.strip() for cell in row):
-                csv.field_size_limit(limit)
-                yield number, row
+            row = []
         finally:
             csv.field_size_limit(limit)
+        if row and any(cell.strip() for cell in row):
+            yield number, row
 
 
 def _read_header(number: int, header: list[str], problems: Problems, labelled: bool) -> tuple[list[str], list[str]]:
@@ -213,17 +219,17 @@ def _read_header(number: int, header: list[str], problems: Problems, labelled: b
             problems.add(number, f"duplicate column {name!r}: rename one" if name else "a column has no name: add one")
     counted = any(name.startswith(_COUNT) for name in columns)
     if counted == ("labels" in columns) and (counted or labelled):
-        listed = ", ".join(columns[:_SHOWN]) + (", ..." if len(columns) > _SHOWN else "")
+        names = ", ".join(columns[:_SHOWN]) + (", ..." if len(columns) > _SHOWN else "")
         fix = "rename the column with the labels, or add one"
         if len(features) > 1:
             fix += f"; if there is a column of counts for each class, rename them, such as {features[-1]!r} to"
             fix += f" {_COUNT + features[-1]!r}"
-        which = "not both" if counted else f"but has only {listed}: {fix}"
+        which = "not both" if counted else f"but has only {names}: {fix}"
         expected = "a column 'labels' or columns of counts such as 'count:cat'"
         problems.add(number, f"the header must have {expected}, {which}")
         if not counted:
             return columns, features  # one of the other columns has the labels
-    if {*_FILES} & set(columns):
+    if {*FILES} & set(columns):
         for name in features:
             hint = " (supported only in JSONL)" if name in ("boxes", "areas") else did_you_mean(name, _COLUMNS)
             fix = "rename or remove it, or start its name with '#' to ignore it"
@@ -231,11 +237,11 @@ def _read_header(number: int, header: list[str], problems: Problems, labelled: b
     elif not features:
         expected = "a column 'text', a column 'image', 'array', 'set' or 'sequence' (paths), or feature columns"
         problems.add(number, f"the header must have an input, {expected}, but has none")
-    return columns, [] if {*_FILES} & set(columns) else features
+    return columns, [] if {*FILES} & set(columns) else features
 
 
 def _csv_fields(number: int, cells: dict[str, str], inputs: list[str], problems: Problems) -> Fields:
-    fields: Fields = {key: cells[key] for key in (*_FILES, "split", "id") if cells.get(key)}
+    fields: Fields = {key: cells[key] for key in (*FILES, "split", "id") if cells.get(key)}
     if "labels" in cells:
         fields["labels"] = problems.attempt(number, _split_labels, cells["labels"])
     elif any(column.startswith(_COUNT) for column in cells):

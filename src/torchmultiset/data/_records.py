@@ -13,17 +13,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float32
 
-from torchmultiset.data._parse import Fields, Problems, did_you_mean, read_count, read_fields, show
+from torchmultiset.data._parse import FILES, Fields, Problems, did_you_mean, read_count, read_fields, show
 from torchmultiset.data._splits import SPLITS
 
-__all__ = ["Cell", "Record", "read_cell", "read_records"]
+__all__ = ["VECTORS", "Cell", "Record", "read_cell", "read_records"]
 
 Cell: TypeAlias = float | str | None
 """Number, text, or None for an empty cell."""
 _LARGEST = float(np.finfo(np.float32).max)
-_FILES = ("image", "array", "set", "sequence")
-"""Keys of inputs that are paths; sets and sequences may also be inline arrays."""
-_KEYS = (*_FILES, "features", "text", "labels", "counts", "id", "split", "boxes", "areas")
+VECTORS = ("set", "sequence", "either")
+"""Kinds of records that are sets or sequences of vectors."""
+_KEYS = (*FILES, "features", "text", "labels", "counts", "id", "split", "boxes", "areas")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Record:
     cells: dict[str, Cell] = field(default_factory=dict)
     """Named features as written, by column; empty for other inputs."""
     rows: Float32[np.ndarray, "n w"] | None = None
-    """Vectors (N, D) of a set or sequence that the line contains; None for other inputs."""
+    """Vectors (N, D) of a set or sequence, once they are read; None for other inputs."""
     split: str | None = None
     boxes: tuple[tuple[float, ...], ...] | None = None
     areas: tuple[float, ...] | None = None
@@ -51,10 +51,7 @@ class Record:
 def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> list[Record]:
     """Read the valid lines of a .jsonl or .csv file and collect the problems of the others.
 
-    Args:
-        path: The file.
-        problems: Collects the problems.
-        labelled: Whether every line must have labels; if False, missing labels mean an empty multiset.
+    Unless `labelled`, missing labels mean an empty multiset.
     """
     instead: Fields = {} if labelled else {"labels": []}
     records = []
@@ -79,7 +76,7 @@ def read_records(path: Path, problems: Problems, *, labelled: bool = True) -> li
 
 def _input(fields: Fields) -> Fields:
     """Return the kind of the input and its value, by field of `Record`."""
-    kinds = [kind for kind in (*_FILES, "features", "text") if kind in fields]
+    kinds = [kind for kind in (*FILES, "features", "text") if kind in fields]
     if kinds in (["text"], ["features", "text"]):
         return {"kind": "features", "cells": _cells({**_beside_text(fields), "text": fields["text"]})}
     if len(kinds) != 1:
@@ -88,9 +85,9 @@ def _input(fields: Fields) -> Fields:
         raise ValueError(f"each line must have one input, {one} (or 'text' and 'features'), but this one {found}")
     (kind,) = kinds
     value = fields[kind]
-    if kind in ("image", "array") or (kind in _FILES and isinstance(value, str)):
+    if kind in ("image", "array") or (kind in FILES and isinstance(value, str)):
         return {"kind": kind, "path": PurePath(_text(value, f"{kind!r}")).as_posix()}
-    if kind in _FILES:
+    if kind in FILES:
         return {"kind": kind, "rows": _rows(value, kind)}
     if isinstance(value, dict):
         return {"kind": kind, "cells": _cells(value)}

@@ -24,16 +24,8 @@ def split_by_id(
 
     The split of an example depends only on its id and the seed, so adding examples does not move it. The split sizes
     therefore match `fractions` only in expectation. There are two exceptions: an empty split gets an example of the
-    largest split; if no training example (split 0) has a label, one is swapped for an example with labels.
-
-    Args:
-        ids: Unique id of each example. There must be at least one id per positive fraction.
-        fractions: Probability of each split; they sum to 1.
-        seed: Random seed.
-        labelled: Mask (N,) of the examples that have labels; if None, all of them.
-
-    Returns:
-        The split of each example (N,), as an index into `fractions`.
+    largest split; if no training example (split 0) has a label, one is swapped for an example with labels. There must
+    be at least one id per positive fraction.
 
     Example:
         >>> ids = [f"{i}.jpg" for i in range(1000)]

@@ -108,18 +108,14 @@ def build(
 
     train_folder = Path(train_images)
     kept_train, kept_validation = _hold_out(training, selected.kept, rules)
-    train = _Split(training, kept_train, train_folder)
-    validation = _Split(training, kept_validation, train_folder)
-    test = _Split(testing, selected_test.kept, train_folder if test_images is None else Path(test_images))
-    _check_images(train, validation, test)
-
-    def examples(split: _Split) -> Examples:
-        return _examples(split, selected.classes, rules, size, progress=progress)
-
+    splits = {
+        "train": _Split(training, kept_train, train_folder),
+        "validation": _Split(training, kept_validation, train_folder),
+        "test": _Split(testing, selected_test.kept, train_folder if test_images is None else Path(test_images)),
+    }
+    _check_images(**splits)
     return Coco(
-        train=examples(train),
-        validation=examples(validation),
-        test=examples(test),
+        **{name: _examples(split, selected.classes, rules, size, progress) for name, split in splits.items()},
         rules=rules,
         min_area=selected.min_area,
         stages=(
@@ -174,9 +170,7 @@ def _check_images(train: _Split, validation: _Split, test: _Split) -> None:
         )
 
 
-def _examples(
-    split: _Split, classes: Bool[np.ndarray, " c"], rules: CocoRules, size: int, *, progress: bool
-) -> Examples:
+def _examples(split: _Split, classes: Bool[np.ndarray, " c"], rules: CocoRules, size: int, progress: bool) -> Examples:
     file, images, paths = split.file, split.images, split.paths
     # Group objects by image, keeping the order of the annotations.
     objects = np.flatnonzero(split.kept)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from torchmultiset._checks import check
-from torchmultiset.data._exif import upright_boxes
-from torchmultiset.data._write import as_jsonl, relative_path, rounded, write_new
+from torchmultiset.data._write import as_jsonl, relative_path, rounded, upright_boxes, write_new
 from torchmultiset.data.coco import Coco
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.images import ImageFiles, image_sizes, letterbox

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import importlib.resources
 import io
-import itertools
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -242,11 +241,13 @@ def _digits(images: UInt8[np.ndarray, "n 28 28"], labels: Integer[np.ndarray, " 
 
 
 def _refuse_shared(*pools: Digits) -> None:
-    for one, other in itertools.combinations(pools, 2):
-        known = {image.tobytes() for image in other.images}
-        shared = sum(image.tobytes() in known for image in one.images)
+    known: set[bytes] = set()
+    for pool in pools:
+        images = [image.tobytes() for image in pool.images]
+        shared = sum(image in known for image in images)
         if shared:
             raise ValueError(
                 f"{shared} images are in two of the train, validation and test pools, which would bias test results: "
                 "remove them from one"
             )
+        known.update(images)

@@ -119,7 +119,7 @@ class Examples:
 
 
 def concatenate(first: Examples, second: Examples) -> Examples:
-    """Concatenate the examples of two splits with the same classes; boxes and areas are dropped.
+    """Concatenate the examples of two splits with the same classes.
 
     Example:
         >>> cats = Examples(np.zeros((1, 2)), np.array([[0, 0]]), ("cat", "dog"))
@@ -130,13 +130,25 @@ def concatenate(first: Examples, second: Examples) -> Examples:
     """
     check(first.classes == second.classes, "second", f"examples of the classes {first.classes}", second.classes)
     width = max(first.labels.shape[1], second.labels.shape[1])
-    labels = [
-        np.pad(each.labels.astype(np.int64), ((0, 0), (0, width - each.labels.shape[1])), constant_values=-1)
-        for each in (first, second)
-    ]
-    ids = None if first.ids is None or second.ids is None else [*first.ids, *second.ids]
-    inputs = _Concatenated(first.inputs, second.inputs)
-    return replace(first, inputs=inputs, labels=np.concatenate(labels), boxes=None, areas=None, ids=ids)
+
+    def joined(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+        return None if one is None or other is None else np.concatenate([widened(one, width), widened(other, width)])
+
+    return replace(
+        first,
+        inputs=_Concatenated(first.inputs, second.inputs),
+        labels=np.concatenate([widened(each.labels, width) for each in (first, second)]),
+        boxes=joined(first.boxes, second.boxes),
+        areas=joined(first.areas, second.areas),
+        ids=None if first.ids is None or second.ids is None else [*first.ids, *second.ids],
+    )
+
+
+def widened(array: Shaped[np.ndarray, "n m ..."], width: int) -> Shaped[np.ndarray, "n k ..."]:
+    """Pad the second axis of labels with -1, or of boxes or areas with 0."""
+    missing = width - array.shape[1]
+    fill = -1 if array.dtype.kind == "i" else 0
+    return np.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)], constant_values=fill)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, Int64, Shaped, UInt8
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from torchmultiset._checks import check
+from torchmultiset._checks import check, listed
 from torchmultiset.data._progress import progress_bar
 from torchmultiset.data.examples import Inputs
 
@@ -33,7 +33,6 @@ __all__ = [
     "unreadable",
 ]
 
-_SHOWN = 10  # maximum number of files listed in an error message
 _QUARTER_TURNS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 _T = TypeVar("_T")
@@ -247,7 +246,7 @@ def image_sizes(paths: Sequence[str | Path], *, exif: bool = False, progress: bo
     Raises:
         UnreadableImageError: Some files are not images; the message lists all of them.
     """
-    sizes, problems = _attempt(partial(image_size, exif=exif), paths, bar="Reading image sizes" if progress else None)
+    sizes, problems = _attempt(partial(image_size, exif=exif), paths, "Reading image sizes", progress)
     if problems:
         raise _unreadable_error([*problems.values()])
     return np.array(sizes, dtype=np.int64).reshape(len(paths), 2)
@@ -276,7 +275,7 @@ def unreadable(paths: Sequence[str | Path], *, progress: bool = False) -> dict[i
         with _opened(path) as image:
             _to_rgb(image)
 
-    _, problems = _attempt(decode, paths, bar="Checking images" if progress else None)
+    _, problems = _attempt(decode, paths, "Checking images", progress)
     return problems
 
 
@@ -285,7 +284,7 @@ def check_files(paths: Sequence[str | Path]) -> None:
     missing = [str(path) for path in paths if not Path(path).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"{len(missing)} of {len(paths)} image files are missing: {_some(missing)}\nCorrect their paths"
+            f"{len(missing)} of {len(paths)} image files are missing: {listed(missing)}\nCorrect their paths"
         )
 
 
@@ -321,12 +320,12 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _attempt(
-    function: Callable[[_T], object], items: Sequence[_T], *, bar: str | None
+    function: Callable[[_T], object], items: Sequence[_T], title: str, progress: bool
 ) -> tuple[list[object], dict[int, str]]:
     """Call the function for each item; return the results and the messages of unreadable items by position."""
     results: list[object] = []
     problems: dict[int, str] = {}
-    with progress_bar(bar is not None, bar or "", len(items)) as advance:
+    with progress_bar(progress, title, len(items)) as advance:
         for position, item in enumerate(items):
             try:
                 results.append(function(item))
@@ -338,12 +337,6 @@ def _attempt(
 
 def _unreadable_error(problems: Sequence[str]) -> UnreadableImageError:
     return UnreadableImageError(
-        f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read:{_some(problems)}\n"
+        f"{len(problems)} image{'s' * (len(problems) > 1)} cannot be read:{listed(problems)}\n"
         "Save them again as PNG or JPEG, or remove them"
     )
-
-
-def _some(lines: Sequence[str]) -> str:
-    """Format the first few lines and the number of the remaining ones."""
-    more = [f"... and {len(lines) - _SHOWN} more"] * (len(lines) > _SHOWN)
-    return "".join(f"\n  {line}" for line in [*lines[:_SHOWN], *more])

@@ -61,9 +61,7 @@ def read_in_memory(x: Any, *, columns: Sequence[Column] = ()) -> InMemory | None
     if not vectors:
         return None
     check(len(vectors) == len(rows), "X", "arrays (N, D) only, or none of them", f"{len(rows)} of several kinds")
-    width = max(row.shape[1] for row in vectors)
-    fitted = [row if len(row) else np.zeros((0, width), dtype=np.float32) for row in vectors]
-    return InMemory(TokenRows(fitted), "either", ())
+    return InMemory(TokenRows(vectors), "either", ())
 
 
 def table_rows(x: Any) -> list[dict[str, Any]] | None:

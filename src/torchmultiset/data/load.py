@@ -58,14 +58,10 @@ def load_data(
     """
     path = Path(path)
     if is_store(path):
-        for name, value in (
-            ("classes", classes),
-            ("fractions", fractions),
-            ("skip_unreadable", skip_unreadable or None),
-        ):
-            check(
-                value is None, name, f"left out, as {path} is a built data set with its own classes and splits", value
-            )
+        expected = f"left out, as {path} is a built data set with its own classes and splits"
+        of_manifests = {"classes": classes, "fractions": fractions, "skip_unreadable": skip_unreadable or None}
+        for name, value in of_manifests.items():
+            check(value is None, name, expected, value)
         return store.load(path)
     return read_manifest(
         path,

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Float32, Int64
 
 from torchmultiset._checks import check
 from torchmultiset.data._arrays import ArrayFiles
-from torchmultiset.data._boxes import boxes_and_areas
 from torchmultiset.data._columns import Column, check_columns, encode, learn_columns
 from torchmultiset.data._parse import ManifestError, Problems, did_you_mean, show
-from torchmultiset.data._readable import readable_records
-from torchmultiset.data._records import Record, read_records
+from torchmultiset.data._readable import readable_records, recognise_vectors
+from torchmultiset.data._records import VECTORS, Record, read_records
 from torchmultiset.data._splits import SPLITS, split_by_id
-from torchmultiset.data._vectors import VECTORS, recognise_vectors, token_rows
 from torchmultiset.data.examples import Examples, Inputs
 from torchmultiset.data.tokens import TokenKind, TokenRows, TokenText
 
@@ -113,24 +111,24 @@ class Manifest:
         ok = numbers and len(fractions) == 3 and min(fractions) >= 0 and abs(sum(fractions) - 1) < 1e-6
         check(ok, "fractions", "three numbers, for train, validation and test, that sum to 1", fractions)
         check(image_size >= 1, "image_size", "at least 1 pixel", image_size)
-        problems, records = Problems(self.path), self.records
+        problems, records, kind = Problems(self.path), self.records, self.records[0].kind
         splits = self._splits(fractions, seed, problems)
         index = {name: i for i, name in enumerate(self.classes)}
         labels = np.full((len(records), max(len(record.labels) for record in records)), -1, dtype=np.int64)
         for row, record in zip(labels, records, strict=True):
             row[: len(record.labels)] = [index[label] for label in record.labels]
         paths = [self.path.parent / record.path for record in records]
-        boxes = areas = None
-        if any(record.boxes is not None or record.areas is not None for record in records):
-            boxes, areas = boxes_and_areas(records, labels, paths, image_size, exif)
+        boxes, areas = _boxes_and_areas(records, labels, paths, image_size, exif)
+        inputs: Inputs
         if records[0].cells:
             train = splits == SPLITS.index("train")
-            columns = _columns(records, train if train.any() else ~train, columns, problems)
-            inputs: Inputs = encode(columns, records)
-            tokens: TokenKind | None = "text" if isinstance(inputs, TokenText) else None
+            if columns:
+                check_columns(columns, records, problems)
+            columns = tuple(columns) or learn_columns(records, train if train.any() else ~train, problems)
+            problems.stop()
+            inputs = encode(columns, records)
         else:
-            columns = ()
-            inputs, tokens = _inputs(records, self.path.parent, paths, image_size, exif)
+            columns, inputs = (), _inputs(records, paths, image_size, exif)
         examples = Examples(
             inputs,
             labels,
@@ -139,7 +137,7 @@ class Manifest:
             areas=areas,
             ids=[record.id for record in records],
             columns=columns,
-            tokens=tokens,
+            tokens="text" if isinstance(inputs, TokenText) else cast(TokenKind, kind) if kind in VECTORS else None,
             cut=inputs.cut if isinstance(inputs, TokenText | TokenRows) else 0,
         )
         return {name: examples.subset(np.flatnonzero(splits == i)) for i, name in enumerate(SPLITS)}
@@ -303,28 +301,39 @@ def _check_together(records: list[Record], problems: Problems) -> None:
                 problems.add(line, f"{part!r} is missing, but other lines have it: add it to all lines or none")
 
 
-def _columns(
-    records: Sequence[Record], train: Bool[np.ndarray, " n"], given: Sequence[Column], problems: Problems
-) -> tuple[Column, ...]:
-    """Return the columns of a table."""
-    if given:
-        check_columns(given, records, problems)
-    columns = tuple(given) or learn_columns(records, train, problems)
-    problems.stop()
-    return columns
+def _boxes_and_areas(
+    records: Sequence[Record], labels: Int64[np.ndarray, "n m"], paths: list[Path], image_size: int, exif: bool
+) -> tuple[Float32[np.ndarray, "n m 4"] | None, Float32[np.ndarray, "n m"] | None]:
+    """Return the boxes (N, M, 4) in pixels of the inputs, and the areas (N, M): as given, or else those of the boxes.
+
+    Both are None if no record has boxes or areas.
+    """
+    known = labels >= 0
+    boxes = areas = None
+    if any(record.boxes is not None for record in records):
+        placed = np.array([box for record in records for box in record.boxes or ()]).reshape(-1, 4)
+        if records[0].kind == "image":
+            from torchmultiset.data.images import image_sizes, place_boxes  # so that arrays need no Pillow
+
+            sizes = image_sizes(paths, exif=exif)[known.nonzero()[0]]
+            placed = place_boxes(placed, sizes, sizes, image_size)
+        boxes = np.zeros((*labels.shape, 4), dtype=np.float32)
+        boxes[known] = placed
+        areas = boxes[..., 2:].prod(-1)
+    if any(record.areas is not None for record in records):
+        areas = np.zeros(labels.shape, dtype=np.float32)
+        areas[known] = [area for record in records for area in record.areas or ()]
+    return boxes, areas
 
 
-def _inputs(
-    records: Sequence[Record], folder: Path, paths: list[Path], image_size: int, exif: bool
-) -> tuple[Inputs, TokenKind | None]:
-    """Return the inputs of anything but a table, and their kind if they vary in length."""
-    kind = records[0].kind
-    if kind in VECTORS:
-        return token_rows(records, folder), cast(TokenKind, kind)
-    if kind == "features":
-        return np.stack([record.features for record in records]), None
-    if kind == "array":
-        return ArrayFiles(paths), None
+def _inputs(records: Sequence[Record], paths: list[Path], image_size: int, exif: bool) -> Inputs:
+    """Return the inputs of anything but a table."""
+    if records[0].kind in VECTORS:
+        return TokenRows([record.rows for record in records if record.rows is not None])
+    if records[0].kind == "features":
+        return np.stack([record.features for record in records])
+    if records[0].kind == "array":
+        return ArrayFiles(paths)
     from torchmultiset.data.images import ImageFiles
 
-    return ImageFiles(paths, image_size, exif=exif), None
+    return ImageFiles(paths, image_size, exif=exif)

@@ -21,7 +21,7 @@ from torchmultiset._checks import check, check_one_of
 from torchmultiset.data._paste import Scene, cut, paste, paste_digits
 from torchmultiset.data._random import draw, draw_distinct, example_keys
 from torchmultiset.data.digits import DigitPools, Digits, Split, digits_sha256, write_digits
-from torchmultiset.data.examples import Batch, Examples
+from torchmultiset.data.examples import Batch, Examples, widened
 from torchmultiset.data.store import Chunk, Plan, Row, write
 
 __all__ = ["VARIANTS", "Fresh", "MnistMulti", "build", "generate", "stream"]
@@ -239,7 +239,7 @@ def build(
     def make(chunk: Chunk) -> dict[str, np.ndarray]:
         split = cast(Split, chunk.split)
         examples = generate(like[split], pools.of(split), split, range(chunk.start, chunk.stop))
-        return {name: _widened(getattr(examples, name), row) for name, row in plan.arrays.items()}
+        return {name: widened(getattr(examples, name), row.shape[0]) for name, row in plan.arrays.items()}
 
     like: dict[Split, MnistMulti] = {
         "train": parameters,
@@ -270,15 +270,6 @@ def build(
     if fresh != "none":
         write_digits(folder, pools.train)
     return splits
-
-
-def _widened(array: np.ndarray, row: Row) -> np.ndarray:
-    """Pad axis 1 to the maximum number of digits over all splits: labels with -1, other arrays with 0."""
-    missing = row.shape[0] - array.shape[1]
-    if not missing:
-        return array
-    fill = -1 if array.dtype == np.int64 else 0
-    return np.pad(array, [(0, 0), (0, missing), *[(0, 0)] * (array.ndim - 2)], constant_values=fill)
 
 
 @unique

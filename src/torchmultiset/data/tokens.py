@@ -35,7 +35,8 @@ class TokenRows:
     """`Inputs` that are sets or sequences of vectors.
 
     Args:
-        rows: One array (N, D) per input, with any N and the same D. Arrays longer than `LONGEST` are truncated.
+        rows: One array (N, D) per input, with any N and, unless N is 0, the same D. Arrays longer than `LONGEST` are
+            truncated.
 
     Example:
         >>> rows = TokenRows([np.ones((1, 2)), np.full((2, 2), 5.0)])
@@ -44,15 +45,15 @@ class TokenRows:
     """
 
     def __init__(self, rows: Sequence[Shaped[np.ndarray, "_ _"]]) -> None:
-        widths = {row.shape[1] for row in rows}
-        check(len(widths) == 1, "rows", "arrays (N, D) with the same D", sorted(widths))
+        widths = {row.shape[1] for row in rows if len(row)} or {max((row.shape[1] for row in rows), default=0)}
+        check(len(rows) > 0 and len(widths) == 1, "rows", "arrays (N, D) with the same D", sorted(widths))
         (self.width,) = widths
-        kept = [np.asarray(row[:LONGEST], dtype=np.float32) for row in rows]
-        self.lengths: Int64[np.ndarray, " n"] = np.array([len(row) for row in kept], dtype=np.int64)
+        self.lengths: Int64[np.ndarray, " n"] = np.array([min(len(row), LONGEST) for row in rows], dtype=np.int64)
         """Number of positions (N,) of each input."""
         self.cut = sum(len(row) > LONGEST for row in rows)
         """Number of inputs that are longer than `LONGEST`."""
-        self.values = np.concatenate(kept)
+        kept = [row[:LONGEST] for row in rows if len(row)] or [np.zeros((0, self.width))]
+        self.values = np.concatenate(kept, dtype=np.float32, casting="unsafe")
         self._ends = np.cumsum(self.lengths)
 
     def __len__(self) -> int:

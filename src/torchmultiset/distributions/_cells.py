@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from torchmultiset._checks import check, check_counts, check_float
 from torchmultiset._precision import full_precision
 from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial, size_log_probabilities
-from torchmultiset.distributions._multisets import IndependentCounts, Ranked, rank
+from torchmultiset.distributions._multisets import IndependentCounts, Ranked, rank, weigh_sizes
 from torchmultiset.multiset import cardinality, how_many
 
 __all__ = [
@@ -188,7 +188,7 @@ class CellJoint:
         candidates = self.independent.ranked(every if every <= _FEW else k + _CANDIDATES)
         number = candidates.counts.shape[1]
         rows = torch.arange(len(self.logits), device=self.logits.device).repeat_interleave(number)
-        score = self._select(rows)._exact_log_probability(candidates.counts.flatten(0, 1)).view(-1, number)
+        score = self._exact_log_probability(candidates.counts.flatten(0, 1), rows).view(-1, number)
         large = cardinality(candidates.counts) > self.exact_size
         score = torch.where(large, candidates.log_probability, score)
         return rank(candidates.counts, score.masked_fill(candidates.log_probability == -torch.inf, -torch.inf), k)
@@ -197,7 +197,7 @@ class CellJoint:
         """Return the log-probability of one multiset per input; -inf if it cannot be predicted."""
         check_counts("counts", counts, like=(len(self.logits), self.logits.shape[2] - 1))
         size = cardinality(counts)
-        found = self._exact_log_probability(counts)
+        found = self._exact_log_probability(counts, torch.arange(len(counts), device=counts.device))
         large = (size > self.exact_size) & (size <= self.most)
         if bool(large.any()):
             found = torch.where(large, self.independent.log_probability(counts), found)
@@ -230,15 +230,15 @@ class CellJoint:
         log_sizes = cell_size_log_probabilities(self.logits, self.most)
         return log_sizes if self.size_scores is None else log_sizes + self.size_scores.double()
 
-    def _exact_log_probability(self, counts: Int64[Tensor, "b c"]) -> Float64[Tensor, " b"]:
-        """Return the log-probability of one multiset per input; that of larger multisets is meaningless."""
+    def _exact_log_probability(self, counts: Int64[Tensor, "n c"], rows: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+        """Return the log-probability of multisets for the inputs in `rows`; that of larger multisets is meaningless."""
         size = cardinality(counts)
         exact = size <= min(self.exact_size, self.most)
-        joint = cell_joint_log_probability(self.logits, counts * exact[:, None])
+        joint = cell_joint_log_probability(self.logits[rows], counts * exact[:, None])
         if self.size_scores is not None:
-            scores = self.size_scores.double().expand(len(counts), -1)
-            joint = joint + scores.gather(1, size.clamp(max=self.most)[:, None]).squeeze(1)
-        return joint - self._log_sizes[:, self.least :].logsumexp(-1)
+            scores = self.size_scores.double().expand(len(self.logits), -1)
+            joint = joint + scores[rows, size.clamp(max=self.most)]
+        return joint - self._log_sizes[:, self.least :].logsumexp(-1)[rows]
 
     def _exact_count_probabilities(self, most: int) -> Float64[Tensor, "b c m"]:
         """Return the probabilities of 0, 1, 2, ... labels of each class, given a size of `least` to `most`."""
@@ -256,16 +256,7 @@ class CellJoint:
             one = pad(grid, (0, 0, 1, 0), value=-torch.inf)[..., :-1, :] + own[:, cell, :, None, None]
             another = pad(grid, (1, 0), value=-torch.inf)[..., :-1] + other[:, cell, :, None, None]
             grid = torch.stack([stay, one, another]).logsumexp(0)
-        n, others = torch.arange(most + 1)[:, None], torch.arange(most + 1)
-        fits = ((n + others >= self.least) & (n + others <= most)).to(grid.device)
-        if self.size_scores is not None:
-            grid = grid + self.size_scores.double()[:, (n + others).clamp(max=most)][:, None]
-        return grid.masked_fill(~fits, -torch.inf).logsumexp(-1).softmax(-1)
-
-    def _select(self, rows: Int64[Tensor, " n"]) -> CellJoint:
-        scores = self.size_scores
-        scores = scores if scores is None or len(scores) == 1 else scores[rows]
-        return replace(self, logits=self.logits[rows], size_scores=scores)
+        return weigh_sizes(grid, self.least, self.size_scores).logsumexp(-1).softmax(-1)
 
 
 def _states(counts: Int64[Tensor, "b c"]) -> tuple[Tensor, Tensor, Tensor]:

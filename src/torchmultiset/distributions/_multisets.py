@@ -164,14 +164,8 @@ class IndependentCounts:
         backward = self._log_sizes(backward=True)
         classes = self.log_probabilities.shape[1]
         of_others = torch.stack([_product(forward[c], backward[classes - 1 - c]) for c in range(classes)], 1)
-        # With n labels of the class, the size including the others must be from least to most.
-        n, others = torch.arange(self.most + 1)[:, None], torch.arange(self.most + 1)
-        fits = ((n + others >= self.least) & (n + others <= self.most)).to(of_others.device)
-        beside = of_others[..., None, :]
-        if self.size_scores is not None:
-            beside = beside + self.size_scores[:, (n + others).clamp(max=self.most)][:, None]
-        beside = _log_sum(beside.masked_fill(~fits, -torch.inf))
-        return (self.log_probabilities + beside).softmax(-1)
+        beside = of_others[..., None, :].expand(-1, -1, self.most + 1, -1)
+        return (self.log_probabilities + _log_sum(weigh_sizes(beside, self.least, self.size_scores))).softmax(-1)
 
     def size_probabilities(self) -> Float64[Tensor, "b m"]:
         """Return the probabilities of multisets of 0, 1, 2, ... labels."""
@@ -279,6 +273,20 @@ def rank(counts: Int64[Tensor, "b j c"], score: Float64[Tensor, "b j"], k: int) 
     """Return the k candidates with the highest scores; a score of -inf marks a missing candidate."""
     found, at = score.topk(min(k, score.shape[1]), dim=-1)
     return _filled(counts.gather(1, at[..., None].expand(-1, -1, counts.shape[2])), found, k)
+
+
+def weigh_sizes(
+    grid: Float64[Tensor, "b c m m"], least: int, size_scores: Float[Tensor, "#b _"] | None
+) -> Float64[Tensor, "b c m m"]:
+    """Add the size potential, if any, to log-probabilities of n labels of a class (rows) and n of others (columns).
+
+    Where they are fewer than `least` together, or more than the largest n, the result is -inf.
+    """
+    n = torch.arange(grid.shape[-1], device=grid.device)
+    size, most = n[:, None] + n, len(n) - 1
+    if size_scores is not None:
+        grid = grid + size_scores.double()[:, None, size.clamp(max=most)]
+    return grid.masked_fill((size < least) | (size > most), -torch.inf)
 
 
 def _filled(counts: Int64[Tensor, "b j c"], found: Float64[Tensor, "b j"], k: int) -> Ranked:

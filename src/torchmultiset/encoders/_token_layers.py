@@ -73,7 +73,7 @@ class Standardised(nn.Module):
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Float[Tensor, "_ d"]]) -> None:
-        """Set mean and standard deviation to those of all rows; constant features are not rescaled."""
+        """Set mean and standard deviation to those of all rows."""
         number, total, squares = 0, self.mean.double() * 0, self.mean.double() * 0
         for rows in batches:
             number += len(rows)
@@ -82,8 +82,11 @@ class Standardised(nn.Module):
         if number == 0:
             return
         mean = total / number
-        spread = (squares / number - mean.square()).clamp(min=0).sqrt()
+        self._set(mean, (squares / number - mean.square()).clamp(min=0).sqrt())
+
+    def _set(self, mean: Float[Tensor, " d"], spread: Float[Tensor, " d"]) -> None:
         self.mean.copy_(mean)
+        # Features that are constant up to rounding are not rescaled.
         self.spread.copy_(torch.where(spread > 1e-6 * mean.abs(), spread, 1.0))
 
 

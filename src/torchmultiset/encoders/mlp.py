@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torchmultiset._arguments import recorded
 from torchmultiset._checks import check, check_float
 from torchmultiset._memory import MemorySpec
+from torchmultiset.encoders._token_layers import Standardised
 
 __all__ = ["MLPEncoder"]
 
 
 @recorded
-class MLPEncoder(nn.Module):
+class MLPEncoder(Standardised):
     """Linear layers for vectors, each followed by ReLU; without layers, it only standardises.
 
     Args:
@@ -32,14 +33,9 @@ class MLPEncoder(nn.Module):
         torch.Size([2, 32])
     """
 
-    mean: Tensor
-    spread: Tensor
-
     def __init__(self, features: int, hidden: Sequence[int] = (128, 128)) -> None:
-        super().__init__()
+        super().__init__(features)
         self.features = features
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("spread", torch.ones(features))
         self.layers = nn.Sequential(
             *[part for a, b in pairwise([features, *hidden]) for part in (nn.Linear(a, b), nn.ReLU())]
         )
@@ -54,7 +50,7 @@ class MLPEncoder(nn.Module):
     def forward(self, x: Float[Tensor, "b features"]) -> Float[Tensor, "b d"]:
         """Compute a vector (B, D) from vectors (B, features)."""
         check_float("x", x, "(B, features)", like=(None, self.features))
-        out: Tensor = self.layers((x - self.mean) / self.spread)
+        out: Tensor = self.layers(super().forward(x))
         return out
 
     def fit_inputs(self, batches: Iterable[Float[Tensor, "_ features"]]) -> None:
@@ -66,6 +62,4 @@ class MLPEncoder(nn.Module):
         """Set the mean and standard deviation with which inputs are standardised to those of training inputs."""
         check_float("x", x, "(N, features)", like=(None, self.features))
         spread, mean = torch.std_mean(x.double(), 0, correction=0)
-        self.mean.copy_(mean)
-        # Features that are constant up to rounding are not rescaled.
-        self.spread.copy_(torch.where(spread > 1e-6 * mean.abs(), spread, 1.0))
+        self._set(mean, spread)

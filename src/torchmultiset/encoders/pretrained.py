@@ -169,9 +169,8 @@ class PretrainedEncoder(nn.Module):
             ValueError: If its weights are not those used in training.
         """
         if not self._backbone:
-            options = {key: value for key, value in self._options.items() if value not in (None, (32,))}
             with torch.random.fork_rng(devices=[]):  # random weights are drawn before the pretrained ones are loaded
-                backbone = make_backbone(self.name, **options)
+                backbone = make_backbone(self.name, **self._options)
             found = backbone.fingerprint()
             if self.fingerprint not in (None, found):
                 raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -14,9 +13,10 @@ from jaxtyping import Bool, Float, Float16, Int64
 from torch import Tensor, nn
 
 from torchmultiset._arguments import recorded
+from torchmultiset._files import file_sha256
 from torchmultiset._install import pip_install
 from torchmultiset._memory import MemorySpec, Tokens
-from torchmultiset.encoders.text import TextWithColumns, split_text
+from torchmultiset.encoders.text import SYMBOLS, TextWithColumns, split_text
 from torchmultiset.encoders.tokens import OrderedEncoder
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class WordEncoder(TextWithColumns):
         """Return the indices (B, M) of the word pieces, and the mask of those that are not padding."""
         symbols, mask = split_text(x, self.columns)
         lengths = mask.sum(1).tolist()
-        texts = [bytes(row[1:length]) for row, length in zip((symbols - 1).tolist(), lengths, strict=True)]
+        # A joined text (`data.joined`) has the start symbol of its second text inside it: a line break.
+        letters = (symbols - 1).masked_fill(symbols == SYMBOLS - 1, ord("\n")).tolist()
+        texts = [bytes(row[1:length]) for row, length in zip(letters, lengths, strict=True)]
         found = [
             pieces if length else []  # an example of padding only has no first position
             for pieces, length in zip(tokenise(texts), lengths, strict=True)
@@ -146,4 +148,4 @@ def _vectors(device: torch.device) -> Float16[Tensor, "p d"]:
 
 @lru_cache(maxsize=1)
 def _fingerprint() -> str:
-    return hashlib.sha256((_folder() / _VECTORS).read_bytes()).hexdigest()
+    return file_sha256(_folder() / _VECTORS)

@@ -16,7 +16,7 @@ from torchmultiset._memory import Memory, MemorySpec
 from torchmultiset._pooling import PooledFeatures, PoolKind
 from torchmultiset.distributions import Belief
 
-__all__ = ["OneShotHead", "PooledHead", "without_autocast"]
+__all__ = ["OneShotHead", "PooledHead", "probability_of_at_least", "without_autocast"]
 
 
 class OneShotHead(nn.Module, ABC):
@@ -75,9 +75,12 @@ class OneShotHead(nn.Module, ABC):
 
     def probabilities(self, scores: Float[Tensor, "b n k"], least: int, most: int) -> Float[Tensor, "b t c"]:
         """Return the probabilities of at least 1, 2, ..., `most` labels of each class, one row each, for display."""
-        exactly = self.believe(scores, least, most).count_probabilities()
-        at_least = exactly.flip(-1).cumsum(-1).flip(-1)[..., 1:]
-        return at_least.transpose(1, 2).to(scores.dtype)
+        return probability_of_at_least(self.believe(scores, least, most).count_probabilities()).to(scores.dtype)
+
+
+def probability_of_at_least(exactly: Float[Tensor, "b c m"]) -> Float[Tensor, "b t c"]:
+    """Return the probabilities of at least 1, 2, ... labels of each class, from those of exactly 0, 1, 2, ..."""
+    return exactly.flip(-1).cumsum(-1).flip(-1)[..., 1:].transpose(1, 2)
 
 
 @recorded
@@ -106,7 +109,6 @@ class PooledHead(OneShotHead):
         super().__init__()
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         self.num_classes = num_classes
-        self.memory = memory
         self.pooled = PooledFeatures(memory, pool, hidden=hidden, dropout=dropout)
 
 

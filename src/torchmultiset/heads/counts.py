@@ -1,13 +1,4 @@
-"""Count heads: independent counts of the classes.
-
-| head              | memory              | count of a class                                     |
-| ----------------- | ------------------- | ---------------------------------------------------- |
-| `CellCounts`      | maps, tokens        | Poisson binomial: number of positions predicting it  |
-| `CountTable`      | any                 | any distribution over 0 to M                         |
-| `GaussianCounts`  | any                 | normal distribution, restricted to 0 to M            |
-| `PoissonCounts`   | any                 | Poisson                                              |
-| `RegressedCounts` | any                 | real number, to be rounded (section 3.2)             |
-"""
+"""Count heads: independent counts of the classes."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -74,17 +75,16 @@ def fit_ridge(features: Float[Tensor, "n d"], counts: Int64[Tensor, "n c"]) -> R
     projected = x @ v  # U diag(s)
     target = projected.T @ y
     unit = squares.mean() if len(squares) else torch.tensor(1.0, dtype=torch.float64)
-    best: tuple[float, float, Tensor] | None = None
-    for penalty in (10.0**power for power in torch.arange(-4, 4.5, 0.5).tolist()):
+
+    def fitted(penalty: float) -> tuple[float, float, Tensor]:
         shrunk = 1 / (squares + penalty * unit)
         solution = shrunk[:, None] * target
         leverage = (projected.square() * shrunk).sum(1) + 1 / number
         left_out = (y - projected @ solution) / (1 - leverage).clamp(min=1e-6)[:, None]
-        error = left_out.square().mean().item()
-        if best is None or error < best[0]:
-            best = (error, penalty, solution)
-    assert best is not None
-    error, penalty, solution = best
+        return left_out.square().mean().item(), penalty, solution
+
+    penalties = [10.0**power for power in torch.arange(-4, 4.5, 0.5).tolist()]
+    error, penalty, solution = min(map(fitted, penalties), key=itemgetter(0))
     weight = (v @ solution).T / scale
     bias = offset - weight @ mean
     return Ridge(weight.to(features.dtype), bias.to(features.dtype), penalty, error)

@@ -10,8 +10,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchmultiset._install import pip_install
-from torchmultiset.lm._training import IGNORED, as_batch, padded
+from torchmultiset.lm._training import IGNORED, as_batch
 from torchmultiset.lm._vocabulary import LabelVocabulary
+from torchmultiset.multiset import pad_rows
 
 __all__ = ["AllowedTokens", "generate_lists", "sample_batch"]
 
@@ -115,8 +116,8 @@ def sample_batch(
         inputs = [row[:-size].tolist() for row, size in zip(rows, sizes, strict=True)]
         device = batch["input_ids"].device
         given = {
-            "input_ids": padded(inputs, pad, left=True).to(device),
-            "attention_mask": padded([[1] * len(row) for row in inputs], 0, left=True).to(device),
+            "input_ids": pad_rows(inputs, pad, left=True).to(device),
+            "attention_mask": pad_rows([[1] * len(row) for row in inputs], 0, left=True).to(device),
         }
     training = model.training
     model.eval()

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from torchmultiset._checks import check_float, check_one_of
+from torchmultiset._checks import check_float
 from torchmultiset._precision import full_precision
 from torchmultiset.lm._oracle import NextTokens, list_oracle
 from torchmultiset.losses._common import Reduction, reduce
@@ -66,7 +66,6 @@ def list_loss(
         >>> list_loss(torch.zeros(1, 7, 8), tokens, starts, torch.tensor([[1, 1]]), labels, end=0)  # 7 ln 8
         tensor(14.5561)
     """
-    check_one_of("reduction", reduction, ("mean", "sum", "none"))
     return reduce(_compare(logits, tokens, starts, target, labels, end)[0], reduction)
 
 

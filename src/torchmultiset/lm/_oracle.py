@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchmultiset._checks import check, check_counts, check_integers, check_mask
-from torchmultiset.multiset import distinct_classes
+from torchmultiset.multiset import count_earlier, distinct_classes
 
 __all__ = ["NextTokens", "list_oracle"]
 
@@ -102,21 +102,16 @@ def list_oracle(
     following = pad(pieces, (0, 1), value=-1).transpose(1, 2).gather(1, index)
     beyond = pad(pieces, (0, 2), value=-1).transpose(1, 2).gather(1, index + 1) < 0
     differs = following != tokens[:, :, None]
-    earlier = _before(differs)
+    earlier = count_earlier(differs)
     fits = earlier == earlier.gather(1, start[:, :, None].expand_as(index))
     fits = fits & begun[:, :, None] & (following >= 0)
     complete = fits & ~differs & beyond
-    missing = (counts[:, None] - _before(complete)).clamp(min=0)
+    missing = (counts[:, None] - count_earlier(complete)).clamp(min=0)
 
     done = starts & ~missing.any(-1)
-    may_end = done & (_before(done & (tokens == end)) == 0)
+    may_end = done & (count_earlier(done & (tokens == end)) == 0)
     ends = torch.full_like(tokens, end)[:, :, None]
     return NextTokens(
         torch.cat([following.clamp(min=0), ends], -1),
         torch.cat([missing * fits, may_end[:, :, None].long()], -1),
     )
-
-
-def _before(true: Tensor) -> Tensor:
-    """Count the earlier steps at which the condition held, along dimension 1."""
-    return true.cumsum(1) - true.long()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmultiset._checks import can_look, check
 from torchmultiset.lm._loss import OrderAndContent, list_loss, order_and_content
 from torchmultiset.lm._vocabulary import LabelVocabulary, Reading
-from torchmultiset.multiset import from_labels
+from torchmultiset.multiset import from_labels, pad_rows
 
 __all__ = ["IGNORED", "ListCollator", "ListLoss"]
 
@@ -161,18 +161,10 @@ def as_batch(
     else:
         rows, labels = [[*row] for row in inputs], [[*tokens] for tokens in lists]
     batch = {
-        "input_ids": padded(rows, pad),
-        "attention_mask": padded([[1] * len(row) for row in rows], 0),
-        "labels": padded(labels, IGNORED),
+        "input_ids": pad_rows(rows, pad),
+        "attention_mask": pad_rows([[1] * len(row) for row in rows], 0),
+        "labels": pad_rows(labels, IGNORED),
     }
     if decoder_start is not None:
-        batch["decoder_input_ids"] = padded([[decoder_start, *tokens[:-1]] for tokens in lists], pad)
+        batch["decoder_input_ids"] = pad_rows([[decoder_start, *tokens[:-1]] for tokens in lists], pad)
     return batch
-
-
-def padded(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) -> Tensor:
-    """Return rows of any lengths as a tensor, padded on the right or on the left."""
-    longest = max(map(len, rows), default=0)
-    filled = [[value] * (longest - len(row)) for row in rows]
-    joined = [[*more, *row] if left else [*row, *more] for row, more in zip(rows, filled, strict=True)]
-    return torch.tensor(joined, dtype=torch.int64).reshape(len(rows), longest)

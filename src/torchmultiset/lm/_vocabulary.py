@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check, check_integers
-from torchmultiset.multiset import from_labels
+from torchmultiset.multiset import count_earlier, from_labels, pad_rows
 
 __all__ = ["LabelVocabulary", "Reading"]
 
@@ -69,15 +69,15 @@ class LabelVocabulary:
         self._pieces = [[*map(int, piece)] for piece in tokens]
         self._number = {label: number for number, label in enumerate(self.labels)}
         _refuse_ambiguous(self.labels, self._pieces, end)
-        longest = max(map(len, self._pieces))
-        self.tokens: Int64[Tensor, "c l"] = torch.tensor(
-            [[*piece, *[-1] * (longest - len(piece))] for piece in self._pieces]
-        )
-        self._children, edges, self._leaf = _trie(self._pieces)
+        self.tokens = pad_rows(self._pieces, -1)
+        self._children, self._leaf = _trie(self._pieces)
         self._base = int(self.tokens.max()) + 2  # the last residue stands for tokens that no label contains
-        keys = [node * self._base + token for node, token, _ in edges]
-        self._keys, order = torch.tensor(keys).sort()
-        self._child = torch.tensor([child for _, _, child in edges])[order]
+        edges = [
+            (node * self._base + token, child)
+            for node, children in enumerate(self._children)
+            for token, child in sorted(children.items())
+        ]
+        self._keys, self._child = torch.tensor(edges).T.contiguous()
         self._label_of = torch.tensor([*self._leaf, -1])  # the last node stands for a mismatch
 
     @classmethod
@@ -175,8 +175,6 @@ class LabelVocabulary:
     def allowed(self, tokens: Int64[Tensor, "b t"]) -> list[list[int]]:
         """Return the tokens that may follow each row; after the end token, only the end token."""
         ended = (tokens == self.end).any(1).tolist()
-        if not tokens.shape[1]:
-            return [[*self._children[0], self.end] for _ in tokens]
         last = self._nodes(tokens)[:, -1]
         nodes = torch.where(self._at_root(last), 0, last).tolist()
         following = []
@@ -189,8 +187,7 @@ class LabelVocabulary:
 
     def until_end(self, tokens: Int64[Tensor, "b t"]) -> Int64[Tensor, "b t"]:
         """Replace all tokens after the first end token by -100."""
-        after = (tokens == self.end).cumsum(1) - (tokens == self.end).long() > 0
-        return tokens.masked_fill(after, -100)
+        return tokens.masked_fill(count_earlier(tokens == self.end) > 0, -100)
 
     def _nodes(self, tokens: Tensor) -> Tensor:
         """Return the node of the trie before the first token and after each, (B, T + 1); a leaf acts as the root."""
@@ -241,19 +238,17 @@ def _refuse_ambiguous(labels: Sequence[str], pieces: list[list[int]], end: int) 
             )
 
 
-def _trie(pieces: Sequence[Sequence[int]]) -> tuple[list[dict[int, int]], list[tuple[int, int, int]], list[int]]:
-    """Return the children of each node by token, the edges (node, token, child), and the label of each leaf or -1."""
+def _trie(pieces: Sequence[Sequence[int]]) -> tuple[list[dict[int, int]], list[int]]:
+    """Return the children of each node by token, and the label of each leaf, -1 for the other nodes."""
     children: list[dict[int, int]] = [{}]
     leaf = [-1]
-    edges = []
     for number, piece in enumerate(pieces):
         node = 0
         for token in piece:
             if token not in children[node]:
                 children[node][token] = len(children)
-                edges.append((node, token, len(children)))
                 children.append({})
                 leaf.append(-1)
             node = children[node][token]
         leaf[node] = number
-    return children, edges, leaf
+    return children, leaf

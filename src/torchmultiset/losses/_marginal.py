@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import combinations
 
 import torch
 from jaxtyping import Float, Int64
@@ -189,30 +189,24 @@ def _reached(log_label: Float[Tensor, "b s m"], most: int) -> Float[Tensor, "b s
     return torch.cat(levels, 1)[:, back.to(log_label.device)]
 
 
-class _Ways(NamedTuple):
-    """Transitions to the parts of one size, (parts, size) each."""
-
-    last: Int64[Tensor, "p n"]
-    """Index of the label emitted last."""
-    before: Int64[Tensor, "p n"]
-    """Part before that label."""
-    at: Int64[Tensor, "p n"]
-    """Index of that part among those of its size."""
-
-
 @lru_cache
-def _ways(most: int) -> tuple[tuple[_Ways, ...], Int64[Tensor, " s"]]:
-    """Return the transitions for each size, smallest first, and the index of each part when sorted by size."""
-    steps, order, place = [], [0], {0: 0}
+@torch.inference_mode(False)  # otherwise, what is cached in inference mode could not be used in training
+def _ways(most: int) -> tuple[list[tuple[Tensor, Tensor, Tensor]], Int64[Tensor, " s"]]:
+    """Return the transitions to the parts of each size, smallest first, and the index of each part sorted by size.
+
+    The transitions are three tensors (parts, size): the label that was emitted last, the part before it, and the index
+    of that part among those of its size.
+    """
+    steps, order = [], [torch.tensor([0])]
+    place = torch.zeros(2**most, dtype=torch.int64)
     for size in range(1, most + 1):
-        parts = [s for s in range(2**most) if s.bit_count() == size]
-        last = [[i for i in range(most) if s >> i & 1] for s in parts]
-        before = [[s ^ (1 << i) for i in labels] for s, labels in zip(parts, last, strict=True)]
-        at = [[place[s] for s in row] for row in before]
-        steps.append(_Ways(*map(torch.tensor, (last, before, at))))
-        place = {s: n for n, s in enumerate(parts)}
-        order += parts
-    return tuple(steps), torch.tensor(order).argsort()
+        last = torch.tensor([*combinations(range(most), size)])
+        parts = (2**last).sum(1)
+        before = parts[:, None] - 2**last
+        steps.append((last, before, place[before]))
+        place[parts] = torch.arange(len(parts))
+        order.append(parts)
+    return steps, torch.cat(order).argsort()
 
 
 @lru_cache

@@ -93,7 +93,7 @@ class _ClassSums(_Metric):
     """Sums (S, C) over all examples, from which a metric of the whole data set is computed."""
 
     sums: Tensor
-    sums_of: Callable[[Tensor, Tensor], Tensor]
+    parts: Callable[[Tensor, Tensor], Tensor]
     from_sums: Callable[[Tensor], Tensor]
 
     def __init__(self, num_classes: int, number: int, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class _ClassSums(_Metric):
     def update(self, counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> None:
         """Add examples: predicted counts (B, C) and true counts (B, C)."""
         check_counts("target", target, like=(None, self.num_classes))
-        self.sums += self.sums_of(counts, target)
+        self.sums += self.parts(counts, target).sum(0)
 
     def compute(self) -> Float[Tensor, ""]:
         """Return the metric of all examples so far."""
@@ -127,7 +127,7 @@ class ClassF1(_ClassSums):
         tensor(0.6667)
     """
 
-    sums_of = staticmethod(_functions.class_f1_sums)
+    parts = staticmethod(_functions.class_f1_parts)
     from_sums = staticmethod(_functions.class_f1_from_sums)
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
@@ -156,7 +156,7 @@ class CountRMSE(_ClassSums):
 
     def __init__(self, num_classes: int, *, nonzero: bool = False, relative: bool = False, **kwargs: Any) -> None:
         super().__init__(num_classes, 2, **kwargs)
-        self.sums_of = partial(_functions.count_rmse_sums, nonzero=nonzero, relative=relative)
+        self.parts = partial(_functions.count_rmse_parts, nonzero=nonzero, relative=relative)
 
 
 class EntropyCurve(NamedTuple):

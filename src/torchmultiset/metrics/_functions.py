@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchmultiset._checks import check, check_counts
+from torchmultiset._precision import full_precision
 from torchmultiset.multiset import cardinality, equal, intersection
 
 __all__ = ["class_f1", "count_mae", "count_rmse", "exact_match", "f1", "precision", "recall", "step_entropy"]
@@ -81,7 +82,7 @@ def class_f1(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Floa
         >>> class_f1(torch.tensor([[2, 1], [0, 1]]), torch.tensor([[1, 1], [1, 1]]))
         tensor(0.6667)
     """
-    return class_f1_from_sums(class_f1_sums(counts, target)).to(torch.get_default_dtype())
+    return class_f1_from_sums(class_f1_parts(counts, target).sum(0)).to(torch.get_default_dtype())
 
 
 def count_mae(counts: Int64[Tensor, "b c"], target: Int64[Tensor, "b c"]) -> Float[Tensor, " b"]:
@@ -126,8 +127,8 @@ def count_rmse(
         >>> count_rmse(counts, target, nonzero=True), count_rmse(counts, target, nonzero=True, relative=True)
         (tensor(0.5000), tensor(0.2500))
     """
-    sums = count_rmse_sums(counts, target, nonzero=nonzero, relative=relative)
-    return count_rmse_from_sums(sums).to(torch.get_default_dtype())
+    parts = count_rmse_parts(counts, target, nonzero=nonzero, relative=relative)
+    return count_rmse_from_sums(parts.sum(0)).to(torch.get_default_dtype())
 
 
 def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
@@ -140,8 +141,7 @@ def step_entropy(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b"]:
     check(
         logits.ndim >= 1 and logits.is_floating_point(), "logits", "a floating-point tensor of shape (..., C)", logits
     )
-    probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    entropy: Tensor = torch.special.entr(full_precision(logits).softmax(-1)).sum(-1)
     return entropy
 
 
@@ -153,11 +153,6 @@ def class_f1_parts(counts: Tensor, target: Tensor) -> Tensor:
     return torch.stack([shared / counts.clamp(min=1), shared / target.clamp(min=1), (target > 0).double()], 1)
 
 
-def class_f1_sums(counts: Tensor, target: Tensor) -> Tensor:
-    """Return the sums over examples that `class_f1` needs, (3, C)."""
-    return class_f1_parts(counts, target).sum(0)
-
-
 def class_f1_from_sums(sums: Tensor) -> Tensor:
     """Compute the class-averaged F1 from sums (..., 3, C) over all examples."""
     precisions, recalls, occurrences = sums.unbind(-2)
@@ -167,14 +162,14 @@ def class_f1_from_sums(sums: Tensor) -> Tensor:
     return per_class.sum(-1) / (occurrences > 0).sum(-1)
 
 
-def count_rmse_sums(counts: Tensor, target: Tensor, *, nonzero: bool, relative: bool) -> Tensor:
-    """Return the sums over examples that `count_rmse` needs, (2, C): squared errors and numbers of examples."""
+def count_rmse_parts(counts: Tensor, target: Tensor, *, nonzero: bool, relative: bool) -> Tensor:
+    """Return what `count_rmse` sums over examples, (B, 2, C): squared errors, and which of them are used."""
     _check_pair(counts, target)
     squares = (counts - target).double() ** 2
     if relative:
         squares = squares / (target + 1)
     used = target > 0 if nonzero else torch.ones_like(target, dtype=torch.bool)
-    return torch.stack([squares.masked_fill(~used, 0).sum(0), used.sum(0).double()])
+    return torch.stack([squares * used, used.double()], 1)
 
 
 def count_rmse_from_sums(sums: Tensor) -> Tensor:

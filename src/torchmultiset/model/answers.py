@@ -6,6 +6,7 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -70,7 +71,7 @@ class Answer(Counter[str]):
         return self._top(k)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (dict(self), self.proba, self.name)
+        return partial(Answer, dict(self), proba=self.proba, name=self.name), ()
 
     def _repr_html_(self) -> str:
         """Return the picture, the counts and the confidence for a notebook."""
@@ -105,7 +106,3 @@ class Answers(list[Answer]):
         more = f"<p>and {len(self) - _SHOWN:,} more</p>" if len(self) > _SHOWN else ""
         rows = "".join(answer._row() for answer in self[:_SHOWN])
         return f'<table style="text-align:left">{rows}</table>{more}'
-
-
-def _restored(counts: dict[str, int], proba: float | None, name: str) -> Answer:
-    return Answer(counts, proba=proba, name=name)

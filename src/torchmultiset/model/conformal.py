@@ -274,8 +274,7 @@ def rank_examples(
     device = next(predictor.parameters()).device
     truth = [torch.zeros(0, dtype=torch.float64)]
     others = [torch.zeros(0, candidates, dtype=torch.float64)]
-    for start in range(0, len(examples), _BATCH):
-        batch = examples.batch(np.arange(start, min(start + _BATCH, len(examples))))
+    for batch in examples.batches(_BATCH):
         ranked = predictor.search(batch.x.to(device), k=candidates, beam=beam)
         truth.append(truth_scores(ranked, batch.target.to(device), score).cpu())
         others.append(candidate_scores(ranked.log_probability, score).cpu())

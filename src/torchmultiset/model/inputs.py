@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,7 @@ from torchmultiset._checks import some
 from torchmultiset.data import Examples, store
 from torchmultiset.data._arrays import read_rows
 from torchmultiset.data._npy import open_array
-from torchmultiset.data._records import Record
-from torchmultiset.data._vectors import VECTORS
+from torchmultiset.data._records import VECTORS, Record
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, ImageFiles, check_files
 from torchmultiset.data.importers._annotations import SUFFIXES, find_images
@@ -232,17 +232,18 @@ def explain(
     device = next(predictor.parameters()).device
     left = sys.maxsize if number is None else number
     for names, inputs, truth in sources:
-        for start in range(0, min(len(names), left), batch_size):
-            some = slice(start, min(start + batch_size, len(names), start + left))
-            x = np.ascontiguousarray(inputs[np.arange(some.start, some.stop)])
+        end = min(len(names), left)
+        left -= end
+        for start in range(0, end, batch_size):
+            rows = slice(start, min(start + batch_size, end))
+            x = np.ascontiguousarray(inputs[np.arange(rows.start, rows.stop)])
             prediction = predictor.explain(torch.from_numpy(x).to(device), best=best, beam=beam).to("cpu")
-            yield Explained(names[some], x, prediction, None if truth is None else truth[some])
-            left -= len(x)
+            yield Explained(names[rows], x, prediction, None if truth is None else truth[rows])
 
 
 def _matching(paths: Sequence[str], hint: str) -> Iterator[Path]:
     for path in paths:
-        if Path(path).exists():
+        if os.path.exists(path):  # noqa: PTH110  (False for a text that is too long for the name of a file)
             yield Path(path)
             continue
         found = sorted(glob.iglob(path, recursive=True)) if glob.has_magic(path) else []  # noqa: PTH207
@@ -322,12 +323,13 @@ def fitted(inputs: Inputs, kind: InputKind, what: str) -> Inputs:
     if not len(inputs):
         return inputs
     first = inputs[np.array([0])]
-    if kind.of_tokens and first.shape[2:] == kind.shape[1:]:
+    if kind.of_tokens:
+        if first.shape[2:] != kind.shape[1:]:
+            found = f"vectors of {first.shape[-1] - 1}" if first.ndim == 3 else _shape(first.shape[1:])
+            wanted = f"vectors of {kind.shape[1] - 1} numbers"
+            raise ValueError(f"this model reads {wanted}, but those of {what} have {found}")
         warn_of_cut(getattr(inputs, "cut", 0))
         return inputs
-    if kind.of_tokens:
-        found = f"vectors of {first.shape[-1] - 1}" if first.ndim == 3 else _shape(first.shape[1:])
-        raise ValueError(f"this model reads vectors of {kind.shape[1] - 1} numbers, but those of {what} have {found}")
     if first.shape[1:] != kind.shape:
         if kind.shape[0] == 1 and first.dtype == np.uint8 and first.shape[1:] == (3, *kind.shape[1:]):
             return Grey(inputs)

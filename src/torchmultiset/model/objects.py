@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from torchmultiset._checks import given, some
+from torchmultiset._files import is_file
 from torchmultiset.data._columns import encode_rows
 from torchmultiset.data.examples import Inputs
 from torchmultiset.data.images import Grey, array_to_image, square_pixels
@@ -129,7 +130,7 @@ def _from_sequence(predictor: Predictor, kind: InputKind, inputs: Sequence[Any])
 def _is_text(predictor: Predictor, one: str) -> bool:
     """Return whether a string is an input text and not the path of a file, for a model of one column of text."""
     columns = trained_columns(predictor)
-    return len(columns) == 1 and columns[0].text and not (one.endswith((".csv", ".jsonl")) and Path(one).is_file())
+    return len(columns) == 1 and columns[0].text and not (one.endswith((".csv", ".jsonl")) and is_file(Path(one)))
 
 
 def _from_texts(predictor: Predictor, texts: Sequence[str]) -> Source:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from torchmultiset._checks import check
+from torchmultiset._memory import Memory
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.encoders.optional import missing_cells
 from torchmultiset.heads import OneShotHead
+from torchmultiset.heads._base import probability_of_at_least
 from torchmultiset.model.outputs import Prediction
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import HEADS
@@ -66,21 +68,25 @@ class OneShotPredictor(Predictor):
 
     def _explained(self, scores: Tensor) -> Prediction:
         counts = self._counts(scores)
-        probabilities = self.head.probabilities(scores, *self.sizes)
         if not self.probabilistic:
-            return Prediction(counts, probabilities, "shares", torch.special.entr(probabilities).sum(-1))
-        exactly = self.head.believe(scores, *self.sizes).count_probabilities()
-        entropy = torch.special.entr(exactly).sum((1, 2)).to(probabilities.dtype)
-        return Prediction(counts, probabilities, "at least", entropy[:, None].expand(probabilities.shape[:2]))
+            shares = self.head.probabilities(scores, *self.sizes)
+            return Prediction(counts, shares, "shares", torch.special.entr(shares).sum(-1))
+        belief = self.head.believe(scores, *self.sizes)
+        exactly = belief.count_probabilities()
+        probabilities = probability_of_at_least(exactly).to(scores.dtype)
+        entropy = torch.special.entr(exactly).sum((1, 2)).to(scores.dtype)
+        each = entropy[:, None].expand(probabilities.shape[:2])
+        return Prediction(counts, probabilities, "at least", each, belief=belief)
 
     def _decode_and_rank(self, x: Shaped[Tensor, "b ..."], k: int, beam: int) -> tuple[Prediction, Ranked | None]:  # noqa: ARG002
-        scores = self.forward(x)
-        prediction = self._explained(scores)
-        if not self.probabilistic:
+        memory = self.encoder(x)
+        scores = self.head(memory)
+        prediction = self._explained(scores)._replace(places=self._places(x, memory, scores))
+        belief = prediction.belief
+        if belief is None:
             self._refuse(k > 0)
-            nan = torch.full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64, device=scores.device)
+            nan = prediction.counts.new_full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64)
             return prediction._replace(confidence=nan), None
-        belief = self.head.believe(scores, *self.sizes)
         confidence = belief.log_probability(prediction.counts).exp()
         return prediction._replace(confidence=confidence), belief.ranked(k) if k else None
 
@@ -99,7 +105,10 @@ class OneShotPredictor(Predictor):
         """
         with self.evaluating():
             memory = self.encoder(x)
-            counted = self.head.counted_places(self.head(memory))
+            return self._places(x, memory, self.head(memory))
+
+    def _places(self, x: Tensor, memory: Memory, scores: Tensor) -> Float[Tensor, "b c h w"] | None:
+        counted = self.head.counted_places(scores)
         if counted is None or not isinstance(memory, Tensor) or memory.ndim != 4:
             return None
         places = counted.transpose(1, 2).reshape(len(memory), -1, *memory.shape[2:])

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from torchmultiset.distributions import Ranked
+from torchmultiset.distributions import Belief, Ranked
 
 __all__ = ["Prediction", "Rows", "SequentialOutput", "StepScores", "by_name"]
 
@@ -72,6 +72,10 @@ class Prediction(NamedTuple):
     probabilities and for a custom policy without `select`. None if it was not requested."""
     best: Ranked | None = None
     """Most probable multisets, if they were requested; the first of them is then predicted."""
+    belief: Belief | None = None
+    """Distribution over multisets of a head that has one, on the device of the model."""
+    places: Float[Tensor, "b c h w"] | None = None
+    """What `Predictor.places` returns, if confidence was requested."""
 
     def accepted(self, min_confidence: float) -> Bool[Tensor, " b"]:
         """Return the mask of predictions with at least this confidence; the model abstains from the others."""

@@ -8,9 +8,9 @@ from itertools import count
 from typing import Any
 
 import torch
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from torchmultiset._arguments import declared
 from torchmultiset._checks import check
@@ -104,8 +104,7 @@ class SequentialPredictor(Predictor):
         if self.min_size > 0 and self.stop != "fixed":
             stop = None if stop is None else stop.masked_fill(too_small, -torch.inf)
             if self.end:
-                last = torch.arange(logits.shape[-1], device=logits.device) == len(self.classes)
-                logits = logits.masked_fill(too_small[..., None] & last, -torch.inf)
+                logits = torch.where(too_small[..., None], _without_end(logits), logits)
         return StepScores(logits, stop)
 
     def counts(self, output: SequentialOutput) -> Int64[Tensor, "b c"]:
@@ -136,7 +135,7 @@ class SequentialPredictor(Predictor):
         prediction = self._explained(self._roll_out(memory, greedy, early=True))
         if k:
             return prediction, self._search(beam).ranked(memory, k, among=prediction.counts)
-        if callable(getattr(self.policy, "select", None)):
+        if self.searchable:
             confidence = self._search(beam).log_probability(memory, prediction.counts).exp()
         else:
             confidence = prediction.counts.new_full(prediction.counts.shape[:1], torch.nan, dtype=torch.float64)
@@ -225,11 +224,13 @@ def _not_before(size: int, choose: Choose) -> Choose:
     """Return a strategy that rules out END, the last class, until `size` labels have been emitted."""
 
     def limited(t: int, logits: Tensor, named: Tensor) -> Tensor:
-        if t < size:
-            logits = torch.cat([logits[:, :-1], torch.full_like(logits[:, -1:], -torch.inf)], 1)
-        return choose(t, logits, named)
+        return choose(t, _without_end(logits) if t < size else logits, named)
 
     return limited
+
+
+def _without_end(logits: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
+    return pad(logits[..., :-1], (0, 1), value=-torch.inf)
 
 
 def _invert_cdf(draws: Float64[Tensor, "n t"]) -> Choose:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Shaped
 from PIL import Image
 
 from torchmultiset.data.digits import VARIABLE, load_digits
@@ -22,7 +23,7 @@ from torchmultiset.model.predictor import Predictor
 from torchmultiset.pipeline.presets import PRESETS, PresetName
 from torchmultiset.pipeline.record import CONFIG, read_config
 
-__all__ = ["FOLDER", "OwnSample", "Sample", "brightness_of", "fitting", "own_samples"]
+__all__ = ["FOLDER", "OwnSample", "Sample", "brightness_of", "fitting", "image_file", "own_samples"]
 
 FOLDER = Path(__file__).parent / "static" / "samples"
 _OWN_SAMPLES = 8
@@ -64,7 +65,7 @@ def own_samples(run: str, predictor: Predictor, kind: InputKind) -> tuple[OwnSam
     except (KeyError, OSError, ValueError):  # moved, deleted or changed
         return ()
     return tuple(
-        OwnSample(_png(image), tuple(sorted(examples.classes[label] for label in row if label >= 0)))
+        OwnSample(image_file(image, "PNG"), tuple(sorted(examples.classes[label] for label in row if label >= 0)))
         for image, row in zip(images, labels, strict=True)
     )
 
@@ -77,9 +78,10 @@ def brightness_of(predictor: Predictor, kind: InputKind, samples: tuple[OwnSampl
     return sum(means) / len(means) if means else None
 
 
-def _png(image: np.ndarray) -> bytes:
+def image_file(pixels: Shaped[np.ndarray, "c h w"], kind: str) -> bytes:
+    """Return the content of an image file, grey if there is one channel."""
     file = io.BytesIO()
-    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(file, "PNG")
+    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(file, kind)
     return file.getvalue()
 
 

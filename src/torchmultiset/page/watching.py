@@ -22,7 +22,7 @@ from torchmultiset.model.inputs import InputKind, input_kind, open_inputs, open_
 from torchmultiset.model.outputs import Prediction, Rows
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.page.hints import hints
-from torchmultiset.page.samples import OwnSample, brightness_of, fitting, own_samples
+from torchmultiset.page.samples import OwnSample, brightness_of, fitting, image_file, own_samples
 
 __all__ = ["MAX_PIXELS", "PageModel", "UnfitImageError"]
 
@@ -122,20 +122,18 @@ class PageModel:
         """
         pixels = self._read(image)
         x = torch.from_numpy(pixels)
-        predictor = self.predictor
-        prediction = predictor.explain(x, beam=_BEAM)
-        belief = predictor.belief(x) if predictor.probabilistic and not predictor.steps else None
+        prediction = self.predictor.explain(x, beam=_BEAM)
         counts = prediction.counts[0]
         ends = self._ending(int(counts.sum()))
         steps = self._steps(prediction, int(counts.sum()), ends)
         return {
             **steps,
-            "counts": self._counts(belief, steps["classes"]),
-            "places": _places(predictor.places(x)),
+            "counts": self._counts(prediction.belief, steps["classes"]),
+            "places": _places(prediction.places),
             "hints": hints(image, pixels[0], self.brightness),
             "ends": ends,
             "answer": self._named(counts),
-            **self._probable(x, prediction, belief),
+            **self._probable(x, prediction),
             "seen": _data_url(pixels[0]),
         }
 
@@ -198,11 +196,12 @@ class PageModel:
             ],
         }
 
-    def _probable(self, x: Tensor, prediction: Prediction, belief: Belief | None) -> dict[str, Any]:
+    def _probable(self, x: Tensor, prediction: Prediction) -> dict[str, Any]:
         """Return the probability of the answer and the most probable multisets, if the model has probabilities."""
         if not self.predictor.probabilistic:
             return {"probability": None, "best": []}
         assert prediction.confidence is not None
+        belief = prediction.belief
         found = self.predictor.search(x, k=_BEST, beam=_BEAM) if belief is None else belief.ranked(_BEST)
         answer, (counts, log_probability) = prediction.counts[0], found
         best = [
@@ -249,9 +248,5 @@ def _short(probability: float) -> float:
 
 
 def _data_url(pixels: Shaped[np.ndarray, "c h w"]) -> str:
-    grey = len(pixels) == 1
-    file = io.BytesIO()
-    # A colour photograph would be large as PNG.
-    Image.fromarray(pixels[0] if grey else pixels.transpose(1, 2, 0)).save(file, "PNG" if grey else "JPEG")
-    kind = "png" if grey else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    kind = "png" if len(pixels) == 1 else "jpeg"  # a colour photograph would be large as PNG
+    return f"data:image/{kind};base64,{base64.b64encode(image_file(pixels, kind)).decode()}"

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import (
     CONFIG,
     Watch,
-    data_record,
     portable_command,
     read_config,
     read_json,
@@ -139,9 +138,9 @@ def train_portfolio(
         say(f"Fine-tuning on {here.trained_on}: there is only one candidate.")
         return _train_again(here, tuned.applied_to(config), watch_winner), []
     how = f"by {folds}-fold cross-validation" if folds else f"on {len(task.splits['validation']):,} validation examples"
-    number, budget = len(plan) + (tuned is not None), f"{minutes:g} minute{'s' * (minutes != 1)} in total"
+    here.about = {one.name: one.about for one in (*plan, tuned) if one is not None}
+    number, budget = len(here.about), f"{minutes:g} minute{'s' * (minutes != 1)} in total"
     say(f"Comparing {number} candidate{'s' * (number != 1)} and 3 baselines {how}, {budget}.")
-    here.about = {one.name: one.about for one in (*plan, *([] if tuned is None else [tuned]))}
     here.add_baselines(task, folds, validation=tuned is not None)
     runs: dict[str, RunConfig] = {}
     if plan:
@@ -163,10 +162,10 @@ def train_portfolio(
 
 def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tuple[list[Candidate], Candidate | None]:
     """Return the candidates and the one to fine-tune; a resumed portfolio reads them from its folder."""
-    path, data = here.folder / PORTFOLIO, data_record(str(here.config.data.data))
+    path = here.folder / PORTFOLIO
     saved = read_json(path)
     if saved:
-        if saved["data"]["sha256"] != data["sha256"]:
+        if saved["data"]["sha256"] != task.data["sha256"]:
             raise ValueError(
                 f"the data has changed since the portfolio in {here.folder} was started: choose another --out"
             )
@@ -180,9 +179,7 @@ def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tupl
     if only is None and (wanted or (here.config.data.finetune is None and here.minutes >= _LEAST_MINUTES)):
         tuned = finetuned(task)
     if tuned is not None:
-        share, images = _FINETUNE_SHARE, len(task.splits["train"])
-        if here.minutes >= _TWICE_MINUTES:
-            share = _TWICE_SHARE
+        share, images = _FINETUNE_SHARE if here.minutes < _TWICE_MINUTES else _TWICE_SHARE, len(task.splits["train"])
         if wanted:
             share, images = _ALONE_SHARE, images + (len(task.splits["validation"]) if _is_small(task) else 0)
         seconds, threads = 60 * here.minutes * share, available_cores()
@@ -196,7 +193,7 @@ def _plan(here: Portfolio, task: Task, only: Sequence[Candidate] | None) -> tupl
             tuned = None
     here.folder.mkdir(parents=True, exist_ok=True)
     content = {
-        "data": data,
+        "data": task.data,
         "minutes": here.minutes,
         "command": portable_command(here.command),
         "candidates": [one._asdict() for one in plan],
@@ -236,13 +233,11 @@ def _try(
     share = _FROZEN_SHARE if followed else _share(configs[plan[0].name])
     budget = 60 * here.minutes * share if clock else float("inf")
     until = time.monotonic() + budget
-    solved = {name for name, config in configs.items() if config.objective.objective == "ridge"}
-    first = {
-        _run_name(name, part, folds): _fold(config, part, folds)
-        for name, config in configs.items()
-        for part in range(1, 1 + (folds if folds and name in solved else 1))
-    }
-    keep = {next(iter(first)), _run_name("ridge", 1, folds)}  # the best guess, and the baseline
+    first: dict[str, RunConfig] = {}
+    for name, config in configs.items():
+        parts = folds if config.objective.objective == "ridge" else 1
+        first |= _runs(name, config, range(1, 1 + parts), folds)
+    keep = {next(iter(first)), "ridge/part-1" if folds else "ridge"}  # the best guess, and the baseline
     for features in dict.fromkeys(map(_features, first.values())):  # computed before the runs that read them start
         late = here.trained and time.monotonic() > until
         runs = {
@@ -258,12 +253,9 @@ def _try(
     # On more parts, the best ones of the first may fall behind others, which are then trained on more parts as well.
     while folds and (left := until - time.monotonic()) > 0:
         best = ranked(here.standings[name] for name in configs if name in here.trained)[:_BEST]
-        more = {
-            _run_name(one.name, part, folds): _fold(configs[one.name], part, folds)
-            for one in best
-            for part in range(2, folds + 1)
-            if one.name not in tried
-        }
+        more: dict[str, RunConfig] = {}
+        for name in (one.name for one in best if one.name not in tried):
+            more |= _runs(name, configs[name], range(2, 1 + folds), folds)
         if not more:
             break
         tried |= {one.name for one in best}
@@ -277,7 +269,7 @@ def _nothing_trained(here: Portfolio) -> ValueError:
 
 def _finetune(here: Portfolio, tuned: Candidate) -> dict[str, RunConfig]:
     """Fine-tune a backbone on the training data, to be compared with the others on the validation data."""
-    viewed = [one for one in here.standings.values() if one.name in here.trained and _views(here, one.name)]
+    viewed = [here.standings[name] for name, runs in here.trained.items() if runs[0].config.data.views]
     begun = here.folder / CANDIDATES / tuned.name / CONFIG
     if begun.exists():  # before an interruption, after which other candidates may lead
         tuned = tuned._replace(values={**tuned.values, "augment": read_config(begun)["augment"]})
@@ -286,11 +278,6 @@ def _finetune(here: Portfolio, tuned: Candidate) -> dict[str, RunConfig]:
     config = tuned.applied_to(here.config)
     finished = here.run({tuned.name: config}, Workers(1, threads=available_cores()), float("inf"))
     return {tuned.name: config} if finished else {}
-
-
-def _views(here: Portfolio, name: str) -> int:
-    """Return the number of augmented views of each image that a candidate was trained on."""
-    return here.trained[name][0].config.data.views or 0
 
 
 def _is_trained_again(here: Portfolio, winner: str, config: RunConfig, task: Task) -> bool:
@@ -317,8 +304,8 @@ def _keep(
     if again:
         here.say(f"Winner: {winner}. Training it again on {here.trained_on}.")
         if config.model.decoding == "best":  # there is no validation data left to choose on
-            first = read_record(here.folder / CANDIDATES / _run_name(winner, 1, folds))
-            config = changed(config, {"decoding": first["decoding"]})
+            (first,) = _runs(winner, config, [1], folds)
+            config = changed(config, {"decoding": read_record(here.folder / CANDIDATES / first)["decoding"]})
         config = changed(config, {"until": _until(here.trained[winner])})
         return _train_again(here, config, watch)
     here.say(f"Winner: {winner}.")
@@ -366,16 +353,14 @@ def _features(config: RunConfig) -> tuple[Any, ...]:
     return config.data.strides, config.data.image_size, config.data.views, config.optim.augment
 
 
-def _fold(config: RunConfig, part: int, folds: int) -> RunConfig:
-    """Return the settings for a part of a cross-validation.
+def _runs(name: str, config: RunConfig, parts: Iterable[int], folds: int) -> dict[str, RunConfig]:
+    """Return the runs of a candidate on some parts of a cross-validation; without folds, its only run.
 
     The best epoch is scored if the weights are averaged, else the last one. Scores then vary so much from epoch to
     epoch that the best one would be too optimistic, and a model that ended there would be worse: the learning rate has
     not fallen yet.
     """
+    if not folds:
+        return {name: config}
     select = "score" if config.optim.ema else "last"
-    return changed(config, {"holdout": f"{part}/{folds}", "select": select}) if folds else config
-
-
-def _run_name(name: str, part: int, folds: int) -> str:
-    return f"{name}/part-{part}" if folds else name
+    return {f"{name}/part-{i}": changed(config, {"holdout": f"{i}/{folds}", "select": select}) for i in parts}

@@ -8,7 +8,7 @@ the run needs is set; its defaults are the values of settings that nothing else 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from torchmultiset._checks import Settings, at_least, bounded, check, each_at_least
@@ -102,13 +102,18 @@ class ResolvedConfig(RunConfig):
     optim: ResolvedOptim = field(default_factory=ResolvedOptim)
 
 
-def to_dict(config: Any) -> dict[str, Any]:
+_PARTS: Mapping[str, Any] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "objective": ObjectiveConfig,
+    "optim": OptimConfig,
+}
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
     """Return nested settings as one flat dictionary: every name occurs once."""
-    flat: dict[str, Any] = {}
-    for part in fields(config):
-        value = getattr(config, part.name)
-        flat |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {part.name: value}
-    return flat
+    parts = asdict(config)
+    return {name: value for part in _PARTS for name, value in parts[part].items()} | {"seed": config.seed}
 
 
 def config_of(values: Mapping[str, Any]) -> RunConfig:
@@ -121,18 +126,15 @@ def config_of(values: Mapping[str, Any]) -> RunConfig:
         >>> config_of({"data": "pets.csv", "objective": "counts", "channels": [8, 16], "seed": 3}).model.channels
         (8, 16)
     """
-    left = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    parts: dict[str, Any] = {}
-    for part in fields(RunConfig):
-        default = getattr(RunConfig(), part.name)
-        if is_dataclass(default) and not isinstance(default, type):
-            own = {each.name: left.pop(each.name) for each in fields(default) if each.name in left}
-            parts[part.name] = replace(default, **own)
-        elif part.name in left:
-            parts[part.name] = left.pop(part.name)
+    left: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    parts = {
+        name: part(**{each.name: left.pop(each.name) for each in fields(part) if each.name in left})
+        for name, part in _PARTS.items()
+    }
+    seed = left.pop("seed", 0)
     if left:
         raise ValueError(f"there is no setting {', '.join(left)}: see `multiset train --help-all`")
-    return RunConfig(**parts)
+    return RunConfig(**parts, seed=seed)
 
 
 def changed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -162,12 +164,8 @@ def completed(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         (0.003, 'multi')
     """
     given, defaults = to_dict(config), to_dict(RunConfig())
+    off = {name for name in values if given[name] in (0, "none")}
+    added = {name: value for name, value in values.items() if given[name] is None and _NEEDS.get(name) not in off}
     for name, value in values.items():
         check(defaults[name] is None, "values", f"without {name}, which is never unset", value)
-
-    def applies(name: str) -> bool:
-        needed = _NEEDS.get(name)
-        off = needed is not None and needed in values and given[needed] in (0, "none")
-        return given[name] is None and not off
-
-    return changed(config, {name: value for name, value in values.items() if applies(name)})
+    return config_of(given | added)

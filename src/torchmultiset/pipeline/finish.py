@@ -213,5 +213,6 @@ def _draw(folder: Path, task: Task, fitted: Progress, best: Predictor, evaluatio
     pictures = task.pictures[split].inputs[np.array(chosen)]
     ids = task.pictures[split].ids or [f"{split} {i}" for i in range(len(target))]
     x = task.splits[split].batch(chosen).x
-    shown = panels([*pictures], best.explain(x), target[chosen], best.places(x), end=best.end)
+    prediction = best.explain(x)
+    shown = panels([*pictures], prediction, target[chosen], prediction.places, end=best.end)
     save_predictions(shown, best.classes, folder / PREDICTIONS, ids=[ids[i] for i in chosen])

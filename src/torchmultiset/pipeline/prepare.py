@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,9 @@ def prepare(config: RunConfig, *, progress: bool = False) -> Task:
     shape, picture = (input_shape(examples["train"]) for examples in (splits, pictures))
     resolved, more = resolve(config, data, splits["train"], shape)
     if resolved.optim.mosaic and splits["train"].tokens is not None:
-        _refuse_columns(splits["train"], resolved.optim.mosaic)
+        joinable = splits["train"].tokens != "text" or shape[1] == 1
+        what = "0 for text with other columns beside it, which cannot be joined"
+        check(joinable, "mosaic", what, resolved.optim.mosaic)
         epochs = round(_JOINED_SHARE * resolved.optim.epochs)
         limits = {"max_size": resolved.model.max_size, "seed": config.seed, "epochs": epochs}
         fresh = joined_epochs(splits["train"], resolved.optim.mosaic, **limits)
@@ -166,9 +168,12 @@ def features_of(
     if not len(examples):
         return examples
     folder = _feature_folder(data, backbone, image_size)
-    keys = examples.ids or [f"{split} {i}" for i in range(len(examples))]
-    cache = cache_features(backbone, examples.inputs, folder, keys=keys, progress=progress)
+    cache = cache_features(backbone, examples.inputs, folder, keys=_ids(examples, split), progress=progress)
     return replace(examples, inputs=cache)
+
+
+def _ids(examples: Examples, split: str) -> Sequence[str]:
+    return examples.ids or [f"{split} {i}" for i in range(len(examples))]
 
 
 def _views(
@@ -179,12 +184,11 @@ def _views(
     families = PHOTO_FAMILIES.get(augment)
     check(families is not None, "augment", f"one of {', '.join(PHOTO_FAMILIES)} with views", augment)
     assert families is not None
-    keys = images.ids or [f"train {i}" for i in range(len(images))]
     cache = cache_views(
         backbone,
         images.inputs,
         _feature_folder(path, backbone, size),
-        keys=keys,
+        keys=_ids(images, "train"),
         families=families,
         views=views,
         progress=progress,
@@ -202,20 +206,14 @@ def held_out(splits: Mapping[str, Examples], holdout: str) -> dict[str, Examples
     together = concatenate(splits["train"], splits["validation"])
     if holdout == "none":
         return {**splits, "train": together}
-    part, parts = _fold(holdout)
-    order = np.random.default_rng(0).permutation(len(together))
-    check(len(together) >= parts, "holdout", f"of at most {len(together)} parts, one example each", holdout)
-    chosen = order[part - 1 :: parts]
-    rest = np.setdiff1d(order, chosen)
-    return {**splits, "train": together.subset(rest), "validation": together.subset(np.sort(chosen))}
-
-
-def _fold(holdout: str) -> tuple[int, int]:
-    """Parse "2/3"."""
     part, _, parts = holdout.partition("/")
     ok = part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts) and int(parts) >= 2
     check(ok, "holdout", 'validation, none, or a part such as "2/3"', holdout)
-    return int(part), int(parts)
+    check(len(together) >= int(parts), "holdout", f"of at most {len(together)} parts, one example each", holdout)
+    order = np.random.default_rng(0).permutation(len(together))
+    chosen = order[int(part) - 1 :: int(parts)]
+    rest = np.setdiff1d(order, chosen)
+    return {**splits, "train": together.subset(rest), "validation": together.subset(np.sort(chosen))}
 
 
 def _feature_folder(data: str | Path, backbone: Backbone, image_size: int) -> Path:
@@ -262,12 +260,6 @@ def _refuse_changes(data: ResolvedData, augment: str, train: Examples) -> None:
         raise ValueError(f"augment is for images, and {data.data} has none: remove --augment")
 
 
-def _refuse_columns(train: Examples, mosaic: float) -> None:
-    """Raise an error if texts to be joined have other columns beside them, which belong to one text each."""
-    joinable = train.tokens != "text" or train.inputs[np.array([0])].shape[2] == 1
-    check(joinable, "mosaic", "0 for text with other columns beside it, which cannot be joined", mosaic)
-
-
 def as_trained(predictor: Predictor, examples: Examples, split: str, data: str | Path) -> Examples:
     """Return examples with the features of a model's backbone, if it has one: computed once, as in training.
 
@@ -291,7 +283,8 @@ def _open(config: RunConfig, path: str, progress: bool) -> tuple[ResolvedData, d
     resolved = filled(data, ResolvedData)
     if is_store(path):
         splits = load_data(path, classes=data.classes, fractions=data.fractions, skip_unreadable=data.skip_unreadable)
-        return resolved, splits, [], 0
+        # Names, so that cached features stay with their images if `holdout` or `conformal` splits the examples again.
+        return resolved, {name: replace(one, ids=_ids(one, name)) for name, one in splits.items()}, [], 0
     manifest = _parse(path, data, progress)
     if not manifest.has_splits and len(manifest.records) < _FEWEST:
         labelled = sum(bool(record.labels) for record in manifest.records)

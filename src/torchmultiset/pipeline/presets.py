@@ -62,7 +62,7 @@ class Preset:
 _DIGITS: Mapping[str, Any] = {
     "objective": "multi",
     "batch_size": 64,
-    "lr": 3e-3,
+    "lr": 6e-3,
     "backbone": "none",
     "image_size": 224,
 }
@@ -85,7 +85,7 @@ def _mnist_multi(name: str, about: str, *, paper_epochs: int = 200) -> Preset:
     return Preset(
         about,
         {"data": f"data/mnist-multi-{name}", **_DIGITS},
-        {"fast": {"epochs": 12, "layers": 2}, "paper": {"epochs": paper_epochs}},
+        {"fast": {"epochs": 12}, "paper": {"epochs": paper_epochs}},
         VARIANTS[name],
     )
 

@@ -67,7 +67,9 @@ def leaderboard(runs: Iterable[FinishedRun]) -> list[Entry]:
     for run in runs:
         settings = {name: value for name, value in to_dict(run.config).items() if name != "seed"}
         groups.setdefault(json.dumps(settings, sort_keys=True), []).append(run)
-    ordered = sorted((sorted(group, key=_seed) for group in groups.values()), key=_validation, reverse=True)
+    ordered = sorted(
+        (sorted(group, key=lambda run: run.config.seed) for group in groups.values()), key=_validation, reverse=True
+    )
     tests = _tests(ordered)
     return [_entry(group, tests.get(str(i))) for i, group in enumerate(ordered)]
 
@@ -108,7 +110,7 @@ def _entry(group: Sequence[FinishedRun], p: float | None) -> Entry:
 
     return Entry(
         group[0].name.removesuffix(f"/seed-{group[0].config.seed}"),
-        tuple(map(_seed, group)),
+        tuple(run.config.seed for run in group),
         split,
         em,
         f1,
@@ -128,7 +130,7 @@ def _tests(groups: Sequence[Sequence[FinishedRun]]) -> Mapping[str, float]:
     right: dict[str, dict[int, Any]] = {}
     for i, group in enumerate(groups):
         if _split(group[0]) == split and np.array_equal(group[0].counts(split)[1], truth):
-            counts = {_seed(run): run.counts(split) for run in group}
+            counts = {run.config.seed: run.counts(split) for run in group}
             right[str(i)] = {seed: np.all(predicted == true, axis=1) for seed, (predicted, true) in counts.items()}
     first = right.pop("0")
     return {test.other: test.adjusted for test in compare(first, right)}
@@ -141,7 +143,3 @@ def _validation(group: Sequence[FinishedRun]) -> tuple[float, float]:
 
 def _split(run: FinishedRun) -> str:
     return "test" if "test" in run.record else "validation"
-
-
-def _seed(run: FinishedRun) -> int:
-    return run.config.seed

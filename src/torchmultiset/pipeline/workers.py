@@ -30,6 +30,7 @@ import torch
 from filelock import FileLock
 
 from torchmultiset._files import write_whole
+from torchmultiset._malloc import keep_freed_memory
 from torchmultiset.pipeline.config import config_of
 from torchmultiset.pipeline.prepare import Task, prepare
 from torchmultiset.pipeline.record import Watch
@@ -52,8 +53,6 @@ __all__ = [
 LOG, PROGRESS = "log.txt", "progress.json"
 _PATIENCE = 30  # seconds that tasks on Ray have to save a checkpoint
 _EXPLAINED = (ImportError, OSError, ValueError)  # exceptions that are reported without a traceback
-# Let glibc keep freed memory instead of returning it to the system in each training step.
-_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}  # as in cli/_malloc.py
 
 
 class WorkerError(RuntimeError):
@@ -123,6 +122,7 @@ def work(job: Job) -> None:
 
 def _work_with_log(job: Job) -> None:
     """Like `work`, but write output to the run's log, and raise only exceptions that can be sent to the caller."""
+    keep_freed_memory()
     log = Path(job.root, job.folder, LOG)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
@@ -146,12 +146,13 @@ class _Notes:
             return
         self.written, self.epoch = now, progress.epoch
         seen = progress.seen(self.examples, self.optim.batch_size)
+        last = progress.history[-1] if progress.history else {}
         state = {
             "pid": os.getpid(),
             "epoch": progress.epoch,
             "epochs": self.optim.last_epoch,
-            "em": progress.history[-1]["validation_em"] if progress.history else None,
-            "f1": progress.history[-1]["validation_f1"] if progress.history else None,
+            "em": last.get("validation_em"),
+            "f1": last.get("validation_f1"),
             "share": seen / (self.optim.last_epoch * self.examples),
         }
         write_whole(self.path, json.dumps(state))
@@ -177,7 +178,8 @@ def subprocesses(workers: int, *, retries: int = 1) -> Iterator[Crew]:
         try:
             crew.pool.shutdown()
         except KeyboardInterrupt:
-            crew.kill()
+            for child in [*crew.children.values()]:
+                child.kill()
             raise
 
 
@@ -194,9 +196,8 @@ def on_ray(address: str, *, workers: int, threads: int, gpus: int | float = 0, r
         retries: Number of times that a run is retried if it failed or was killed.
     """
     # Set before the import, which reads them: no usage statistics, and GPUs stay visible to tasks that request none.
-    # Workers of a local Ray inherit them.
-    defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **_MALLOC}
-    os.environ.update({name: value for name, value in defaults.items() if name not in os.environ})
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")
     ray: Any = import_module("ray")  # its annotations are too narrow for what is used here
     local = {"num_cpus": workers * threads, "include_dashboard": False}
     ray.init(
@@ -264,11 +265,6 @@ class _Subprocesses:
             for child in self.children.values():
                 _close(child)
 
-    def kill(self) -> None:
-        """End all processes at once."""
-        for child in [*self.children.values()]:
-            child.kill()
-
     def _run(self, job: Job) -> None:
         gpu = self.gpus.get() if self.gpus else None
         try:
@@ -286,7 +282,7 @@ class _Subprocesses:
 
     def _once(self, job: Job, gpu: str | None) -> int:
         command = [sys.executable, "-u", "-m", __spec__.name, json.dumps(job._asdict())]
-        environment = {**_MALLOC, **os.environ, "OMP_NUM_THREADS": str(job.threads)}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         log = Path(job.root, job.folder, LOG)
@@ -345,6 +341,7 @@ def main() -> int:
     # A shell makes background jobs ignore Ctrl-C, and this process would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=stop_with_parent, daemon=True).start()
+    keep_freed_memory()
     try:
         work(Job(**json.loads(sys.argv[1])))
     except KeyboardInterrupt:

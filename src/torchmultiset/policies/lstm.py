@@ -65,7 +65,6 @@ class LSTMPolicy(nn.Module):
         check(num_classes >= 1, "num_classes", "at least 1", num_classes)
         check(layers >= 1, "layers", "at least 1", layers)
         self.num_classes = num_classes
-        self.memory = memory
         self.features = hidden
         # The last row embeds the start of the sequence, before the first label.
         self.embedding = nn.Embedding(num_classes + 1, embedding)
@@ -93,13 +92,11 @@ class LSTMPolicy(nn.Module):
         if previous is None:
             previous = torch.full(state.memory_gates.shape[:1], self.num_classes, device=state.memory_gates.device)
         below = self.embedding(previous)
-        shared: Tensor | float = state.memory_gates
         hidden: list[Tensor] = []
         cell: list[Tensor] = []
         for layer, before, cell_before in zip(self.layers, state.hidden, state.cell, strict=True):
-            gates = layer(torch.cat([below, before], 1)) + shared
-            below, new_cell = lstm_cell(gates, cell_before)
-            shared = 0.0
+            gates = layer(torch.cat([below, before], 1))
+            below, new_cell = lstm_cell(gates if hidden else gates + state.memory_gates, cell_before)
             hidden.append(below)
             cell.append(new_cell)
         return Step(self.classifier(below), below), state._replace(hidden=tuple(hidden), cell=tuple(cell))

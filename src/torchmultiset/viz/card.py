@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchmultiset._checks import some
 from torchmultiset.model.inputs import input_kind, reads
 from torchmultiset.model.predictor import Predictor
 
@@ -29,14 +30,13 @@ def model_card(name: str, record: Mapping[str, Any], predictor: Predictor, *, re
     split = "test" if "test" in record else "validation"
     scores = record[split]
     size = f"{'exactly' if predictor.stop == 'fixed' else 'up to'} {predictor.max_size}"
-    named = ", ".join(classes[:_MANY]) + (f" and {len(classes) - _MANY} more" if len(classes) > _MANY else "")
     examples = ", ".join(f"{count:,} {split}" for split, count in record["examples"].items())
     of_image = f"the multiset of labels of an input of shape {' x '.join(map(str, kind.shape))}"
     what = of_image if kind.of_images else f"multisets of labels from {reads(predictor)}"
     lines = [
         f"# {name}",
         "",
-        f"Predicts {what}: {size} labels of {len(classes)} classes ({named}).",
+        f"Predicts {what}: {size} labels of {len(classes)} classes ({some(classes, _MANY)}).",
         "",
         "## Training",
         "",

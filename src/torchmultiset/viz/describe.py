@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from torchmultiset._checks import check
+from torchmultiset._checks import check, some
 from torchmultiset.data.examples import Examples
 from torchmultiset.viz.terminal import numbers_table
 
@@ -18,7 +18,6 @@ __all__ = ["ClassSummary", "Description", "SplitSummary", "describe", "headline"
 # Row limits for a terminal; the JSON output is complete.
 _ROWS_OF_SIZES = 20
 _ROWS_OF_CLASSES = 40
-_NAMED = 8
 _BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -133,8 +132,7 @@ def headline(description: Description) -> str:
     """
     classes = f"{len(description.classes):,} class{'es' * (len(description.classes) > 1)}"
     if description.columns:
-        names, more = description.columns[:_NAMED], len(description.columns) - _NAMED
-        return f"{classes}, rows with the columns {', '.join(names)}" + (f" and {more} more" if more > 0 else "")
+        return f"{classes}, rows with the columns {some(description.columns)}"
     known = [name for name in ("boxes", "areas") if getattr(description, name)]
     shape = " x ".join(str(n or "N") for n in description.input_shape)
     return (

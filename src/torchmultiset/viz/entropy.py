@@ -98,4 +98,4 @@ def _shuffle(labels: Int64[Tensor, "b m"], rng: np.random.Generator) -> Int64[Te
 
 def _fit(values: Shaped[Tensor, "b t"], steps: int) -> Shaped[Tensor, "b steps"]:
     """Truncate to `steps` columns, or pad with -1."""
-    return pad(values[:, :steps], (0, max(steps - values.shape[1], 0)), value=-1)
+    return pad(values, (0, steps - values.shape[1]), value=-1)

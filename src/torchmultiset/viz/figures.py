@@ -141,17 +141,13 @@ def draw_curve(history: Sequence[Mapping[str, int | float]], *, split: str = "va
     left, right = figure.subplots(1, 2)
     left.plot(epochs, [line["loss"] for line in history], color=BLUE, marker="o", markersize=3)
     left.set(title="Training loss", xlabel="epoch", ylabel="loss")
-    for name, colour, label in (("validation_em", RIGHT, "exact match"), ("validation_f1", PLAIN, "F1")):
+    best = max(line["validation_em"] for line in history)
+    scores = (("validation_em", RIGHT, f"exact match, best {best:.3f}"), ("validation_f1", PLAIN, "F1"))
+    for name, colour, label in scores:
         values = [line[name] for line in history]
         right.plot(epochs, values, color=colour, marker="o", markersize=3, label=label)
-    best = max(line["validation_em"] for line in history)
-    right.set(
-        title=f"Scores on {split} data (best exact match {best:.3f})",
-        xlabel="epoch",
-        ylabel="score (0 to 1)",
-        ylim=(0, 1.02),
-    )
-    right.legend(loc="best", frameon=False)
+    right.set(title=f"Scores on {split} data", xlabel="epoch", ylabel="score (0 to 1)", ylim=(0, 1.02))
+    right.legend(loc="best", facecolor="white", edgecolor="none", framealpha=0.8)
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)

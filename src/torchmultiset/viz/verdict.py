@@ -34,7 +34,7 @@ def verdict(
         >>> import torch
         >>> target = torch.eye(3, dtype=torch.int64).repeat(9, 1)
         >>> verdict(target, target, {"ridge": target.flip(1)}), verdict(target.flip(1), target, {"ridge": target})
-        ('', 'The ridge baseline scores higher than this model: 1.000 against 0.333 (mean of exact match and F1).')
+        ('', 'The ridge baseline scores 1.000, this model only 0.333 (mean of exact match and F1).')
     """
     mine = example_scores(counts, target)
     score, lost = float(mine.mean()), dict[str, float]()
@@ -47,10 +47,11 @@ def verdict(
     if not lost:
         return ""
     best = max(lost, key=lambda name: lost[name])
-    numbers = f"{lost[best]:.3f} against {score:.3f} (mean of exact match and F1)"
+    what = "(mean of exact match and F1)"
     if lost[best] > score:
-        return f"The {best} baseline scores higher than this model: {numbers}."
-    return f"On {len(target):,} examples this model is not ahead of the {best} baseline by more than chance: {numbers}."
+        return f"The {best} baseline scores {lost[best]:.3f}, this model only {score:.3f} {what}."
+    scores = f"This model scores {score:.3f} and the {best} baseline {lost[best]:.3f} {what}"
+    return f"{scores}, a difference that can be chance on {len(target):,} example{'s' * (len(target) != 1)}."
 
 
 def explain_exact_match(counts: Int64[Tensor, "n c"], target: Int64[Tensor, "n c"]) -> str:

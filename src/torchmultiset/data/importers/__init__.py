@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from torchmultiset._checks import check, check_one_of
-from torchmultiset.data._exif import upright_boxes
 from torchmultiset.data._splits import split_by_id
-from torchmultiset.data._write import as_jsonl, relative_path, rounded, write_new
+from torchmultiset.data._write import as_jsonl, relative_path, rounded, upright_boxes, write_new
 from torchmultiset.data.images import image_sizes
 from torchmultiset.data.importers._annotations import (
     AnnotatedImage,
-    AnnotatedObject,
     AnnotationError,
     AnnotationProblems,
     Reader,
@@ -173,11 +171,7 @@ def _resolve(read: Sequence[AnnotatedImage], rule: str) -> tuple[list[AnnotatedI
     if rule == "drop-image":
         kept = [a for a in read if not any(item.ambiguous for item in a.objects)]
         return kept, len(read) - len(kept)
-
-    def clear(objects: tuple[AnnotatedObject, ...]) -> tuple[AnnotatedObject, ...]:
-        return tuple(item for item in objects if not item.ambiguous)
-
-    return [replace(a, objects=clear(a.objects)) for a in read], 0
+    return [replace(a, objects=tuple(item for item in a.objects if not item.ambiguous)) for a in read], 0
 
 
 def _splits(kept: Sequence[AnnotatedImage], out: Path) -> tuple[list[str | None], list[str]]:
@@ -243,14 +237,12 @@ def _with_boxes(
 
 def _csv(lines: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
-    with_splits = "split" in lines[0]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "labels", "split"] if with_splits else ["image", "labels"])
+    writer = csv.DictWriter(text, [*lines[0]], lineterminator="\n")
+    writer.writeheader()
     for line in lines:
         counts = Counter(line["labels"])
         wrong = [name for name in counts if ";" in name or "\n" in name]
         if wrong:
             raise ValueError(f"the class {wrong[0]!r} cannot be written to CSV: write a .jsonl file")
-        cell = ";".join(f"{name}:{count}" for name, count in counts.items())
-        writer.writerow([line["image"], cell, *([line["split"]] if with_splits else [])])
+        writer.writerow(line | {"labels": ";".join(f"{name}:{count}" for name, count in counts.items())})
     return text.getvalue()

@@ -38,7 +38,7 @@ class AnnotationError(ValueError):
     """Error that lists all problems of annotation files.
 
     Attributes:
-        problems: All problems, each with its file and place; the message shows the first 20.
+        problems: All problems, each with its file and place; the message shows the first 10.
     """
 
     def __init__(self, problems: Sequence[str]) -> None:

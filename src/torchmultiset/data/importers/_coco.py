@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def _read_file(
         key: entry["name"].strip() for key, _, entry in _entries(file, content, "categories", "name", str, problems)
     }
     objects: dict[int, list[AnnotatedObject]] = {}
-    places: dict[int, tuple[Path, str, tuple[int, int] | None]] = {}
+    found: dict[int, AnnotatedImage] = {}
     folders = [images] if images else _image_folders(file)
     for key, where, entry in _entries(file, content, "images", "file_name", str, problems):
         image = next(filter(is_file, (folder / entry["file_name"] for folder in folders)), None)
@@ -85,8 +86,9 @@ def _read_file(
             continue
         size = entry.get("width"), entry.get("height")
         whole = all(isinstance(side, int) and 0 < side < 2**31 for side in size)
-        objects[key], places[key] = [], (image, f"{file}: {where}", size if whole else None)  # type: ignore[assignment]
-    missing = len(content["images"]) - len(places)
+        objects[key] = []
+        found[key] = AnnotatedImage(image, (), split, f"{file}: {where}", size if whole else None)  # type: ignore[arg-type]
+    missing = len(content["images"]) - len(found)
     for _, where, entry in _entries(file, content, "annotations", "image_id", int, problems):
         category, image_id = entry.get("category_id"), entry["image_id"]
         if not isinstance(category, int) or category not in names:
@@ -101,9 +103,7 @@ def _read_file(
                 problems.add(file, where, error)
                 continue
             objects[image_id].append(AnnotatedObject(names[category], box, area, bool(entry.get("iscrowd", 0))))
-    return [
-        AnnotatedImage(image, tuple(objects[key]), split, where, size) for key, (image, where, size) in places.items()
-    ]
+    return [replace(image, objects=tuple(objects[key])) for key, image in found.items()]
 
 
 def _content(file: Path, problems: AnnotationProblems) -> dict[str, Any] | None:

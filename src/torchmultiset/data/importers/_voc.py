@@ -20,7 +20,7 @@ from torchmultiset.data.importers._annotations import (
     split_of_folder,
 )
 
-__all__ = ["find_voc", "parse_xml", "read_voc"]
+__all__ = ["find_voc", "read_voc"]
 
 _LARGEST = 16 * 2**20  # bytes; VOC's largest annotation has some 20 KB
 _DEEPEST = 100
@@ -91,15 +91,11 @@ def read_voc(source: Path, images: Path | None, problems: AnnotationProblems) ->
     return read
 
 
-def parse_xml(path: Path) -> Element:
+def _parse_xml(path: Path) -> Element:
     """Parse an XML file into a tree, without document types and entities.
 
     A document type is rejected before its content is read, so that no entity can be declared and expanded, neither
-    recursively (an XML bomb) nor from another file.
-
-    Raises:
-        ValueError: The file is not XML, too large, too deeply nested, or has a document type; the attribute `line` of
-            the error has the line number.
+    recursively (an XML bomb) nor from another file. Files that are too large or too deeply nested are refused, too.
     """
     parser = expat.ParserCreate()
     parser.buffer_text = True
@@ -155,7 +151,7 @@ def _read_file(
     file: Path, split: str | None, images: Path | None, problems: AnnotationProblems
 ) -> AnnotatedImage | None:
     try:
-        root = parse_xml(file)
+        root = _parse_xml(file)
     except _XmlError as error:
         problems.add(file, error.line or "", error)
         return None

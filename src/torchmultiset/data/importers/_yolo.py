@@ -49,7 +49,8 @@ def read_yolo(source: Path, images: Path | None, problems: AnnotationProblems) -
     splits = _images_of_splits(config, content, problems) if config else {}
     if not splits:
         splits = {image: split_of_folder(image, images or folder) for image in _images(images or folder)}
-    elsewhere = {file.stem: file for file in _label_files(folder)} if images else {}
+    label_files = _label_files(folder)
+    elsewhere = {file.stem: file for file in label_files} if images else {}
 
     read, used = [], set()
     for image, split in splits.items():
@@ -62,7 +63,7 @@ def read_yolo(source: Path, images: Path | None, problems: AnnotationProblems) -
     elif used <= {None} and not problems.found:
         problems.add(folder, "", "none of the images has a label file (labels/NAME.txt or NAME.txt beside the image)")
     elif not content.splits:
-        for file in sorted(set(_label_files(folder)) - used):
+        for file in sorted(set(label_files) - used):
             problems.add(file, "", "there is no image with this name: add the image, or remove the file")
     return read
 

@@ -43,16 +43,9 @@ class SequenceObjective(Objective):
         labels = self.order(batch, generator, num_classes=len(predictor.classes))
         _check_sizes(labels, predictor.max_size)
         sequence = append_end(labels, len(predictor.classes)) if predictor.end else labels
-        teacher = forced(sequence)
-
-        def choose(t: int, logits: Tensor, named: Tensor) -> Tensor:
-            # The choice after the last label does not matter: the loss ignores it.
-            return teacher(t, logits, named) if t < sequence.shape[1] else torch.zeros_like(named[:, 0])
-
-        output = predictor.rollout(batch.x, choose)
-        steps = output.logits.shape[1]
-        padding = (0, max(steps - sequence.shape[1], 0))
-        loss = sequence_loss(output.logits, pad(sequence[:, :steps], padding, value=-1))
+        sequence = pad(sequence, (0, predictor.steps - sequence.shape[1]), value=-1)  # or cut off padding
+        output = predictor.rollout(batch.x, forced(sequence))
+        loss = sequence_loss(output.logits, sequence)
         return with_stop(loss, output, batch.target, self.stop_weight)
 
     def order(self, batch: Batch, generator: torch.Generator, *, num_classes: int) -> Tensor:
