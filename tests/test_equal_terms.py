@@ -86,7 +86,7 @@ def test_likelihoods_of_multisets_of_four_labels_are_exact():
 
 
 @pytest.mark.parametrize("method", ["slots", "L_multi"])
-def test_the_calibration_error_is_that_of_the_decoding(method):
+def test_the_calibration_error_depends_on_the_decoding(method):
     predictor, examples = build(method), photographs(40)
     scores = equal_terms.scores_of(predictor, {"validation": examples, "test": examples})["decodings"]
     target, x = torch.from_numpy(examples.counts), examples.batch(range(40)).x

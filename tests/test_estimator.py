@@ -146,7 +146,7 @@ def test_every_check_for_classifiers_is_listed_and_the_documentation_has_those_n
 # Forms of targets
 
 
-def test_trained_on_lists_of_labels_it_predicts_lists_of_labels(fitted):
+def test_an_estimator_trained_on_lists_of_labels_predicts_lists_of_labels(fitted):
     assert fitted.classes_.tolist() == ["cat", "dog"]
     assert fitted.max_size_ == 3
     assert fitted.predict([[2, 1], [0, 0], [1, 0]]) == [["cat", "cat", "dog"], [], ["cat"]]
@@ -276,7 +276,7 @@ def test_probabilities_are_shares_of_counts(fitted):
 
 
 @pytest.mark.parametrize("stop", ["policy", "end"])
-def test_probabilities_are_those_of_the_model(stop):
+def test_probabilities_equal_those_of_the_model(stop):
     """Compare with the sum over all sequences of labels, whose probabilities are products over the steps."""
     x, y = pets()
     settings = {**SMALL, "samples": 4000, "objective": "multi", "epochs": 1}
@@ -346,7 +346,7 @@ def test_a_one_step_model_has_no_probabilities():
     assert len(model.predict(pets()[0])) == 60
 
 
-def test_probabilities_are_those_of_the_fitted_head():
+def test_predict_proba_exists_only_for_heads_with_probabilities():
     model = MultisetClassifier(**QUICK).fit(*pets())
     assert hasattr(model, "predict_proba")
     head = RegressedCounts(2, memory=128)
@@ -376,7 +376,7 @@ def test_ridge_regression_is_solved_in_closed_form():
 # Use with scikit-learn
 
 
-def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_grid_search():
+def test_the_estimator_works_in_a_pipeline_in_cross_validation_and_in_a_grid_search():
     x, y = pets()
     pipeline = make_pipeline(StandardScaler(), MultisetClassifier(**QUICK))
     scores = cross_val_score(pipeline, x, y, cv=3)
@@ -413,7 +413,7 @@ def test_the_global_random_state_does_not_change():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_it_can_be_pickled_and_its_predictor_saved(fitted, tmp_path):
+def test_the_estimator_can_be_pickled_and_its_predictor_saved(fitted, tmp_path):
     x, _ = pets()
     copy = pickle.loads(pickle.dumps(fitted))
     assert copy.predict(x) == fitted.predict(x)
@@ -461,7 +461,7 @@ def test_images_have_four_dimensions(dtype):
 # Side effects
 
 
-def test_fit_prints_nothing(capfd):
+def test_fit_has_no_output(capfd):
     MultisetClassifier(**QUICK).fit(*pets())
     assert capfd.readouterr() == ("", "")
 

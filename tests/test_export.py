@@ -157,7 +157,7 @@ def assert_same_predictions(predictor: Predictor, session: Any, x: np.ndarray) -
 
 
 @pytest.mark.parametrize(("policy", "stop"), CASES)
-def test_predictions_on_1000_inputs_are_those_of_pytorch(policy, stop):
+def test_predictions_on_1000_inputs_equal_those_of_pytorch(policy, stop):
     predictor, content = exported(policy, stop)
     session = open_onnx(content)
     data = vectors(1000, seed=5) if policy in ON_VECTORS else images(1000, seed=5)

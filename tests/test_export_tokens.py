@@ -57,7 +57,7 @@ def inputs(number: int, length: int) -> np.ndarray:
         ("sequence", "transformer"),
     ],
 )
-def test_predictions_are_those_of_pytorch_for_any_number_and_length(encoder, head, without_shape_hook):
+def test_predictions_equal_those_of_pytorch_for_any_number_and_length(encoder, head, without_shape_hook):
     torch.manual_seed(5)
     predictor = Predictor(ENCODERS[encoder](), HEADS[head](), ["a", "b"], max_size=3).eval()
     if encoder == "n-grams":

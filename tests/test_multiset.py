@@ -79,7 +79,7 @@ def test_rows_without_labels_are_empty_multisets(rows):
 
 
 @given(st.data())
-def test_to_labels_enumerates_and_from_labels_inverts_it(data):
+def test_from_labels_is_the_inverse_of_to_labels(data):
     num_classes = data.draw(NUM_CLASSES)
     wanted = data.draw(st.lists(multisets(num_classes), min_size=1, max_size=4))
     counts = to_counts(wanted, num_classes)
@@ -158,7 +158,7 @@ def test_an_early_end_removes_nothing_and_an_end_at_its_time_finishes():
 
 
 @given(problems())
-def test_each_label_removes_itself_or_nothing(problem):
+def test_each_label_removes_at_most_itself(problem):
     """Definition 1 step by step: Y_t is Y_{t-1} without the label emitted at t - 1."""
     free = free_labels(problem.target, problem.labels)
     assert torch.equal(free[:, 0], problem.target)

@@ -116,7 +116,7 @@ def test_the_doctor_reports_packages_devices_and_a_self_test(run, monkeypatch):
     assert sum("pip install" in line for line in lines) == len(doctor._EXTRAS)
 
 
-def test_the_doctor_knows_every_extra():
+def test_the_doctor_lists_every_extra():
     import tomllib
     from pathlib import Path
 

@@ -249,7 +249,7 @@ def test_a_bomb_is_refused_if_warnings_are_errors(tmp_path):
         read_image(tmp_path / "bomb.png")
 
 
-def test_the_limit_of_pixels_is_that_of_pillow(tmp_path, monkeypatch):
+def test_the_limit_of_pixels_equals_that_of_pillow(tmp_path, monkeypatch):
     Image.new("L", (10, 11)).save(tmp_path / "image.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 110)
     assert read_image(tmp_path / "image.png", 4).shape == (3, 4, 4)

@@ -139,7 +139,7 @@ def test_a_file_written_by_a_spreadsheet_is_read(tmp_path):
     assert multisets(validation) == [Counter()]
 
 
-def test_line_numbers_are_those_of_an_editor(tmp_path):
+def test_line_numbers_agree_with_an_editor(tmp_path):
     path = tmp_path / "data.csv"
     path.write_bytes(b'x,labels\r\n\r\n1,"a\r\n\r\nb"\r\n1,a;;\r\n2,"c\nd"\n1,a;;\n')
     assert [line for line, _ in problems_of(path)] == [6, 9]

@@ -157,7 +157,7 @@ def test_sizes_of_mosaics_are_bounded(max_size):
     assert int(sizes.min()) >= 1
 
 
-def test_without_room_nothing_is_joined():
+def test_without_room_no_images_are_joined():
     batch = make_batch([[0, 1], [1, 2], [2, 2]])
     same = PhotoAugmentation((), mosaic=1.0)(batch, seeded())
     assert torch.equal(same.x, batch.x)

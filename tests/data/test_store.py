@@ -117,7 +117,7 @@ def test_a_failed_build_is_not_a_data_set_and_can_be_resumed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("cut_off", ['["train", 2', '["train", 2, 4', "[", "nonsense", "3"])
-def test_after_a_truncated_line_one_chunk_is_made_again(tmp_path: Path, cut_off: str) -> None:
+def test_after_a_truncated_line_one_chunk_is_rewritten(tmp_path: Path, cut_off: str) -> None:
     with pytest.raises(RuntimeError):
         write(tmp_path, PLAN, Counting(fails_at=1), chunk=2)
     with (tmp_path / "finished.jsonl").open("a") as journal:
@@ -130,7 +130,7 @@ def test_after_a_truncated_line_one_chunk_is_made_again(tmp_path: Path, cut_off:
     np.testing.assert_array_equal(load(tmp_path)["train"].inputs, make(Chunk("train", 0, 10))["inputs"])
 
 
-def test_a_file_deleted_during_a_build_is_made_again(tmp_path: Path) -> None:
+def test_a_file_deleted_during_a_build_is_rewritten(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         write(tmp_path, PLAN, Counting(fails_at=3), chunk=2)
     (tmp_path / "train" / "labels.npy").unlink()

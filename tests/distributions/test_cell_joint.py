@@ -126,7 +126,7 @@ def test_with_one_class_the_joint_loss_equals_the_independent_one():
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 5])
 @pytest.mark.parametrize("states", [1, 2, 5, 8, 12, 100])
-def test_the_largest_joint_size_is_that_of_a_search(classes, states):
+def test_the_largest_joint_size_equals_that_found_by_a_search(classes, states):
     def most_states(size: int) -> int:
         counts = [m for m in itertools.product(range(size + 1), repeat=classes) if sum(m) == size]
         return int(joint_states(torch.tensor(counts)).max())

@@ -80,7 +80,7 @@ def test_a_cell_matches_a_calculation_by_hand():
 
 
 @given(st.lists(st.lists(st.floats(-120, 120), min_size=3, max_size=3), min_size=1, max_size=4))
-def test_log_odds_are_those_of_the_softmax(rows):
+def test_log_odds_equal_those_of_the_softmax(rows):
     log_p, log_not = cell_log_probabilities(torch.tensor([rows], dtype=torch.float64))
     for row, *found in zip(rows, log_p[0].tolist(), log_not[0].tolist(), strict=True):
         cell = reference.softmax(row)

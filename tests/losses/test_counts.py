@@ -83,7 +83,7 @@ def test_the_order_of_the_cells_does_not_matter():
     )
 
 
-def test_an_empty_target_means_that_all_cells_predict_nothing():
+def test_for_an_empty_target_all_cells_should_predict_nothing():
     logits = random_logits(2, 5, 3)
     loss = cell_count_loss(logits, torch.zeros(2, 2, dtype=torch.int64), reduction="none")
     wanted = -torch.log(1 - logits.softmax(-1)[..., :2]).sum((1, 2))

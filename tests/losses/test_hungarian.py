@@ -50,7 +50,7 @@ def brute_force(logits: list[Row], target: Multiset, nothing_weight: float) -> f
 
 
 @given(st.data())
-def test_it_equals_brute_force_over_all_matchings(data):
+def test_the_loss_equals_brute_force_over_all_matchings(data):
     num_classes, slots = data.draw(st.sampled_from([1, 2, 3, 5])), data.draw(st.integers(1, 5))
     targets = data.draw(st.lists(multisets(num_classes, max_size=slots), min_size=1, max_size=3))
     weight = data.draw(st.sampled_from([0.1, 0.0, 1.0, 2.5]))

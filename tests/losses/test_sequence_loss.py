@@ -55,7 +55,7 @@ def test_padding_has_no_loss_and_no_gradient():
 
 
 @given(multisets(3, min_size=1, max_size=4), st.integers(0, 999))
-def test_averaged_over_permutations_it_is_the_multiset_loss_of_oracle_rollouts(target, seed):
+def test_the_mean_over_permutations_equals_the_multiset_loss_of_oracle_rollouts(target, seed):
     """Both expectations over all orderings of the target, and their gradients, are equal for any policy.
 
     A uniform permutation of the items is a trajectory of the oracle, so the policy receives the same prefixes, and the
@@ -87,7 +87,7 @@ def test_averaged_over_permutations_it_is_the_multiset_loss_of_oracle_rollouts(t
     torch.testing.assert_close(*gradients)
 
 
-def test_for_a_single_permutation_it_is_not_the_multiset_loss():
+def test_for_a_single_permutation_the_loss_differs_from_the_multiset_loss():
     """Only the expectations are equal, so the test above can fail."""
     target = Counter({0: 1, 1: 1})
     policy = TablePolicy.random(2, 2, seed=0)

@@ -168,7 +168,7 @@ def test_metrics_are_synchronised_across_processes(tmp_path: Path):
         check(json.loads((tmp_path / f"{rank}.json").read_text()), Data(7))
 
 
-def test_a_mean_of_the_values_of_processes_would_be_wrong():
+def test_the_mean_of_the_values_of_processes_differs_from_the_metric():
     """This shows that the test above can fail."""
     data = Data(7)
     each = metrics.f1(data.counts, data.target)

@@ -96,7 +96,7 @@ def test_parts_are_chosen_by_the_shape_of_the_input(arguments, encoder, policy):
     assert type(predictor.module) is policy
 
 
-def test_sizes_are_those_of_the_config():
+def test_sizes_equal_those_of_the_config():
     predictor = build(IMAGE, hidden=6, layers=2, norm="none")
     assert [conv.out_channels for conv in predictor.encoder.convs] == [3, 4, 5]
     assert isinstance(predictor.encoder.norms[0], nn.Identity)

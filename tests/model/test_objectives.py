@@ -128,7 +128,7 @@ def test_the_random_rank_is_drawn_once_from_the_seed_or_for_each_batch():
     assert len(orders(SequenceObjective(rank="random-per-batch"))) > 5
 
 
-def test_areas_and_positions_are_those_of_objects_not_of_classes(monkeypatch):
+def test_areas_and_positions_belong_to_objects_not_classes(monkeypatch):
     labels = torch.tensor([[1, 0, 1], [2, 2, 0]])
     areas = torch.tensor([[5.0, 7.0, 9.0], [1.0, 3.0, 2.0]])
     # In four bands of 25 pixels, the first image has 1 alone, then 0 and 1 in one band, although 1 is higher.
@@ -228,7 +228,7 @@ def plain_loss(name: str, stop: str, output: SequentialOutput, row: int, target:
         *[(name, stop) for name in ("dm-l1", "dm-kl", "one-step") for stop in ("fixed", "policy")],
     ],
 )
-def test_the_loss_is_that_of_the_paper_plus_that_of_stopping(name, stop):
+def test_the_loss_is_the_sum_of_the_paper_loss_and_the_stopping_loss(name, stop):
     batch = draw(40, least=1)
     predictor, objective = build(stop, name, **WEIGHTS)
     output, loss = compute_loss(objective, predictor.double(), batch._replace(x=batch.x.double()))

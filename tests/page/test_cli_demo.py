@@ -53,7 +53,7 @@ def test_help_has_an_example_in_80_columns(run):
         (["runs/b", "c", "runs/b", "--host", "0.0.0.0", "--port", "0"], (["runs/b", "c"], "0.0.0.0", 0)),
     ],
 )
-def test_models_and_address_of_the_page_are_those_of_the_command(run, served, tmp_path, tokens, expected):
+def test_the_command_sets_the_models_and_the_address_of_the_page(run, served, tmp_path, tokens, expected):
     for folder in ("runs/b/model", "runs/a/model", "c"):
         save(predictor("fixed"), tmp_path / folder)
     code, lines, err = run("demo", *tokens)

@@ -62,7 +62,7 @@ def test_test_data_may_have_larger_sizes_and_rare_classes(tmp_path):
     assert (tmp_path / rare.data.path / "manifest.json").stat().st_mtime_ns == before
 
 
-def test_existing_files_are_not_made_again(tmp_path):
+def test_existing_files_are_not_rewritten(tmp_path):
     cells = some("smoke", "mnist-multi-4/multi", "coco-easy/multi")
     make_data(cells, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}

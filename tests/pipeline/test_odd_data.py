@@ -60,7 +60,7 @@ cases = pytest.mark.parametrize(
 
 @pytest.mark.slow
 @cases
-def test_a_run_on_odd_data_gives_a_model_and_a_verdict(make, expected, tmp_path):
+def test_a_run_on_unusual_data_ends_with_a_model_and_a_verdict(make, expected, tmp_path):
     rng = random.Random(0)
     lines = [f"{rng.random():.3f},{rng.randrange(10)},{';'.join(labels)}" for labels in make(rng)]
     (tmp_path / "data.csv").write_text("\n".join(["a,b,labels", *lines]) + "\n")
@@ -83,7 +83,7 @@ ONLY = [
 
 @pytest.mark.slow
 @cases
-def test_a_portfolio_on_odd_data_gives_a_model_and_a_verdict(make, expected, tmp_path):
+def test_a_portfolio_on_unusual_data_ends_with_a_model_and_a_verdict(make, expected, tmp_path):
     lines, labels = ["image,labels"], make(random.Random(0))
     pixels = np.random.default_rng(0).integers(256, size=(len(labels), 24, 24, 3), dtype=np.uint8)
     for i, image in enumerate(pixels):

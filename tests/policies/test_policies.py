@@ -52,7 +52,7 @@ def test_forcing_a_trajectorys_labels_reproduces_its_logits(name, batch):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_batch_equals_its_examples_one_by_one(name):
+def test_a_batch_equals_its_single_examples(name):
     policy, memory = make(name)
     labels = torch.randint(0, C, (9, 4), generator=torch.Generator().manual_seed(2))
     together = rollout(policy, memory, forced(labels), 4).logits

@@ -35,7 +35,7 @@ def test_the_sign_flip_test_equals_the_enumeration_of_all_signs(differences):
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(0, 0), (1, 0), (5, 0), (3, 3), (7, 2), (40, 61), (900, 1060)])
-def test_with_one_seed_the_test_is_that_of_mcnemar(wins, losses):
+def test_with_one_seed_the_test_equals_mcnemars_test(wins, losses):
     differences = np.array([1] * wins + [0] * 50 + [-1] * losses)
     assert sign_flip(differences) == pytest.approx(float(mcnemar(wins, losses)), rel=1e-9)
 

@@ -58,7 +58,7 @@ def test_right_and_wrong_predictions_are_marked(tmp_path):
     assert count_pixels(right, RED) == 0
 
 
-def test_without_the_truth_nothing_is_marked():
+def test_without_the_truth_no_prediction_is_marked():
     shown = panels([np.zeros((3, 20, 20), np.uint8)], predicted([[2, 0]], [[0, 0]], 2))
     assert shown[0].right is None
     assert texts(draw_predictions(shown, ["cat", "dog"])) == ["cat, cat"]
