@@ -1,4 +1,4 @@
-"""Whether counts look like chance: a chi-square test without SciPy."""
+"""Chi-square tests of counts, without SciPy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 def assert_uniform(values: np.ndarray, below: int) -> None:
-    """Values from 0 to below - 1 are as evenly spread as fair dice would be: neither less nor more."""
+    """Check that values are plausible uniform draws from 0 to `below` - 1: spread neither less evenly nor more."""
     assert values.min() >= 0
     assert values.max() < below
     assert_expected(np.bincount(values.ravel(), minlength=below), np.full(below, values.size / below))
 
 
 def assert_expected(counts: np.ndarray, expected: np.ndarray) -> None:
-    """Counts differ from what is expected as much as chance lets them."""
+    """Check with a two-sided chi-square test that the counts are plausible draws with these expected counts."""
     assert expected.min() >= 5, "too few for a chi-square test"
     assert counts.sum() == round(expected.sum())
     freedom = counts.size - 1

@@ -1,4 +1,4 @@
-"""Running the command line: in this process, or as a user does."""
+"""The command line, run in this process or in a new one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Run = Callable[..., tuple[int, list[str], str]]
 def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, commands: App = app) -> Run:
     """Run a command in this process: exit code, lines on standard output, text on standard error."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("torchmultiset.pipeline.auto.MINUTES", 0.0)  # one model, unless a test asks for a portfolio
+    monkeypatch.setattr("torchmultiset.pipeline.auto.MINUTES", 0.0)  # one model, unless a test sets another budget
     for variable in ("TORCHMULTISET_MNIST", "TORCHMULTISET_DEBUG", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -32,19 +32,19 @@ def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 
 
 def process(*tokens: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run it as a user does."""
+    """Run the command in a new process."""
     command = [sys.executable, "-m", "torchmultiset", *map(str, tokens)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=120)
 
 
 def cells(lines: list[str], first: str) -> list[str]:
-    """The other cells of the table row that starts with this one."""
+    """Cells of the table row that starts with `first`, without that cell."""
     (row,) = (line for line in lines if line.split()[:1] == [first])
     return re.split(r"\s{2,}", row.strip())[1:]
 
 
 def flags_of(values: dict[str, object]) -> list[str]:
-    """The fields of a dataclass as one types them."""
+    """Command-line flags for the fields of a dataclass."""
     flags = []
     for name, value in values.items():
         flag = name.replace("_", "-")

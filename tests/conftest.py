@@ -1,4 +1,4 @@
-"""Shapes are enforced in every test: the import hook comes before the first import of the package."""
+"""Settings of all tests. The import hook, which enforces shapes, is installed before the package is imported."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jaxtyping import config, install_import_hook
 install_import_hook("torchmultiset", "beartype.beartype")
 torch.set_num_threads(1)
 
-# A shell lets what it starts in the background ignore Ctrl-C, and that is inherited; our children are to hear it.
+# Background jobs of a shell ignore Ctrl-C, and so would the processes that they start: restore the default handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in every run: a failure is a fact about the code, never about the day.
+# The same examples in every run, so that failures are reproducible.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("house")
 
@@ -30,11 +30,11 @@ PAGE = Path(__file__).parent / "page"
 
 
 def unless_ci(report: Report, path: Path) -> Report:
-    """Where CI=true, tests of the page that are skipped fail, and say which package is missing."""
+    """Turn skipped tests of the page into failures if CI=true; the message has the missing package."""
     if os.environ.get("CI") == "true" and report.skipped and PAGE in path.parents:
         _, _, reason = report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"{path.name} is not to be skipped where CI=true, but was: {reason.removeprefix('Skipped: ')}"
+        report.longrepr = f"{path.name} must not be skipped where CI=true: {reason.removeprefix('Skipped: ')}"
     return report
 
 
@@ -53,7 +53,7 @@ def pytest_make_collect_report(
 @pytest.fixture(scope="session", autouse=True)
 def figures_of_runs_are_left_out(request: pytest.FixtureRequest) -> Iterator[None]:
     """Runs draw no figures, except in tests that use `figures_of_runs`."""
-    if not any(item.get_closest_marker("slow") for item in request.session.items):  # none that trains
+    if not any(item.get_closest_marker("slow") for item in request.session.items):  # no test trains
         yield
         return
     from run_figures import left_out
@@ -73,7 +73,7 @@ def figures_of_runs() -> Iterator[None]:
 
 @pytest.fixture
 def without_shape_hook() -> Iterator[None]:
-    """Switch the shape checks of the tests off, to see the errors that a user sees."""
+    """Switch off the shape checks of the tests, so that errors are those that users see."""
     before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     yield

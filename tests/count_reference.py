@@ -1,6 +1,6 @@
-"""Counts of cells in plain Python, with 60 digits: nothing is in log space and nothing underflows.
+"""Count distributions of cells in plain Python with 60 digits, without log space and without underflow.
 
-A cell is a list of probabilities, one for each class and "nothing" last. Nothing here is shared with the package.
+A cell is a list of probabilities, one for each class and "nothing" last. The code shares nothing with the package.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ Cell = Sequence[Decimal]
 
 
 def softmax(logits: Sequence[float]) -> list[Decimal]:
-    """Probabilities of the floats as they are, without rounding."""
+    """Softmax of floats, which are converted without rounding."""
     with localcontext(DIGITS):
         powers = [(Decimal(x) - Decimal(max(logits))).exp() for x in logits]
         return [power / sum(powers) for power in powers]
 
 
 def complement(cell: Cell, label: int) -> Decimal:
-    """The probability that a cell says anything else: the sum of the others, so that nothing cancels."""
+    """Probability of all other outcomes of a cell, as their sum, which avoids cancellation."""
     with localcontext(DIGITS):
         return sum((p for other, p in enumerate(cell) if other != label), Decimal(0))
 
 
 def counts_of_all_outcomes(cells: Sequence[Cell]) -> dict[tuple[int, ...], Decimal]:
-    """The joint distribution of the counts of all classes, from every way in which the cells can speak."""
+    """Joint distribution of the counts of all classes, by enumeration of the outcomes of all cells."""
     total: dict[tuple[int, ...], Decimal] = {}
     classes = len(cells[0]) - 1
     with localcontext(DIGITS):
-        for said in itertools.product(range(classes + 1), repeat=len(cells)):
-            counts = tuple(said.count(label) for label in range(classes))
+        for outcomes in itertools.product(range(classes + 1), repeat=len(cells)):
+            counts = tuple(outcomes.count(label) for label in range(classes))
             probability = Decimal(1)
-            for cell, label in zip(cells, said, strict=True):
+            for cell, label in zip(cells, outcomes, strict=True):
                 probability *= cell[label]
             total[counts] = total.get(counts, Decimal(0)) + probability
     return total
 
 
 def count_distribution(cells: Sequence[Cell], label: int) -> list[Decimal]:
-    """The distribution of how many of the cells say `label`, from every subset of them."""
+    """Distribution of the number of cells with outcome `label`, by enumeration of all subsets of the cells."""
     distribution = [Decimal(0)] * (len(cells) + 1)
     with localcontext(DIGITS):
         for yes in itertools.product((False, True), repeat=len(cells)):
             probability = Decimal(1)
-            for cell, says in zip(cells, yes, strict=True):
-                probability *= cell[label] if says else complement(cell, label)
+            for cell, hit in zip(cells, yes, strict=True):
+                probability *= cell[label] if hit else complement(cell, label)
             distribution[sum(yes)] += probability
     return distribution
 
 
 def count_distribution_cell_by_cell(cells: Sequence[Cell], label: int, most: int) -> list[Decimal]:
-    """The same up to `most`, for more cells than have subsets to go through: one cell added after another."""
+    """Like `count_distribution` up to `most`, for too many cells to enumerate subsets: adds one cell at a time."""
     distribution = [Decimal(1)] + [Decimal(0)] * most
     with localcontext(DIGITS):
         for cell in cells:

@@ -17,7 +17,7 @@ class TablePolicy:
     def __init__(self, table: Tensor) -> None:
         self.table = table
         self.previous: list[Tensor | None] = []
-        """What the policy was told at each step of the last rollout."""
+        """The previous labels that each step of the last rollout received."""
 
     @classmethod
     def random(cls, num_classes: int, steps: int, *, seed: int = 0) -> TablePolicy:
@@ -28,7 +28,7 @@ class TablePolicy:
         return cls(table.requires_grad_())
 
     def node(self, prefix: list[int]) -> int:
-        """Where a prefix has its row."""
+        """Row of a prefix in the table."""
         node = 0
         for label in prefix:
             node = node * self.table.shape[1] + label + 1
@@ -46,7 +46,7 @@ class TablePolicy:
 
 
 class FlatPolicy:
-    """All labels are as probable as each other, always."""
+    """A policy whose labels are uniformly distributed at every step."""
 
     def __init__(self, num_classes: int) -> None:
         self.num_classes = num_classes

@@ -1,4 +1,4 @@
-"""Training on fresh images that takes a second, alone or in one of two processes."""
+"""One-second training runs on freshly generated images, in one process or in two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TINY = MnistMulti(sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, classes
 
 
 def digits_task(folder: Path) -> Task:
-    """Three epochs of three batches, the last of five; no normalisation, so that processes make no difference."""
+    """Three epochs of three batches, the last with five examples; no batch norm, so that two processes match one."""
     torch.manual_seed(0)
     encoder = ConvEncoder(1, (4, 4), norm=None)
     policy = ConvLSTMPolicy(2, encoder.memory_shape(28, 28), hidden=4)
@@ -32,22 +32,22 @@ def digits_task(folder: Path) -> Task:
     return Task(predictor, MultisetObjective(), examples, load_data(folder)["validation"], optim)
 
 
-def seen(ours: Task) -> tuple[Task, list[Batch]]:
-    """The same task, and the batches that it will be given."""
+def recording_batches(ours: Task) -> tuple[Task, list[Batch]]:
+    """The same task, and a list that collects the batches passed to its objective."""
     batches: list[Batch] = []
 
-    class Noted(MultisetObjective):
+    class Recording(MultisetObjective):
         def loss(self, predictor, batch, generator):
             batches.append(batch)
             return ours.objective.loss(predictor, batch, generator)
 
-    return ours._replace(objective=Noted()), batches
+    return ours._replace(objective=Recording()), batches
 
 
 def one_of_two(rank: int, port: int, digits: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     fabric = _one_of_two(rank, port)
-    ours, batches = seen(digits_task(digits))
+    ours, batches = recording_batches(digits_task(digits))
     fit(*ours, folder, fabric=fabric)
     torch.save([batch.x for batch in batches], folder.with_name(f"batches-{rank}.pt"))
     torch.save(weights(ours.predictor), folder.with_name(f"weights-{rank}.pt"))

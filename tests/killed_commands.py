@@ -1,4 +1,4 @@
-"""Commands in processes of their own, to be killed while their workers train."""
+"""Commands in new processes, which tests kill while their workers train."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Command:
         return self.process.returncode, out, err
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
-        """What the condition gives, once that is something."""
+        """Poll until the condition returns a true value; return that value."""
         deadline = time.monotonic() + DEADLINE
         while not (found := condition()):
             assert self.process.poll() is None, self.end()
-            assert time.monotonic() < deadline, "waited in vain"
+            assert time.monotonic() < deadline, "timed out"
             time.sleep(0.005)
         return found
 
     def in_the_middle(self) -> tuple[str, int] | None:
-        """A run that is being trained, and the process that does it."""
+        """Name and process id of a run that is being trained; None if there is none."""
         for name in self.names:
             progress, record = (read(self.runs / name / file) for file in ("progress.json", "run.json"))
             if 0 < progress.get("share", 0) < 1 and not record.get("finished") and exists(progress["pid"]):
@@ -55,13 +55,13 @@ class Command:
         return None
 
     def starts(self, name: str) -> int:
-        """How often a run was begun or resumed."""
+        """Number of times that a run was started or resumed."""
         return (self.runs / name / "log.txt").read_text().count("Data: ")
 
 
 def read(path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return told
+    content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return content
 
 
 def exists(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""An environment with some of the packages that are installed here: links to them and to all that they depend on."""
+"""Environments with a selection of the installed packages and their dependencies, as symbolic links."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 
-def all_that_come_with(requirements: Iterable[Requirement]) -> set[str]:
-    """Names of these packages, of those that they depend on, and so on."""
+def with_dependencies(requirements: Iterable[Requirement]) -> set[str]:
+    """Names of these packages and of all their dependencies, direct and indirect."""
     found: dict[str, set[str]] = {}
     todo = [*requirements]
     while todo:
@@ -31,13 +31,13 @@ def all_that_come_with(requirements: Iterable[Requirement]) -> set[str]:
 
 
 def wanted(lines: Iterable[str], extras: Iterable[str]) -> list[Requirement]:
-    """Of what a package requires, what it requires here for these extras; "" stands for none."""
+    """Requirements of a package that apply to this environment and these extras; "" stands for none."""
     requirements = [*map(Requirement, lines)]
     return [r for r in requirements if r.marker is None or any(r.marker.evaluate({"extra": e}) for e in extras)]
 
 
 def link(packages: Path, names: Iterable[str]) -> None:
-    """Make a folder whose packages are these and no others."""
+    """Create a folder with links to these packages and no others."""
     packages.mkdir()
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""Records of experiments that never happened, with numbers that a test can choose."""
+"""Synthetic records of experiments."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def true_counts(n: int) -> np.ndarray:
 
 
 def declared(cell: str, tables: dict[str, Any]) -> Cell:
-    """A cell that the tables have."""
+    """A declared cell of the tables."""
     data_set, method, seed = cell.split("/")
     at = {name: Position(**{**place, "place": tuple(place["place"])}) for name, place in tables.items()}
     return Cell("smoke", data_set, method, int(seed.removeprefix("seed-")), at)
 
 
 def about(cell: str, tables: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a cell before it is run."""
+    """Fields of a cell's record that do not depend on its results."""
     data_set, method, seed = cell.split("/")
     number = int(seed.removeprefix("seed-"))
     command = f"an older command for {cell}"
@@ -54,7 +54,7 @@ def write_record(
     epochs: Sequence[float] = (0.25, 0.5),
     **different: Any,
 ) -> Path:
-    """Write a record with its neighbours; `right` says which of the test and validation examples are."""
+    """Write a record and its other files; `right` marks the correctly predicted examples of test and validation."""
     true = true_counts(len(right)) if true is None else true
     predicted = true.copy()
     predicted[~np.array(right), 0] += 1
@@ -74,7 +74,7 @@ def write_record(
         "constant": constant
         or {"multiset": {"cat": 2}, "scores": scores | {"exact_match": 0.0625, "f1": 0.375}, "class_f1": 0.25},
     }
-    told = {
+    record = {
         "format": 1,
         "scale": "smoke",
         **about(cell, tables),
@@ -99,7 +99,7 @@ def write_record(
     np.savez_compressed(at / "predictions.npz", classes=np.array(CLASSES), **arrays)
     if has_entropy(tables):
         (at / "entropy.json").write_text(json.dumps(entropy()))
-    (at / "record.json").write_text(json.dumps(told | different))
+    (at / "record.json").write_text(json.dumps(record | different))
     return at / "record.json"
 
 

@@ -1,4 +1,4 @@
-"""Small models for the page, of every way to end, and the samples that come with it."""
+"""Small models for the page, one for each way to end, and the page's samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATIC = Path(torchmultiset.page.__file__).parent / "static"
 
 
 def predictor(stop: str, *, channels: int = 1, classes: tuple[str, ...] = CLASSES, seed: int = 0) -> Predictor:
-    """Untrained; `stop` may also be "one-step" or "counts"."""
+    """An untrained model; `stop` may also be "one-step" or "counts"."""
     torch.manual_seed(seed)
     encoder = ConvEncoder(channels, (4, 8))
     memory = encoder.memory_shape(SIDE, SIDE)
@@ -38,6 +38,6 @@ def save(model: Predictor, folder: Path, shape: tuple[int, ...] | None = None) -
 
 
 def samples(side: int = 100, size: int = 4) -> dict[Path, list[str]]:
-    """The files of such a side with so many digits, and what their names say they show."""
+    """Samples of `side` pixels with `size` digits: their files, and the labels in their file names."""
     named = {path: path.stem.split("-") for path in sorted((STATIC / "samples").glob("*.png"))}
     return {path: labels for path, (pixels, *labels) in named.items() if int(pixels) == side and len(labels) == size}

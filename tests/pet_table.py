@@ -1,4 +1,4 @@
-"""A table of one's own that is learned in a second: three numbers, and as many labels as they count."""
+"""A table that a model learns in a second: three noisy counts in each row, and the labels that they count."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The paper's definitions in plain Python: one example, one step, one item at a time.
 
-Nothing here is fast and nothing here is shared with the package, so that agreement means something. A multiset is
-a `collections.Counter`, a trajectory a list of labels, logits a list of rows. Only `to_counts` and `to_counters`
-know of tensors.
+The code is slow and shares nothing with the package, so that agreement is evidence. A multiset is a
+`collections.Counter`, a trajectory a list of labels, logits a list of rows. Only `to_counts` and `to_counters` use
+tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def to_counters(counts: Tensor) -> list[Multiset]:
 
 
 def free_multisets(target: Multiset, labels: Sequence[int], end: int | None = None) -> list[Multiset]:
-    """Definition 1, literally: the multiset that is free before each label; END as Appendix E adds it."""
+    """Definition 1, literally: the free multiset before each label; END as in Appendix E."""
     left, ended, free = Counter(target), False, []
     for label in labels:
         now = Counter(left)
@@ -82,7 +82,7 @@ def kl(p: Row, q: Row) -> float:
 
 def divergence(name: str, free: Multiset, logits: Row) -> float:
     """The per-step loss of section 4, or another divergence in its place."""
-    if name == "kl":  # without the oracle's entropy, as the paper
+    if name == "kl":  # without the oracle's entropy, as in the paper
         log_pi = log_softmax(logits)
         return -math.fsum(log_pi[item] for item in free.elements()) / free.total()
     p = [oracle(free).get(label, 0.0) for label in range(len(logits))]
@@ -138,7 +138,7 @@ def distribution_matching_loss(
     if where is None:
         where = [t < target.total() for t in range(len(logits))]
     rows = [softmax(row) for row, counts in zip(logits, where, strict=True) if counts]
-    if not rows:  # the mean over no step is nothing to match
+    if not rows:  # no step counts, so there is no mean to match
         return 0.0
     wanted = target_distribution(target, len(logits[0]))
     mean = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
@@ -151,7 +151,7 @@ def distribution_matching_loss(
 
 
 def one_step_loss(logits: Row, size: float, target: Multiset, size_weight: float = 1.0) -> float:
-    """L_1-step, with the minus sign that the paper lost."""
+    """L_1-step, with the minus sign that is missing in the paper."""
     wanted = target_distribution(target, len(logits)) if target else [0.0] * len(logits)
     matching = -math.fsum(p * x for p, x in zip(wanted, log_softmax(logits), strict=True) if p > 0)
     return matching + size_weight * (size - target.total()) ** 2
@@ -196,7 +196,7 @@ def reinforce_loss(
 
 
 def stop_loss(stop_logits: Row, target: Multiset) -> float:
-    """Binary cross-entropy of the termination policy: slot t asks whether t items are enough."""
+    """Binary cross-entropy of the termination policy: the target of slot t is whether the multiset has t items."""
     total = 0.0
     for t, logit in enumerate(stop_logits):
         if t > target.total():
@@ -211,11 +211,11 @@ def stop_loss(stop_logits: Row, target: Multiset) -> float:
 
 
 def kept_until_stop(stop_logits: Row, threshold: float) -> list[bool]:
-    """Label t is kept if no slot up to t says stop; the last slot always does."""
+    """Label t is kept if no slot up to t stops; the last slot always stops."""
     kept, going = [], True
     for t, logit in enumerate(stop_logits):
-        says_stop = 1 / (1 + math.exp(-logit)) > threshold or t == len(stop_logits) - 1
-        going = going and not says_stop
+        stops = 1 / (1 + math.exp(-logit)) > threshold or t == len(stop_logits) - 1
+        going = going and not stops
         kept.append(going)
     return kept
 
@@ -230,7 +230,7 @@ def kept_until_end(labels: Sequence[int], end: int) -> list[bool]:
 
 
 def enumerated(multiset: Multiset) -> set[tuple[int, int]]:
-    """Appendix A: number the instances of each class, and a multiset becomes a set."""
+    """Appendix A: turn a multiset into a set by numbering the instances of each class."""
     return {(label, m) for label, n in multiset.items() for m in range(1, n + 1)}
 
 
@@ -256,7 +256,7 @@ def recall(predicted: Multiset, target: Multiset) -> float:
 
 
 def f1(predicted: Multiset, target: Multiset) -> float:
-    """Harmonic mean of precision and recall, 0 where both are."""
+    """Harmonic mean of precision and recall; 0 if both are 0."""
     p, r = precision(predicted, target), recall(predicted, target)
     return 2 * p * r / (p + r) if p + r else 0.0
 

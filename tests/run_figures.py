@@ -1,4 +1,4 @@
-"""Figures of runs. To draw them takes longer than to train, so the tests leave them out unless they are about them."""
+"""Switches for the figures of runs. Drawing takes longer than training, so only tests of the figures draw them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random problems for the property tests: multisets with repeats, empty ones, one class, many classes."""
+"""Strategies for property tests: multisets with repeats, empty multisets, one class, many classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 
 def labels(num_classes: int) -> list[int]:
-    """Labels to draw from: all, or with many classes a few that lie far apart, so that labels still repeat."""
+    """Labels to draw from: all of them, or a few distant ones if there are many classes, so that labels repeat."""
     return [*range(num_classes)] if num_classes <= 5 else [0, 1, num_classes // 2, num_classes - 1]
 
 
@@ -56,7 +56,7 @@ def masks(batch: int, steps: int) -> st.SearchStrategy[Tensor]:
 
 @st.composite
 def trajectory(draw: st.DrawFn, target: Multiset, num_classes: int, steps: int, end: bool) -> list[int]:
-    """Labels that are often right and often wrong, so that free multisets run empty and do not."""
+    """Labels that are often free and often not, so that some targets are completed and others are not."""
     anything = [*labels(num_classes), *[num_classes] * end]
     chosen, left = [], Counter(target)
     for _ in range(steps):

@@ -1,6 +1,6 @@
-"""Wrong input is refused at the door: the message names the argument, what was given and what is expected.
+"""Invalid arguments are refused on entry; the message has the argument, the value and what is expected.
 
-Each case says which argument is wrong and how the message must show what was given.
+A case has the function, the invalid argument, how the message shows the value, and the call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def step_of(choose: rollout.Choose, t: int = 0, logits: torch.Tensor = LOGITS[:,
 
 
 def algebra_cases(name: str, call: Callable[..., Any]) -> list[tuple[str, str, str, Callable[[], Any]]]:
-    """For what takes two multisets: their leading dimensions may be broadcast, their classes must be the same."""
+    """Cases for functions of two multisets, which must have the same number of classes."""
     return [
         (name, "a", "float32", lambda: call(COUNTS.float(), COUNTS)),
         (name, "b", "int32", lambda: call(COUNTS, COUNTS.int())),
@@ -41,7 +41,7 @@ def algebra_cases(name: str, call: Callable[..., Any]) -> list[tuple[str, str, s
 
 
 def trajectory_cases(name: str, call: Callable[..., Any]) -> list[tuple[str, str, str, Callable[[], Any]]]:
-    """For what takes (target, labels)."""
+    """Cases for functions of (target, labels)."""
     return [
         (name, "target", "shape (4,)", lambda: call(COUNTS[0], LABELS)),
         (name, "target", "float32", lambda: call(COUNTS.float(), LABELS)),
@@ -55,7 +55,7 @@ def trajectory_cases(name: str, call: Callable[..., Any]) -> list[tuple[str, str
 
 
 def loss_cases(name: str, call: Callable[..., Any]) -> list[tuple[str, str, str, Callable[[], Any]]]:
-    """For what takes (logits (B, T, C), labels, target)."""
+    """Cases for functions of (logits (B, T, C), labels, target)."""
     return [
         (name, "logits", "shape (2, 4)", lambda: call(LOGITS[:, 0], LABELS, COUNTS)),
         (name, "logits", "shape (2, 3, 3)", lambda: call(LOGITS[..., 1:], LABELS, COUNTS)),
@@ -73,7 +73,7 @@ def loss_cases(name: str, call: Callable[..., Any]) -> list[tuple[str, str, str,
 
 
 def pair_cases(name: str, call: Callable[..., Any]) -> list[tuple[str, str, str, Callable[[], Any]]]:
-    """For what takes (counts, target)."""
+    """Cases for functions of (counts, target)."""
     return [
         (name, "counts", "shape (1, 4)", lambda: call(COUNTS[:1], COUNTS)),
         (name, "counts", "float32", lambda: call(COUNTS.float(), COUNTS)),
@@ -261,7 +261,7 @@ CASES = [*MULTISET, *ROLLOUT, *LOSSES, *TERMINATION, *METRICS]
     [case[1:] for case in CASES],
     ids=[f"{function}: {argument} {shown}" for function, argument, shown, _ in CASES],
 )
-def test_the_message_has_the_argument_its_value_and_what_is_expected(argument, shown, call):
+def test_the_message_has_the_argument_the_value_and_what_is_expected(argument, shown, call):
     with pytest.raises(ValueError, match=rf"^{argument} must ") as raised:
         call()
     message = str(raised.value)
@@ -271,7 +271,7 @@ def test_the_message_has_the_argument_its_value_and_what_is_expected(argument, s
     assert len(expected) > len(f"{argument} must ")
 
 
-def test_the_shapes_are_enforced_in_the_tests():
-    """The import hook is there: without it the fixture above would have nothing to switch off."""
+def test_the_import_hook_enforces_shapes_in_tests():
+    """Without the hook, the fixture `without_shape_hook` would have nothing to switch off."""
     with pytest.raises(Exception, match="Type-check error"):
         multiset.free_labels(COUNTS[0], LABELS)

@@ -1,4 +1,4 @@
-"""The benchmark of chemical names: its atoms, splits and baselines, without the package that has the names."""
+"""The benchmark of chemical names: atoms, splits and baselines, on names made up here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def formula(name: str) -> str:
     return "".join(f"{symbol}{number}" for symbol, number in sorted(NAMES[name].items()))
 
 
-def test_atoms_are_read_from_a_formula_without_hydrogen():
+def test_heavy_atoms_of_a_formula_are_counted_without_hydrogen():
     assert chemicals.heavy_atoms("C2H5Cl") == {"C": 2, "Cl": 1}
     assert chemicals.heavy_atoms("CDCl3") == {"C": 1, "Cl": 3}
     assert chemicals.heavy_atoms("HT") == {}
@@ -40,7 +40,7 @@ def test_the_table_has_all_names_and_its_splits_depend_on_the_key_alone(tmp_path
     assert {split for found in by_key.values() for split in found} == {"train", "validation", "test"}
 
 
-def test_baselines_on_an_additive_problem():
+def test_ridge_regression_beats_the_majority_baseline_on_an_additive_problem():
     pytest.importorskip("sklearn", reason="the extra 'sklearn' brings scikit-learn")
     splits = {name: chemicals.split_of(name) for name in NAMES}
     found = chemicals.ridge_on_ngrams(NAMES, splits)

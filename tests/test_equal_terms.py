@@ -1,4 +1,4 @@
-"""The benchmark of all losses on equal terms: its models, scores, record and page, without training."""
+"""The benchmark of all losses on equal terms: models, scores, record and page, without training."""
 
 import json
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from torchmultiset.viz.calibration import calibrate
 
 CLASSES = ("ant", "bee", "cat", "dog")
 SHAPE = (1280, 2, 2)
-ON_THE_MAP = {"L_multi, transformer", "slots"}  # they attend to positions; the scores of cells are not pooled either
+ON_THE_MAP = {"L_multi, transformer", "slots"}  # they attend to positions instead of pooling
 PAGE = "before\n<!-- equal-terms -->\n<!-- /equal-terms -->\nafter\n"
 
 
@@ -38,14 +38,16 @@ def build(method, sizes=(1, 4)):
 
 
 def photographs(number):
-    """Features of no photographs, with one to four labels."""
+    """Random features instead of those of photographs, with one to four labels."""
     rng = np.random.default_rng(number)
     labels = rng.integers(0, len(CLASSES), (number, 4))
     labels[np.arange(4) >= rng.integers(1, 5, (number, 1))] = -1
     return Examples(rng.random((number, *SHAPE), dtype=np.float32), labels, CLASSES)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (1, 4)], ids=["easy", "medium"])
+@pytest.mark.parametrize(
+    "sizes", [pytest.param((2, 2), marks=pytest.mark.slow, id="easy"), pytest.param((1, 4), id="medium")]
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_predicts_from_maps_with_the_same_pooling(method, sizes):
     predictor = build(method, sizes)
@@ -70,7 +72,7 @@ def test_counts_are_normalised_over_the_sizes_that_occur(method):
     assert getattr(head, "joint_states", 0) == (16 if "joint" in method else 0)
 
 
-def test_likelihoods_of_four_labels_are_exact():
+def test_likelihoods_of_multisets_of_four_labels_are_exact():
     predictor, examples = build("L_multi"), photographs(6)
     with torch.no_grad():
         predictor.policy.embedding.weight.mul_(20)  # the order of the labels matters
@@ -84,7 +86,7 @@ def test_likelihoods_of_four_labels_are_exact():
 
 
 @pytest.mark.parametrize("method", ["slots", "L_multi"])
-def test_the_calibration_error_is_that_of_its_decoding(method):
+def test_the_calibration_error_depends_on_the_decoding(method):
     predictor, examples = build(method), photographs(40)
     scores = equal_terms.scores_of(predictor, {"validation": examples, "test": examples})["decodings"]
     target, x = torch.from_numpy(examples.counts), examples.batch(range(40)).x
@@ -109,8 +111,8 @@ def test_a_run_is_measured_once(tmp_path, monkeypatch):
     equal_terms.measure("power", tmp_path, task)
 
 
-def made_up(exact_match, *, nll=2.0, decoding="greedy"):
-    """Scores of a method on 1,000 images, without training."""
+def fake_scores(exact_match, *, nll=2.0, decoding="greedy"):
+    """Synthetic scores of a method on 1,000 images."""
     test = {"exact_match": exact_match, "f1": 0.7, "class_f1": 0.6, "rmse": 0.3, "nll": nll, "impossible": 0.0}
     right = "1" * round(1000 * exact_match) + "0" * round(1000 * (1 - exact_match))
     return {
@@ -125,7 +127,7 @@ def made_up(exact_match, *, nll=2.0, decoding="greedy"):
 
 
 def write_photographs(path, *, images="images", labels=("ant", "bee")):
-    """Write the lines of two photographs, without their images."""
+    """Write a list of two photographs, whose images do not exist."""
     lines = [{"image": f"{images}/{name}.jpg", "labels": [*labels], "split": "train"} for name in ("1", "2")]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -141,7 +143,7 @@ def started(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHMULTISET_COCO", str(tmp_path))
     equal_terms.PAGE.write_text(PAGE)
 
-    def start(*only, train=lambda method: made_up(0.5)):
+    def start(*only, train=lambda method: fake_scores(0.5)):
         def compare_rates(method, *_):
             trained.append(method)
             return train(method)
@@ -154,13 +156,13 @@ def started(tmp_path, monkeypatch):
     return start, trained
 
 
-def test_what_is_measured_survives_an_interruption_and_is_not_measured_again(started):
+def test_finished_measurements_survive_an_interruption_and_are_not_repeated(started):
     start, trained = started
 
     def interrupted(method):
         if method == "power":
             raise KeyboardInterrupt
-        return made_up(0.5)
+        return fake_scores(0.5)
 
     with pytest.raises(KeyboardInterrupt):
         start("slots", "power", train=interrupted)
@@ -171,13 +173,13 @@ def test_what_is_measured_survives_an_interruption_and_is_not_measured_again(sta
     assert equal_terms.PAGE.read_text() == equal_terms.document(record, PAGE)
 
 
-def test_a_method_that_fails_stops_no_other(started, capsys):
+def test_a_failing_method_does_not_stop_the_others(started, capsys):
     start, trained = started
 
     def failing(method):
         if method == "slots":
             raise RuntimeError("2 runs failed")
-        return made_up(0.5)
+        return fake_scores(0.5)
 
     with pytest.raises(SystemExit, match=r"easy, slots: 2 runs failed"):
         start("slots", "power", train=failing)
@@ -219,8 +221,12 @@ def test_the_checksum_of_the_data_covers_everything_but_folders(tmp_path):
     assert equal_terms.data_checksum(path) != same
 
 
-def test_the_page_says_whether_the_first_is_better_or_worse():
-    methods = {"power": made_up(0.5, decoding="search"), "slots": made_up(0.45), "L_1-step": made_up(0.47, nll=None)}
+def test_the_page_states_whether_the_first_method_is_better_or_worse():
+    methods = {
+        "power": fake_scores(0.5, decoding="search"),
+        "slots": fake_scores(0.45),
+        "L_1-step": fake_scores(0.47, nll=None),
+    }
     methods["slots"]["right"] = ["1" * 520 + "0" * 480 for _ in SEEDS]  # better on the test data only
     about = {"date": "2026-01-02", "git": "0123456789", "settings": {}}
     machine = {"machine": {"cores": 2, "processor": "a processor", "instructions": "AVX2"}}

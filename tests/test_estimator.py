@@ -50,7 +50,7 @@ def matrix(lists):
 
 
 @pytest.fixture(scope="module")
-def learned():
+def fitted():
     x, y = pets()
     return MultisetClassifier(**SMALL, epochs=30, lr=0.02, batch_size=8, validation_fraction=0).fit(x, y)
 
@@ -112,7 +112,7 @@ def run_with_array_api(name: str) -> None:
 
 # No check is marked as an expected failure, and none is skipped.
 @parametrize_with_checks([MultisetClassifier(**QUICK)])
-def test_what_scikit_learn_asks_of_an_estimator(estimator, check, without_shape_hook):
+def test_the_estimator_passes_the_checks_of_scikit_learn(estimator, check, without_shape_hook):
     if name_of(check) == WITH_ARRAY_API:
         run_with_array_api(name_of(check))
     else:
@@ -120,13 +120,13 @@ def test_what_scikit_learn_asks_of_an_estimator(estimator, check, without_shape_
 
 
 @pytest.mark.parametrize("name", sorted(ALSO_PASSED))
-def test_what_scikit_learn_asks_of_a_classifier_and_fits_counts_as_well(name, without_shape_hook):
+def test_the_estimator_passes_the_checks_for_classifiers_that_apply_to_counts(name, without_shape_hook):
     model = AsClassifier(**QUICK)
     for check in checks_of(model).get(name, []):
         check(model)
 
 
-def test_what_scikit_learn_asks_of_classifiers_alone_is_known_and_in_the_documentation():
+def test_every_check_for_classifiers_is_listed_and_the_documentation_has_those_not_passed():
     ours = {*checks_of(MultisetClassifier())}
     more = {*checks_of(AsClassifier())} - ours
     new = sorted(more - NOT_APPLICABLE - ALSO_PASSED)
@@ -143,30 +143,30 @@ def test_what_scikit_learn_asks_of_classifiers_alone_is_known_and_in_the_documen
     assert {*re.findall(r"`(check_\w+)`", section)} == {*NOT_APPLICABLE, WITH_ARRAY_API, "check_estimator"}
 
 
-# The three forms of a multiset
+# Forms of targets
 
 
-def test_lists_of_labels_come_back_as_lists_of_labels(learned):
-    assert learned.classes_.tolist() == ["cat", "dog"]
-    assert learned.max_size_ == 3
-    assert learned.predict([[2, 1], [0, 0], [1, 0]]) == [["cat", "cat", "dog"], [], ["cat"]]
+def test_an_estimator_trained_on_lists_of_labels_predicts_lists_of_labels(fitted):
+    assert fitted.classes_.tolist() == ["cat", "dog"]
+    assert fitted.max_size_ == 3
+    assert fitted.predict([[2, 1], [0, 0], [1, 0]]) == [["cat", "cat", "dog"], [], ["cat"]]
     x, y = pets()
-    assert learned.score(x, y) == 1.0
+    assert fitted.score(x, y) == 1.0
 
 
-def test_columns_with_names_may_come_in_any_order(learned):
+def test_columns_with_names_may_come_in_any_order(fitted):
     x, y = pets()
     frame = pd.DataFrame(matrix(y), columns=["cat", "dog"])
-    assert learned.score(x, frame) == learned.score(x, frame[["dog", "cat"]]) == 1.0
+    assert fitted.score(x, frame) == fitted.score(x, frame[["dog", "cat"]]) == 1.0
 
 
-def test_multisets_may_come_one_by_one():
+def test_targets_may_be_an_iterator():
     x, y = pets()
     model = MultisetClassifier(**{**QUICK, "epochs": 1}).fit(x, map(list, y))
     assert isinstance(model.predict(x[:1])[0], list)
 
 
-def test_small_images_are_counted_on_a_finer_map():
+def test_small_images_are_encoded_with_fewer_poolings():
     generator = np.random.default_rng(0)
     for side in (40, 28):  # three poolings would leave a map of one position, or none
         x, y = generator.random((8, 1, side, side)), [["a", "a", "b"], ["b"]] * 4
@@ -175,7 +175,7 @@ def test_small_images_are_counted_on_a_finer_map():
         assert len(model.predictor_.encoder.convs) == 2
 
 
-def test_every_form_of_targets_gives_the_same_model_and_is_returned():
+def test_every_form_of_targets_gives_the_same_model_and_is_the_form_of_predictions():
     x, lists = pets()
     forms = [lists, [Counter(row) for row in lists], matrix(lists), pd.DataFrame(matrix(lists), columns=["cat", "dog"])]
     models = [MultisetClassifier(**{**QUICK, "epochs": 3}).fit(x, form) for form in forms]
@@ -202,8 +202,8 @@ def test_labels_may_be_numbers_and_rows_arrays():
     assert all(type(label) is int for row in model.predict(x) for label in row)
 
 
-def test_a_label_never_seen_in_training_cannot_be_predicted(learned):
-    right = learned.score([[1, 0], [1, 0]], [["cat"], ["cat", "unicorn"]])
+def test_a_target_with_a_label_absent_from_training_counts_as_wrong(fitted):
+    right = fitted.score([[1, 0], [1, 0]], [["cat"], ["cat", "unicorn"]])
     assert right == 0.5
 
 
@@ -265,18 +265,18 @@ def test_a_min_size_below_a_fixed_size_leaves_the_size_open():
 # Probabilities
 
 
-def test_probabilities_are_shares_of_counts(learned):
+def test_probabilities_are_shares_of_counts(fitted):
     x, _ = pets()
-    shares = learned.predict_proba(x)
+    shares = fitted.predict_proba(x)
     assert shares.shape == (len(x), 2, 4)
     assert np.allclose(shares.sum(-1), 1)
     assert (shares >= 0).all()
     # The probabilities are close to 0 and 1, so the most frequent count is nearly always the predicted one.
-    assert (shares.argmax(-1) == matrix(learned.predict(x))).mean() > 0.9
+    assert (shares.argmax(-1) == matrix(fitted.predict(x))).mean() > 0.9
 
 
 @pytest.mark.parametrize("stop", ["policy", "end"])
-def test_probabilities_are_those_of_the_model(stop):
+def test_probabilities_equal_those_of_the_model(stop):
     """Compare with the sum over all sequences of labels, whose probabilities are products over the steps."""
     x, y = pets()
     settings = {**SMALL, "samples": 4000, "objective": "multi", "epochs": 1}
@@ -311,7 +311,7 @@ def sequences(predictor, x, emitted=()):
                 yield sequence, choices[label] * chance
 
 
-def test_multisets_of_one_size_end_there():
+def test_multisets_of_a_single_size_are_predicted_with_that_size():
     x, _ = pets()
     y = [["cat", "dog"] if row[1] else ["cat", "cat"] for row in x]
     model = MultisetClassifier(**QUICK).fit(x, y)
@@ -340,13 +340,13 @@ def test_a_one_shot_model_has_probabilities_of_its_counts(objective):
     assert not hasattr(MultisetClassifier(objective="one-step"), "predict_proba")
 
 
-def test_a_one_step_model_draws_nothing():
+def test_a_one_step_model_has_no_probabilities():
     model = MultisetClassifier(**QUICK, objective="one-step").fit(*pets())
     assert not hasattr(model, "predict_proba")
     assert len(model.predict(pets()[0])) == 60
 
 
-def test_probabilities_are_those_of_the_fitted_head():
+def test_predict_proba_exists_only_for_heads_with_probabilities():
     model = MultisetClassifier(**QUICK).fit(*pets())
     assert hasattr(model, "predict_proba")
     head = RegressedCounts(2, memory=128)
@@ -354,7 +354,7 @@ def test_probabilities_are_those_of_the_fitted_head():
     assert not hasattr(model, "predict_proba")
 
 
-def test_an_unknown_objective_is_an_error_of_fit_alone():
+def test_an_unknown_objective_is_refused_by_fit_only():
     model = MultisetClassifier(objective="nonsense")
     assert hasattr(model, "predict_proba")
     with pytest.raises(ValueError, match="objective must be one of"):
@@ -373,10 +373,10 @@ def test_ridge_regression_is_solved_in_closed_form():
     assert np.allclose(numbers, matrix(y), atol=0.01)
 
 
-# Together with scikit-learn
+# Use with scikit-learn
 
 
-def test_it_works_in_a_pipeline_in_cross_validation_and_in_a_grid_search():
+def test_the_estimator_works_in_a_pipeline_in_cross_validation_and_in_a_grid_search():
     x, y = pets()
     pipeline = make_pipeline(StandardScaler(), MultisetClassifier(**QUICK))
     scores = cross_val_score(pipeline, x, y, cv=3)
@@ -396,7 +396,7 @@ def test_a_grid_may_be_an_array_of_numbers(tmp_path):
     assert Predictor.load(tmp_path).max_size == 4
 
 
-def test_the_same_seed_gives_the_same_and_another_another():
+def test_results_are_reproducible_with_a_seed_and_differ_with_another():
     x, y = pets()
     model = MultisetClassifier(**QUICK).fit(x, y)
     again, other = clone(model).fit(x, y), clone(model).set_params(random_state=1).fit(x, y)
@@ -404,7 +404,7 @@ def test_the_same_seed_gives_the_same_and_another_another():
     assert model.history_[0]["loss"] == again.history_[0]["loss"] != other.history_[0]["loss"]
 
 
-def test_global_random_numbers_do_not_change():
+def test_the_global_random_state_does_not_change():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -413,19 +413,19 @@ def test_global_random_numbers_do_not_change():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_it_can_be_pickled_and_its_predictor_saved(learned, tmp_path):
+def test_the_estimator_can_be_pickled_and_its_predictor_saved(fitted, tmp_path):
     x, _ = pets()
-    there_and_back = pickle.loads(pickle.dumps(learned))
-    assert there_and_back.predict(x) == learned.predict(x)
-    assert np.array_equal(there_and_back.predict_proba(x[:3]), learned.predict_proba(x[:3]))
-    learned.predictor_.save(tmp_path)
+    copy = pickle.loads(pickle.dumps(fitted))
+    assert copy.predict(x) == fitted.predict(x)
+    assert np.array_equal(copy.predict_proba(x[:3]), fitted.predict_proba(x[:3]))
+    fitted.predictor_.save(tmp_path)
     emitted = Predictor.load(tmp_path).predict_labels(torch.tensor(x, dtype=torch.float32))
-    assert emitted == learned.predict(x)
+    assert emitted == fitted.predict(x)
 
 
-def test_one_prediction_does_not_depend_on_the_others(learned):
+def test_one_prediction_does_not_depend_on_the_others(fitted):
     x, y = pets()
-    assert np.allclose(learned.predict_proba(x)[7:8], learned.predict_proba(x[7:8]), atol=1e-6)
+    assert np.allclose(fitted.predict_proba(x)[7:8], fitted.predict_proba(x[7:8]), atol=1e-6)
     drawn = MultisetClassifier(**QUICK, objective="multi").fit(x, y)
     assert np.array_equal(drawn.predict_proba(x)[7:8], drawn.predict_proba(x[7:8]))
 
@@ -461,12 +461,12 @@ def test_images_have_four_dimensions(dtype):
 # Side effects
 
 
-def test_it_is_quiet(capfd):
+def test_fit_has_no_output(capfd):
     MultisetClassifier(**QUICK).fit(*pets())
     assert capfd.readouterr() == ("", "")
 
 
-def test_it_must_be_fitted_first():
+def test_prediction_before_fit_is_an_error():
     for name in ("predict", "predict_proba"):
         with pytest.raises(NotFittedError):
             getattr(MultisetClassifier(), name)(np.zeros((1, 2)))

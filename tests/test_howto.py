@@ -1,4 +1,4 @@
-"""The steps under "Add it to the library", followed in a copy of the repository: what a page leaves out, fails here."""
+"""The steps under "Add it to the library" are followed in a copy of the repository, so that missing steps fail."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 HOWTO = ROOT / "docs" / "howto"
 COPIED = ("src", "tests", "tools", "docs", "pyproject.toml", "README.md")
-# Fast tests that read the registry, and the names of their cases about the additions or about all names.
+# A `-k` expression for tests that depend on the registry, and the files with these tests.
 CASES = "missing-mass or presence or bag or spectrum or refused or regist or choice or built"
 TESTS = ("test_docs.py", "test_package.py", "test_pooling.py", "model/test_build.py", "encoders/test_token_encoders.py")
-# Page -> table of the registry that its line belongs to.
+# Page -> table of the registry to which its line is added.
 PAGES = {"policy": "POLICIES", "encoder": "ENCODERS", "head": "HEADS"}
 LINE = re.compile(r'^    ("\S+": "(torchmultiset\S+):(\w+)",)$', re.M)
 
@@ -34,7 +34,7 @@ def page(name: str) -> str:
 
 
 def whole_file(name: str) -> tuple[str, str]:
-    """Return the path and the content of the file that a page holds."""
+    """Return the path and the content of the file that a page shows."""
     blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```python\n(.*?)^ *```", page(name), re.M | re.S)]
     (code,) = (block for block in blocks if block.startswith("# src/torchmultiset/"))
     return code.partition("\n")[0].removeprefix("# "), code
@@ -47,7 +47,7 @@ def examples(name: str) -> str:
 
 
 def class_file(name: str, cls: str) -> str:
-    """Return a file with a class of a page, the methods of its second version, and the imports that it needs."""
+    """Return a module with a class of a page, the methods of its second version, and their imports."""
     code = examples(name)
     nodes = ast.parse(code).body
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
@@ -72,7 +72,7 @@ def class_file(name: str, cls: str) -> str:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A copy of the repository to which the loss, policy, encoder, head and data set of the pages were added."""
+    """A copy of the repository with the loss, policy, encoder, head and data set of the pages."""
     root = tmp_path_factory.mktemp("library")
     ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "static")
     for path in ROOT.glob("[!.]*"):
@@ -123,7 +123,7 @@ def test_the_tests_that_read_the_registry_pass(library):
 
 @pytest.fixture
 def multiset(library, tmp_path):
-    """The command line of that package."""
+    """The command line of the extended package."""
 
     def run(*tokens: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "torchmultiset", *map(str, tokens)]
@@ -148,13 +148,13 @@ def multiset(library, tmp_path):
         ),
     ],
 )
-def test_the_command_line_trains_what_was_added(multiset, tmp_path, flags, settings):
+def test_the_command_line_trains_with_the_additions(multiset, tmp_path, flags, settings):
     write_pets(tmp_path)
     done = multiset("train", "pets.csv", *flags, "--epochs", 1, "--batch-size", 16, "--out", "run")
     assert done.returncode == 0, done.stderr
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert {name: config[name] for name in settings} == settings
-    evaluated = multiset("evaluate", "run", "pets.csv")  # its parts are read from the saved model
+    evaluated = multiset("evaluate", "run", "pets.csv")  # loads the added classes with the saved model
     assert evaluated.returncode == 0, evaluated.stderr
 
 
@@ -169,7 +169,7 @@ def test_the_bound_and_the_help_of_a_setting_come_from_its_field(multiset):
 def test_a_data_set_is_written_and_trained_on(library, multiset, tmp_path):
     write = "from torchmultiset.data.bars import write_bars; print(*write_bars('bars', train=70)['test'].counts.sum(0))"
     environment = os.environ | {"PYTHONPATH": str(library / "src")}
-    for _ in range(2):  # the second time, it is read
+    for _ in range(2):  # the second call reads the written folder
         written = subprocess.run(
             [sys.executable, "-c", write], capture_output=True, text=True, cwd=tmp_path, env=environment
         )

@@ -35,7 +35,7 @@ def a_problem(end: bool) -> st.SearchStrategy[Problem]:
 
 
 @given(st.data())
-def test_from_labels_counts_what_counter_counts(data):
+def test_from_labels_equals_counter(data):
     num_classes = data.draw(NUM_CLASSES)
     wanted = data.draw(st.lists(multisets(num_classes), min_size=1, max_size=4))
     rows = [sorted(multiset.elements()) for multiset in wanted]
@@ -61,7 +61,7 @@ def test_padding_and_masked_labels_do_not_count(rows, data):
     assert to_counters(from_labels(torch.tensor(rows), 5, where=torch.tensor(mask))) == counted
 
 
-def test_a_masked_label_may_be_anything():
+def test_masked_labels_may_be_out_of_range():
     labels, where = torch.tensor([[0, 99, -7]]), torch.tensor([[True, False, False]])
     assert from_labels(labels, 2, where=where).tolist() == [[1, 0]]
 
@@ -73,13 +73,13 @@ def test_from_labels_keeps_leading_dimensions():
 
 
 @pytest.mark.parametrize("rows", [[[]], [[], []]])
-def test_no_labels_make_empty_multisets(rows):
+def test_rows_without_labels_are_empty_multisets(rows):
     assert from_labels(rows, 3).tolist() == [[0, 0, 0]] * len(rows)
     assert to_labels(from_labels(rows, 3)).shape == (len(rows), 0)
 
 
 @given(st.data())
-def test_to_labels_enumerates_and_from_labels_takes_it_back(data):
+def test_from_labels_is_the_inverse_of_to_labels(data):
     num_classes = data.draw(NUM_CLASSES)
     wanted = data.draw(st.lists(multisets(num_classes), min_size=1, max_size=4))
     counts = to_counts(wanted, num_classes)
@@ -90,7 +90,7 @@ def test_to_labels_enumerates_and_from_labels_takes_it_back(data):
 
 
 @given(st.data())
-def test_algebra_is_that_of_counter(data):
+def test_the_algebra_equals_that_of_counter(data):
     num_classes = data.draw(NUM_CLASSES)
     pairs = data.draw(st.lists(st.tuples(multisets(num_classes), multisets(num_classes)), min_size=1, max_size=4))
     left, right = (list(side) for side in zip(*pairs, strict=True))
@@ -103,7 +103,7 @@ def test_algebra_is_that_of_counter(data):
     assert equal(a, a.clone()).all()
 
 
-def test_equality_ignores_order_and_sees_multiplicity():
+def test_equality_depends_on_multiplicity_but_not_on_order():
     x, y, z = 0, 1, 2
     same, other, fewer = from_labels([[y, x, x], [z, y, z], [x, y]], 3)
     given_ = from_labels([[x, y, x]], 3)[0]
@@ -124,13 +124,13 @@ def test_free_labels_equal_the_loop_of_definition_1(end, data):
 
 
 @pytest.mark.parametrize("wide", [1, 1_000])
-def test_free_labels_are_the_same_however_rows_are_added_up(wide, monkeypatch):
+def test_both_ways_of_accumulating_free_labels_equal_the_loop(wide, monkeypatch):
     monkeypatch.setattr(multiset, "WIDE_ROWS", wide)
     generator = torch.Generator().manual_seed(0)
     target = torch.randint(0, 3, (20, 7), generator=generator)
     labels = torch.randint(0, 7, (20, 12), generator=generator)
-    for row, counts, named in zip(free_labels(target, labels), to_counters(target), labels.tolist(), strict=True):
-        assert to_counters(row) == reference.free_multisets(counts, named)
+    for row, counts, emitted in zip(free_labels(target, labels), to_counters(target), labels.tolist(), strict=True):
+        assert to_counters(row) == reference.free_multisets(counts, emitted)
 
 
 @END
@@ -145,7 +145,7 @@ def test_hits_and_unfinished_equal_the_loop(end, data):
         assert open_[b] == [bool(now) for now in free]
 
 
-def test_an_early_end_takes_nothing_and_a_right_end_ends():
+def test_an_early_end_removes_nothing_and_an_end_at_its_time_finishes():
     target, end = from_labels([[0], []], 1), 1
     labels = torch.tensor([[end, 0, 0, end, end], [0, end, end, 0, 0]])
     free = free_labels(target, labels, end=True)
@@ -158,13 +158,13 @@ def test_an_early_end_takes_nothing_and_a_right_end_ends():
 
 
 @given(problems())
-def test_each_label_removes_itself_or_nothing(problem):
-    """Definition 1 step by step: Y_t is Y_{t-1} without the label named at t - 1."""
+def test_each_label_removes_at_most_itself(problem):
+    """Definition 1 step by step: Y_t is Y_{t-1} without the label emitted at t - 1."""
     free = free_labels(problem.target, problem.labels)
     assert torch.equal(free[:, 0], problem.target)
     for t in range(1, problem.labels.shape[1]):
-        named = from_labels(problem.labels[:, t - 1 : t], problem.num_classes)
-        assert torch.equal(free[:, t], difference(free[:, t - 1], named))
+        emitted = from_labels(problem.labels[:, t - 1 : t], problem.num_classes)
+        assert torch.equal(free[:, t], difference(free[:, t - 1], emitted))
 
 
 @given(problems(), st.randoms(use_true_random=False))
@@ -178,7 +178,7 @@ def test_free_labels_do_not_depend_on_the_order_of_the_prefix(problem, shuffler:
     assert torch.equal(again[:, -1], free_labels(problem.target, problem.labels)[:, -1])
 
 
-def test_an_empty_batch_stays_empty():
+def test_an_empty_batch_gives_empty_tensors():
     target, labels = torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64)
     assert free_labels(target, labels).shape == (0, 2, 3)
     assert hits(target, labels).shape == (0, 2)
@@ -196,5 +196,5 @@ def test_how_many_equals_enumeration(num_classes, low, high):
     assert how_many(num_classes, high, min_size=low) == len(every)
 
 
-def test_how_many_starts_at_one_as_the_footnote_does():
+def test_how_many_excludes_the_empty_multiset_by_default_as_in_the_footnote():
     assert how_many(3, 2) == 3 + 6

@@ -17,7 +17,7 @@ COUNTS = torch.tensor([[1, 0, 2], [0, 1, 0]])
 
 
 def enumerated(num_classes: int, low: int, high: int) -> list[Counter[int]]:
-    """All multisets, by size; those of one size by their highest label, then the next, and so on."""
+    """All multisets, sorted by size, then by their highest label, then by the next highest, and so on."""
     return [
         Counter(items)
         for size in range(low, high + 1)
@@ -29,21 +29,21 @@ def enumerated(num_classes: int, low: int, high: int) -> list[Counter[int]]:
 
 @pytest.mark.parametrize("num_classes", [1, 2, 3, 5])
 @pytest.mark.parametrize(("low", "high"), [(0, 0), (0, 3), (1, 1), (1, 4), (3, 5)])
-def test_the_numbers_are_the_places_in_an_enumeration(num_classes, low, high):
+def test_an_index_is_the_position_in_an_enumeration(num_classes, low, high):
     every = enumerated(num_classes, low, high)
     index = torch.arange(len(every))
     assert torch.equal(index_of(to_counts(every, num_classes), max_size=high, min_size=low), index)
     assert to_counters(from_index(index, num_classes, max_size=high, min_size=low)) == every
 
 
-def test_four_of_ten_digits_have_the_numbers_up_to_715():
+def test_multisets_of_four_of_ten_digits_have_the_indices_below_715():
     quartets = [Counter(items) for items in itertools.combinations_with_replacement(range(10), 4)]
     index = index_of(to_counts(quartets, 10), max_size=4, min_size=4)
     assert sorted(index.tolist()) == list(range(715))
 
 
 @given(st.integers(1, 90), st.integers(0, 10), st.data())
-def test_the_number_is_the_sum_of_binomials_and_leads_back(num_classes, high, data):
+def test_an_index_is_a_sum_of_binomials_and_can_be_inverted(num_classes, high, data):
     low = data.draw(st.integers(0, high))
     rows = data.draw(
         st.lists(
@@ -62,15 +62,15 @@ def test_the_number_is_the_sum_of_binomials_and_leads_back(num_classes, high, da
 
 
 @pytest.mark.parametrize(("num_classes", "size"), [(2, 200), (1, 300), (200, 2), (80, 17)])
-def test_numbers_are_exact_up_to_the_last(num_classes, size):
-    """Many small binomials, or a last number just below 2**63."""
+def test_indices_are_exact_up_to_the_last(num_classes, size):
+    """With many small binomials, and with a last index just below 2**63."""
     last = sum(math.comb(num_classes + k - 1, k) for k in range(size + 1)) - 1
     full = to_counts([Counter({num_classes - 1: size})], num_classes)
     assert index_of(full, max_size=size).tolist() == [last]
     assert torch.equal(from_index(torch.tensor([last]), num_classes, max_size=size), full)
 
 
-def test_leading_dimensions_are_kept_in_any_memory_layout():
+def test_leading_dimensions_are_kept_for_any_memory_layout():
     index = torch.arange(6).reshape(2, 3).T
     counts = from_index(index, 2, max_size=2)
     assert counts.shape == (3, 2, 2)

@@ -1,4 +1,4 @@
-"""The cells of the notebook run one after another, without Jupyter, and give what its text says."""
+"""The cells of the notebook run in order, without Jupyter, and give the results that its text describes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def run(cell: str, names: dict[str, Any]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_shape_hook")
-def test_the_cells_run_one_after_another(tmp_path, monkeypatch, capsys):
+def test_the_cells_run_in_order(tmp_path, monkeypatch, capsys):
     notebook = json.loads((EXAMPLES / "first_steps.ipynb").read_text())
     shutil.copy(EXAMPLES / "digits.png", tmp_path)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     shown = [run(cell, names) for cell in code_cells(notebook)]
-    answer, (sevens, labels, proba), best, _, _, packed, _, (undecided, good) = shown
-    assert answer == {"7": 2, "4": 1}
+    counts, (sevens, labels, proba), best, _, _, packed, _, (undecided, good) = shown
+    assert counts == {"7": 2, "4": 1}
     assert (sevens, labels) == (2, 3)
     assert 0.9 < proba <= 1
     assert best[0][0] == {"7": 2, "4": 1}
@@ -44,6 +44,6 @@ def test_the_cells_run_one_after_another(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs" / "trips" / "model").is_dir()
 
 
-def test_it_is_kept_without_outputs():
+def test_the_notebook_is_stored_without_outputs():
     cells = json.loads((EXAMPLES / "first_steps.ipynb").read_text())["cells"]
     assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == []

@@ -1,4 +1,4 @@
-"""What `make oldest` reads, installs and checks; and the record that it left."""
+"""The tools behind `make oldest`, and their record."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 @pytest.fixture
 def tool(monkeypatch):
-    """A tool by its name."""
+    """Import a tool by name."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     return importlib.import_module
 
 
-def test_the_record_is_of_the_bounds_that_are_claimed_and_all_checks_passed(tool):
+def test_the_record_has_the_declared_bounds_and_all_checks_passed(tool):
     oldest = tool("oldest")
-    claimed = oldest.lower_bounds(PROJECT, oldest.EXTRAS)
-    assert len(claimed) > len(PROJECT["dependencies"])
+    declared = oldest.lower_bounds(PROJECT, oldest.EXTRAS)
+    assert len(declared) > len(PROJECT["dependencies"])
     record = json.loads((ROOT / "results" / "oldest.json").read_text())
-    assert record["claimed"] == claimed, "a lower bound has moved: run `make oldest`"
+    assert record["claimed"] == declared, "a lower bound has moved: run `make oldest`"
     assert record["outcome"] == "passed"
     assert {*record["checks"]} == {*tool("check_oldest").CHECKS}
     assert {*record["checks"].values()} == {"passed"}
-    assert {*record["installed"]} == {*claimed}
+    assert {*record["installed"]} == {*declared}
     for name, version in record["installed"].items():
-        assert oldest.release(version) >= oldest.release(claimed[name])
-    for name in {*record["versions"]} & {*claimed}:
+        assert oldest.release(version) >= oldest.release(declared[name])
+    for name in {*record["versions"]} & {*declared}:
         assert record["versions"][name].split("+")[0] == record["installed"][name]
 
 
@@ -44,7 +44,7 @@ def test_a_dependency_without_a_plain_lower_bound_is_reported(tool, line):
         tool("oldest").lower_bounds({"dependencies": [line], "optional-dependencies": {}}, ())
 
 
-def test_the_oldest_version_that_is_offered_is_taken(tool):
+def test_the_oldest_available_version_is_chosen(tool):
     oldest = tool("oldest").oldest
     offered = ["2.10.1", "2.9.0", "2.7.1", "2.7.0", "2.6.3"]
     assert [oldest(lower, offered) for lower in ("2.7", "2.7.1", "2.8", "2.10", "2")] == [
@@ -55,5 +55,5 @@ def test_the_oldest_version_that_is_offered_is_taken(tool):
 
 
 @pytest.mark.parametrize("check", ["losses", "metrics", "import"])
-def test_the_checks_hold_here_too(tool, check):
+def test_the_checks_pass_in_this_environment(tool, check):
     tool("check_oldest").CHECKS[check]()

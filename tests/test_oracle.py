@@ -27,14 +27,14 @@ def test_oracle_spreads_evenly_over_items(data):
         assert sum(row) == pytest.approx(1.0 if multiset else 0.0)
 
 
-def test_oracle_has_the_dtype_asked_for():
+def test_oracle_has_the_requested_dtype():
     free = torch.tensor([[1, 2]])
     assert oracle(free).dtype == torch.get_default_dtype()
     assert oracle(free, dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
 @given(st.data())
-def test_entropies_of_the_oracle(data):
+def test_entropies_of_the_oracle_equal_the_loop(data):
     num_classes = data.draw(NUM_CLASSES)
     free = data.draw(st.lists(multisets(num_classes), min_size=1, max_size=4))
     counts = to_counts(free, num_classes)
@@ -51,7 +51,7 @@ def test_entropies_of_the_oracle(data):
 
 @given(problems(min_size=1))
 def test_remark_1_an_oracle_label_never_lowers_precision_or_recall(problem):
-    """For any prefix, right or wrong, and any label that the oracle may name after it."""
+    """For any prefix, correct or not, and any label to which the oracle then gives a positive probability."""
     probabilities = oracle(free_labels(problem.target, problem.labels)).tolist()
     for target, labels, steps in zip(problem.multisets, problem.trajectories, probabilities, strict=True):
         for t, step in enumerate(steps):
@@ -63,7 +63,7 @@ def test_remark_1_an_oracle_label_never_lowers_precision_or_recall(problem):
 
 
 @given(st.data())
-def test_remarks_2_and_3_the_oracle_makes_the_permutations_of_the_target_and_nothing_else(data):
+def test_remarks_2_and_3_the_oracle_generates_exactly_the_permutations_of_the_target(data):
     num_classes = data.draw(st.sampled_from([1, 2, 3]))
     target = data.draw(multisets(num_classes, min_size=1, max_size=4))
     every = list(itertools.product(range(num_classes), repeat=target.total()))
@@ -93,7 +93,7 @@ def test_remark_4_the_entropy_over_items_falls_strictly(data):
 
 
 def test_the_entropy_over_classes_can_rise():
-    """{a, a, b} to {a, b}: why Remark 4 is about items."""
+    """From {a, a, b} to {a, b} it rises, so Remark 4 holds for items only."""
     free = free_labels(from_labels([[0, 0, 1]], 2), torch.tensor([[0, 0, 1]]))
     by_class = oracle_entropy(free, of="classes")[0]
     assert by_class[1] > by_class[0]

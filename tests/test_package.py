@@ -12,7 +12,7 @@ import pytest
 import torchmultiset
 
 SHARED_NAMES = {"VARIANTS", "build"}
-"""Public names of several modules: those that every data set has, always used as `mnist_multi.build`."""
+"""Public names that every data set has; they are used with their module, as in `mnist_multi.build`."""
 
 
 @pytest.mark.parametrize("name", torchmultiset.__all__)
@@ -36,7 +36,7 @@ def test_unknown_attributes_raise_an_attribute_error():
 
 
 @pytest.mark.slow
-def test_each_public_name_means_one_thing():
+def test_each_public_name_has_one_meaning():
     modules = [info.name for info in walk_packages(torchmultiset.__path__, "torchmultiset.")]
     assert len(modules) > 100
     meanings = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Pooling of memories, against plain loops; tokens with padding, which must never change a result."""
+"""Pooling is compared with plain loops; padding of tokens must not change any result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def by_hand(rows: list[list[float]], kind: str, weights: list[float]) -> list[float]:
-    """The pooled features of one example from its positions."""
+    """Pooled features of one example, computed from the rows of its positions."""
     columns = list(zip(*rows, strict=True))
     mean, largest = [math.fsum(column) / len(rows) for column in columns], [max(column) for column in columns]
     if kind == "attention":
@@ -81,12 +81,12 @@ def test_padding_is_ignored_for_any_content(kind):
 
 
 @kinds
-def test_an_example_without_positions_is_a_position_of_zeros(kind):
+def test_an_example_without_positions_is_pooled_like_one_position_of_zeros(kind):
     empty = Tokens(draw(1, 3, D), torch.zeros(1, 3, dtype=torch.bool))
     assert pool_of(kind)(places(empty, D)).tolist() == [[0.0] * pool_of(kind).width]
 
 
-def test_attention_begins_as_the_mean_and_learns():
+def test_attention_starts_as_the_mean_and_receives_gradients():
     memory = places(draw(2, D, 2, 2), D)
     pool = Pool(D, "attention").double()
     torch.testing.assert_close(pool(memory), memory.values.mean(1))
@@ -95,7 +95,7 @@ def test_attention_begins_as_the_mean_and_learns():
     assert pool.attention.grad.abs().min() > 0
 
 
-def test_a_projection_comes_before_pooling():
+def test_features_are_projected_before_pooling():
     pooled = PooledFeatures(D, "max", hidden=7).double()
     memory = draw(2, D, 3, 2)
     expected = torch.stack(
@@ -130,7 +130,7 @@ READERS = {
 
 
 def registered(name: str) -> nn.Module:
-    """A head or policy of the registry, of tokens."""
+    """A head or policy of the registry, built for tokens."""
     memory, settings = MemorySpec(D, tokens=True), vars(ResolvedModel(pool="mean"))
     if name in POLICIES:
         return POLICIES[name].for_memory(memory, settings, num_classes=C)
@@ -160,7 +160,7 @@ def read(name: str, memory: Memory) -> Tensor:
     return module(memory)
 
 
-def test_all_readers_of_tokens_are_registered_and_the_conv_lstm_is_none():
+def test_all_readers_of_tokens_are_registered_and_the_conv_lstm_is_not_among_them():
     assert {type(make()) for make in READERS.values()} <= {type(registered(name)) for name in REGISTERED}
     assert "conv-lstm" not in REGISTERED
 
@@ -209,7 +209,7 @@ def test_a_predictor_searches_and_samples_on_tokens(name):
 
 
 class Encoder(nn.Module):
-    """Sets whose padding is NaN."""
+    """An encoder of sets whose padding is NaN."""
 
     def forward(self, x: Tensor) -> Tokens:
         return Tokens(x, ~x.isnan().any(-1))
@@ -253,7 +253,7 @@ def test_only_attention_adds_weights_and_the_default_is_the_mean(name):
 
 
 @pytest.mark.parametrize("name", DROPPING)
-def test_dropout_acts_in_training_alone(name):
+def test_dropout_is_active_only_in_training(name):
     torch.manual_seed(0)
     module, memory = DROPPING[name](dropout=0.5), draw(2, D, 2, 3).float()
     assert set(module.state_dict()) == set(DROPPING[name]().state_dict())
@@ -268,7 +268,7 @@ def test_dropout_acts_in_training_alone(name):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_channels_are_dropped_at_all_positions_at_once():
+def test_channels_are_dropped_jointly_at_all_positions():
     torch.manual_seed(0)
     tokens = Tokens(torch.ones(50, 6, 8))
     dropped = drop_channels(tokens, 0.25, training=True).values
@@ -295,6 +295,6 @@ def test_channels_are_dropped_at_all_positions_at_once():
         (lambda: Slots(C, D, slots=2, places=-1), "places must be at least 0"),
     ],
 )
-def test_mismatches_are_reported_by_name(call, message):
+def test_mismatches_are_reported_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""The README is short, and its picture and citation are those of the project; tests/test_wheel.py runs its commands."""
+"""The length, citation and picture of the README; tests/test_wheel.py runs its commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_it_has_at_most_120_lines():
+def test_the_readme_has_at_most_120_lines():
     assert len(README.splitlines()) <= 120
 
 
@@ -24,7 +24,7 @@ def test_the_bibtex_entry_of_the_readme_agrees_with_the_citation():
     assert re.search(r'^title: "(.*)"$', (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE)[1] in entry
 
 
-def test_its_picture_shows_two_inputs_and_their_counts(tmp_path):
+def test_the_picture_can_be_drawn_with_its_stored_size(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra 'report' brings matplotlib")
     from tools.draw_readme import draw
 

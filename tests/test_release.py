@@ -1,4 +1,4 @@
-"""Version, changelog and citation agree, and the check of a distribution finds what is wrong with it."""
+"""Version, changelog and citation agree, and `tools/check_dist.py` reports problems of a distribution."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_changelog_and_citation_have_the_version_of_the_package():
 
 
 @pytest.mark.slow
-def test_a_distribution_is_checked(tmp_path):
+def test_problems_of_a_distribution_are_reported(tmp_path):
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
     assert problems(tmp_path, torchmultiset.__version__) == []

@@ -52,11 +52,11 @@ def test_each_step_receives_the_previous_label(policy, strategy):
         assert features[b, :, 0].tolist() == nodes
     assert policy.previous[0] is None
     assert len(policy.previous) == T
-    assert all(torch.equal(told, labels[:, t]) for t, told in enumerate(policy.previous[1:]))
+    assert all(torch.equal(previous, labels[:, t]) for t, previous in enumerate(policy.previous[1:]))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
-def test_the_labels_forced_again_give_the_same_trajectory(policy, strategy):
+def test_forcing_the_labels_of_a_rollout_reproduces_its_trajectory(policy, strategy):
     first = rollout(policy, memory(50), strategy(), T)
     again = rollout(policy, memory(50), forced(first.labels), T)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -90,17 +90,17 @@ def test_without_a_generator_the_global_seed_decides(policy, strategy):
 
 
 def test_choose_receives_the_step_the_logits_and_the_emitted_labels(policy):
-    told = []
+    received = []
 
-    def choose(t: int, logits: torch.Tensor, named: torch.Tensor) -> torch.Tensor:
-        told.append((t, logits, named.clone()))
+    def choose(t: int, logits: torch.Tensor, emitted: torch.Tensor) -> torch.Tensor:
+        received.append((t, logits, emitted.clone()))
         return torch.tensor([t % C, 2])
 
     logits, _, labels = rollout(policy, memory(2), choose, T)
-    assert [t for t, _, _ in told] == list(range(T))
-    for t, given_logits, named in told:
+    assert [t for t, _, _ in received] == list(range(T))
+    for t, given_logits, emitted in received:
         assert torch.equal(given_logits, logits[:, t])
-        assert to_counters(named) == [Counter(row[:t]) for row in labels.tolist()]
+        assert to_counters(emitted) == [Counter(row[:t]) for row in labels.tolist()]
 
 
 def test_gradients_reach_the_policy(policy):
@@ -141,7 +141,7 @@ def test_sample_never_emits_impossible_labels(dtype):
 
 @given(st.data())
 def test_remark_2_an_oracle_rollout_always_matches_exactly(data):
-    """Targets of different sizes in one batch, whatever the policy thinks."""
+    """For targets of different sizes in one batch; the logits do not matter."""
     num_classes = data.draw(NUM_CLASSES)
     targets = data.draw(st.lists(multisets(num_classes), min_size=1, max_size=4))
     counts = to_counts(targets, num_classes)
@@ -169,12 +169,12 @@ def test_an_oracle_rollout_ends_with_end(data):
 @given(data=st.data())
 def test_after_any_prefix_the_oracle_emits_free_labels(end, data):
     problem = data.draw(problems(end=end))
-    # Once END is named at its time nothing is free, and any label will do: `named` alone cannot tell that time.
+    # Once END was emitted at its time, nothing is free and any label is allowed; the counts do not show that time.
     choose = follow_oracle(problem.target, seeded(0), end=end)
     for t in range(problem.labels.shape[1]):
         prefix = problem.labels[:, :t]
-        named = to_counts([Counter(row) for row in prefix.tolist()], problem.num_classes + end)
-        chosen = choose(t, problem.logits[:, t], named).tolist()
+        emitted = to_counts([Counter(row) for row in prefix.tolist()], problem.num_classes + end)
+        chosen = choose(t, problem.logits[:, t], emitted).tolist()
         for b, label in enumerate(chosen):
             free = reference.free_multisets(
                 problem.multisets[b], problem.trajectories[b], problem.num_classes if end else None
@@ -183,11 +183,11 @@ def test_after_any_prefix_the_oracle_emits_free_labels(end, data):
             assert 0 <= label < problem.num_classes + end
 
 
-def test_the_oracle_draws_items_evenly():
+def test_the_oracle_draws_items_uniformly():
     batch = 20_000
     choose = follow_oracle(from_labels([[0, 0, 0, 1, 3]] * batch, 4), seeded(0))
-    named = from_labels([[0, 2]] * batch, 4)  # one right, one wrong: {0, 0, 1, 3} are left
-    labels = choose(2, torch.zeros(batch, 4), named)
+    emitted = from_labels([[0, 2]] * batch, 4)  # one correct, one wrong: {0, 0, 1, 3} is left
+    labels = choose(2, torch.zeros(batch, 4), emitted)
     assert 2 not in labels
     # 13.82: the 99.9 % point of chi-square with 2 degrees of freedom
     assert chi_square(torch.where(labels == 3, 2, labels), [1 / 2, 1 / 4, 1 / 4]) < 13.82
@@ -199,7 +199,7 @@ def test_forced_emits_the_sequence_and_any_label_in_padding(policy):
     assert labels.tolist() == [[2, 1, 0], [1, 0, 0]]
 
 
-def test_fewer_steps_than_forced_labels_are_fine(policy):
+def test_fewer_steps_than_forced_labels_are_allowed(policy):
     _, _, labels = rollout(policy, memory(1), forced(torch.tensor([[2, 1, 0]])), 2)
     assert labels.tolist() == [[2, 1]]
 
@@ -212,7 +212,7 @@ def test_fewer_steps_than_forced_labels_are_fine(policy):
     [([0, 0], 1), ([0, 1], 2), ([2, 0], 3), ([1, 9], T), ([9, 9], T)],
 )
 def test_until_ends_when_every_example_has_finished(policy, finished_at, steps):
-    """An example that was finished once stays finished, whatever `until` says later."""
+    """An example stays finished, whatever `until` returns for it later."""
     t = itertools.count()
     at = torch.tensor(finished_at)
     trajectory = rollout(policy, memory(2), sample(seeded(0)), T, until=lambda step, labels: at == next(t))
@@ -223,15 +223,15 @@ def test_until_ends_when_every_example_has_finished(policy, finished_at, steps):
     assert torch.equal(trajectory.logits, full.logits[:, :steps])
 
 
-def test_until_sees_the_step_and_its_labels(policy):
-    seen = []
+def test_until_receives_the_step_and_its_labels(policy):
+    received_steps = []
 
     def until(step, labels):
-        seen.append((step, labels))
+        received_steps.append((step, labels))
         return labels == 1
 
     logits, features, labels = rollout(policy, memory(1), forced(torch.tensor([[0, 2, 1, 0]])), T, until=until)
     assert labels.tolist() == [[0, 2, 1]]
-    assert torch.equal(torch.stack([step.logits for step, _ in seen], 1), logits)
-    assert torch.equal(torch.stack([step.features for step, _ in seen], 1), features)
-    assert torch.equal(torch.stack([label for _, label in seen], 1), labels)
+    assert torch.equal(torch.stack([step.logits for step, _ in received_steps], 1), logits)
+    assert torch.equal(torch.stack([step.features for step, _ in received_steps], 1), features)
+    assert torch.equal(torch.stack([label for _, label in received_steps], 1), labels)

@@ -37,7 +37,7 @@ def test_a_probability_of_one_half_does_not_stop():
 
 
 @pytest.mark.parametrize("logit", [1e4, 1e30, torch.inf])
-def test_extreme_stop_logits(logit):
+def test_extreme_stop_logits_decide_as_moderate_ones(logit):
     assert until_stop(torch.tensor([[-logit, logit, -logit]])).tolist() == [[True, False, False]]
 
 
@@ -49,7 +49,7 @@ def test_until_end_equals_the_loop(problem):
 
 
 @given(problems(end=True))
-def test_what_is_kept_never_holds_end(problem):
+def test_end_is_never_kept(problem):
     kept = until_end(problem.labels, problem.num_classes)
     counts = from_labels(problem.labels, problem.num_classes, where=kept)
     assert torch.equal(cardinality(counts), kept.sum(-1))
@@ -71,10 +71,10 @@ def test_append_end_after_the_last_label(rows):
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4))
-def test_until_end_takes_back_what_append_end_adds(rows):
+def test_until_end_inverts_append_end(rows):
     counts = from_labels(rows, 5)
     longest = max(len(row) for row in rows)
     sequence = torch.tensor([row + [-1] * (longest - len(row)) for row in rows], dtype=torch.int64)
     ended = append_end(sequence.reshape(len(rows), longest), 5)
-    named = torch.where(ended < 0, 0, ended)  # what comes after END does not matter
-    assert torch.equal(from_labels(named, 5, where=until_end(named, 5)), counts)
+    padded = torch.where(ended < 0, 0, ended)  # labels after END do not matter
+    assert torch.equal(from_labels(padded, 5, where=until_end(padded, 5)), counts)

@@ -1,4 +1,4 @@
-"""The search against an enumeration of all label sequences of a small problem."""
+"""The search is compared with an enumeration of all label sequences of a small problem."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_multiset_is_no_less_probable_than_a_sequence_of_its_labels(name, stop
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_every_multiset_can_be_asked_for(stop):
+def test_every_multiset_has_its_exact_log_probability(stop):
     predictor, x = make("feed-forward", stop, batch=2)
     for row, multisets in enumerate(enumerated(predictor, x)):
         for counts, probability in multisets.items():
@@ -190,7 +190,7 @@ def test_merging_the_prefixes_of_a_recurrent_policy_is_a_fair_estimate(name, sto
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_beam_that_cuts_orders_off_is_a_fair_estimate(name, stop):
+def test_wider_beams_estimate_a_probability_more_accurately(name, stop):
     predictor, x = make(name, stop, batch=20)
     counts = torch.ones(20, C, dtype=torch.int64)  # in six orders
     exact = predictor.log_probability(x, counts, beam=UNLIMITED).exp()
@@ -201,9 +201,9 @@ def test_a_beam_that_cuts_orders_off_is_a_fair_estimate(name, stop):
 
 
 class AllOrdersAlike(nn.Module):
-    """Emits the labels of the multiset in the memory in a random order and, rarely, any other label.
+    """A policy that emits the labels of the multiset in the memory in random order and, rarely, another label.
 
-    The multiset has each label at most once, so the probability of a right label depends on the number of emitted ones.
+    Each label occurs at most once, so the probability of a correct label depends on the number of emitted labels.
     """
 
     counts_only = True
@@ -231,12 +231,12 @@ class AllOrdersAlike(nn.Module):
 
 
 @pytest.mark.parametrize("beam", [1, 4, 32])
-def test_many_orders_do_not_make_a_policy_unsure(beam):
+def test_the_probabilities_of_many_orders_are_summed(beam):
     size, classes, astray = 12, 15, 0.05
     policy = AllOrdersAlike(classes, astray)
     predictor = Predictor(nn.Identity(), policy, [*map(str, range(classes))], max_size=size, stop="fixed")
     truth = torch.stack([torch.randperm(classes, generator=torch.Generator().manual_seed(i)) < size for i in range(3)])
-    # At each step, a right label is chosen on purpose, or by a random choice that happens to be right.
+    # At each step, a correct label is drawn from the free labels, or by a uniform draw that is correct by chance.
     expected = math.prod(1 - astray + astray * (size - t) / classes for t in range(size))
     counts, log_probability = predictor.search(truth.double(), k=2, beam=beam)
     assert torch.equal(counts[:, 0], truth.long())
@@ -251,7 +251,7 @@ def test_many_orders_do_not_make_a_policy_unsure(beam):
 @pytest.mark.parametrize("beam", [1, 3, UNLIMITED])
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_best_is_never_less_probable_than_greedys_answer(name, stop, beam):
+def test_the_best_multiset_is_at_least_as_probable_as_the_greedy_prediction(name, stop, beam):
     predictor, x = make(name, stop, batch=20)
     greedy = predictor.predict(x)
     score = predictor.log_probability(x, greedy, beam=beam)
@@ -267,11 +267,11 @@ def test_the_best_is_never_less_probable_than_greedys_answer(name, stop, beam):
         again = predictor.log_probability(x[there], counts[there, place], beam=beam)
         torch.testing.assert_close(log_probability[there, place], again, rtol=1e-9, atol=1e-9)
     rows = [tuple(map(tuple, row[log > -torch.inf].tolist())) for row, log in zip(counts, log_probability, strict=True)]
-    assert all(len({*row}) == len(row) for row in rows), "a multiset is there twice"
+    assert all(len({*row}) == len(row) for row in rows), "a multiset is returned twice"
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_number_of_inputs_at_a_time_does_not_matter(name, monkeypatch):
+def test_results_do_not_depend_on_the_batch_size(name, monkeypatch):
     predictor, x = make(name, "policy", batch=9)
     together = predictor.search(x, k=3, beam=4)
     alone = [predictor.search(x[i : i + 1], k=3, beam=4) for i in range(9)]
@@ -326,14 +326,14 @@ def test_excluded_labels_have_probability_zero():
     torch.testing.assert_close(log_probability.exp().sum(1), torch.ones(len(x), dtype=torch.float64))
 
 
-def test_more_multisets_than_the_beam_is_wide():
+def test_a_beam_may_be_narrower_than_the_number_of_results():
     predictor, x = make("transformer", "fixed")
     counts, log_probability = predictor.search(x, k=10, beam=2)
     assert (log_probability > -torch.inf).all()
     assert all(len({*map(tuple, row)}) == 10 for row in counts.tolist())
 
 
-def test_single_precision_and_training_mode():
+def test_single_precision_and_training_mode_give_the_same_results():
     predictor, x = make("lstm", "policy")
     exact = predictor.search(x, k=4)
     predictor.float().train()
@@ -344,7 +344,7 @@ def test_single_precision_and_training_mode():
     assert not rounded.log_probability.requires_grad
 
 
-def test_bad_input_is_reported_by_name(without_shape_hook):
+def test_invalid_input_is_reported_with_the_argument(without_shape_hook):
     predictor, x = make("feed-forward", "fixed")
     with pytest.raises(ValueError, match="k must be at least 1"):
         predictor.search(x, k=0)

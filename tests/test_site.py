@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, and the site is whole by itself."""
+"""The documentation builds without a warning, and the site is complete and self-contained."""
 
 import os
 import re
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("mkdocs", reason="the documentation needs mkdocs: pip install 'torchmultiset[docs]'")
 ROOT = Path(__file__).parent.parent
-# Of the modules without an underscore, those that the reference leaves out, and why.
+# Modules without an underscore that are not in the reference, and the reason.
 LEFT_OUT = {
     "cli": "the command, whose reference is `multiset --help`",
-    "page": "of which `multiset demo` is made",
+    "page": "the implementation of `multiset demo`",
     "viz.card": "the README of a model, which `pipeline.run.train_run` writes",
-    "viz.stages": "what `multiset data build coco-easy` prints",
-    "viz.terminal": "how tables look in a terminal",
+    "viz.stages": "the output of `multiset data build coco-easy`",
+    "viz.terminal": "the layout of tables in a terminal",
     "model.serialization": "the files that `Predictor.save` writes",
 }
 
 
 def public_modules():
-    """All modules of the package, and the package itself, but for private ones and those that are left out."""
+    """The package and its modules, without private modules and those that are left out."""
     names = [module.name for module in walk_packages(torchmultiset.__path__, "torchmultiset.")]
     private = [name for name in names if "._" in name]
     internal = tuple(f"torchmultiset.{name}." for name in LEFT_OUT)
@@ -64,25 +64,25 @@ def test_every_public_loss_is_in_the_reference_with_its_formula(site):
 def test_every_public_name_is_in_the_reference_once(site):
     pages = [path.read_text() for path in (site / "api").rglob("*.html")]
     entries = Counter(name for page in pages for name in re.findall(r'id="(torchmultiset[\w.]*)"', page))
-    paths = defaultdict(list)  # of each thing: a package exports what a module of its own defines
+    paths = defaultdict(list)  # of each object: a package exports objects that its modules define
     for module in public_modules():
         for name in getattr(module, "__all__", ()):
-            thing = getattr(module, name)
-            if not isinstance(thing, str | int | float):  # names of files, and numbers, need no entry
-                paths[name, id(thing)].append(f"{module.__name__}.{name}")
+            value = getattr(module, name)
+            if not isinstance(value, str | int | float):  # names of files, and numbers, need no entry
+                paths[name, id(value)].append(f"{module.__name__}.{name}")
     assert len(paths) > 250
-    assert not any("<blockquote>" in page for page in pages)  # what Markdown makes of >>> that is not seen as code
+    assert not any("<blockquote>" in page for page in pages)  # an example that was rendered as a quotation
     wrong = [same for same in paths.values() if sum(entries[path] for path in same) != 1]
     assert wrong == []
 
 
-def test_what_pages_link_to_outside_of_the_docs_is_part_of_the_site(site):
+def test_linked_files_outside_the_docs_are_part_of_the_site(site):
     page = (site / "performance" / "index.html").read_text()
     (record,) = set(re.findall(r'href="([^"]*bench\.json[^"]*)"', page))
     assert (site / "performance" / record).resolve().read_bytes() == (ROOT / "results/bench/bench.json").read_bytes()
 
 
-def test_records_are_a_click_away_from_the_page_of_results(site):
+def test_the_page_of_results_links_to_its_records(site):
     text = (site / "results" / "small" / "index.html").read_text()
     records = set(re.findall(r'href="([^"#]*record\.json[^"]*)"', text))
     assert len(records) > 100
@@ -91,7 +91,7 @@ def test_records_are_a_click_away_from_the_page_of_results(site):
     assert anchors <= set(re.findall(r'id="([^"]+)"', text))
 
 
-def test_nothing_is_fetched_from_elsewhere(site):
+def test_pages_load_nothing_from_other_sites(site):
     for path in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(https?://[^"]+)"', path.read_text())
         assert not fetched, path

@@ -1,9 +1,7 @@
-"""What `python -m build` makes, installed into an environment of its own and used from outside the repository.
+"""The wheel of `python -m build`, installed into a new environment and used from outside the repository.
 
-Real: the build of sdist and wheel, pip's installation of the wheel into a new virtual environment, the command it
-puts there, the commands of the README. Not real: packages are not fetched again. The build runs without isolation, and
-the new environment has links to what the wheel says it depends on, with the extras that the README installs, and to no
-other packages. That those can be installed is shown by `make setup`, which does it.
+Nothing is downloaded: the build runs without isolation, and the new environment has links to the dependencies that the
+wheel declares, with the extras that the README installs, and to no other packages. `make setup` installs all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from linked_packages import all_that_come_with, link, wanted
+from linked_packages import link, wanted, with_dependencies
 from packaging.utils import canonicalize_name
 from PIL import Image
 
@@ -31,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 QUICK = {"--minutes": "0", "--epochs": "1"}
-"""Settings for training: the README's own take minutes."""
+"""Settings that shorten training; the README's take minutes."""
 
 
 def call(*command: object, cwd: Path) -> str:
@@ -53,15 +51,15 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def required(wheel) -> set[str]:
-    """All packages that come with the wheel and with the extras that the README installs."""
+    """All dependencies of the wheel, with the extras that the README installs."""
     (found,) = re.findall(r'^pip install "\.\[([a-z,]+)\]" ', (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    (told,) = distributions(path=[str(wheel)])
-    return all_that_come_with(wanted(told.requires or [], ["", *found.split(",")]))
+    (distribution,) = distributions(path=[str(wheel)])
+    return with_dependencies(wanted(distribution.requires or [], ["", *found.split(",")]))
 
 
 @pytest.fixture(scope="module")
 def environment(wheel, required, tmp_path_factory) -> Path:
-    """The programs of a new virtual environment that has the wheel."""
+    """The `bin` folder of a new virtual environment with the wheel."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
     call(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python"
@@ -73,7 +71,7 @@ def environment(wheel, required, tmp_path_factory) -> Path:
 
 
 def quick(command: list[str]) -> list[str]:
-    """The same command; if it trains, with less to do."""
+    """The same command, with shorter training."""
     for flag, value in QUICK.items() if command[0] == "train" else ():
         if flag in command:
             command[command.index(flag) + 1] = value
@@ -83,14 +81,14 @@ def quick(command: list[str]) -> list[str]:
 
 
 def readme_commands() -> list[list[str]]:
-    """All `multiset` commands of the README, in its order."""
+    """All `multiset` commands of the README, in order."""
     blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
     return [line[1:] for line in lines if line[:1] == ["multiset"]]
 
 
 def draw_pets(folder: Path) -> None:
-    """Write a pets.csv with the columns of the README's, and images for it and for new-photos/."""
+    """Write pets.csv with the columns of the README, its images, and new-photos/."""
     (folder / "new-photos").mkdir()
     rows = ["image,labels"]
     for i in range(12):
@@ -100,12 +98,12 @@ def draw_pets(folder: Path) -> None:
     Image.new("RGB", (48, 32)).save(folder / "new-photos" / "lawn.jpg")
 
 
-def test_the_wheel_is_small_and_has_what_belongs_in_it(wheel):
+def test_the_wheel_is_small_and_complete(wheel):
     assert wheel.name == f"torchmultiset-{torchmultiset.__version__}-py3-none-any.whl"
     assert wheel.stat().st_size < 5_000_000
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        told = Parser().parsestr(archive.read(next(n for n in names if n.endswith(".dist-info/METADATA"))).decode())
+        metadata = Parser().parsestr(archive.read(next(n for n in names if n.endswith(".dist-info/METADATA"))).decode())
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "torchmultiset").rglob("*.py")}
     assert sources <= {*names}
     assert "torchmultiset/py.typed" in names
@@ -114,13 +112,13 @@ def test_the_wheel_is_small_and_has_what_belongs_in_it(wheel):
         f"torchmultiset-{torchmultiset.__version__}.dist-info",
     }
     assert any(name.endswith("/licenses/LICENSE") for name in names)
-    assert told["License-Expression"] == "Apache-2.0"
+    assert metadata["License-Expression"] == "Apache-2.0"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {*told.get_all("Provides-Extra", [])} == {*extras}
+    assert {*metadata.get_all("Provides-Extra", [])} == {*extras}
 
 
 @pytest.mark.parametrize(("folder", "among"), [("model/shipped", "*.safetensors"), ("page/static", "samples/*.png")])
-def test_what_is_shipped_beside_the_code_is_in_the_wheel(wheel, folder, among):
+def test_data_files_are_in_the_wheel(wheel, folder, among):
     beside = ROOT / "src" / "torchmultiset" / folder
     assert [*beside.rglob(among)]
     shipped = {path for path in beside.rglob("*") if path.is_file() and path.suffix != ".pyc"}
@@ -128,7 +126,7 @@ def test_what_is_shipped_beside_the_code_is_in_the_wheel(wheel, folder, among):
         assert {path.relative_to(ROOT / "src").as_posix() for path in shipped} <= {*archive.namelist()}
 
 
-def test_it_is_the_installed_package_that_runs(environment, tmp_path):
+def test_the_installed_package_is_imported(environment, tmp_path):
     where = call(environment / "python", "-c", "import torchmultiset; print(torchmultiset.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(environment.parent)
     version = call(environment / "multiset", "--version", cwd=tmp_path)
@@ -146,7 +144,7 @@ def test_the_environment_has_only_the_dependencies_of_the_wheel(environment, req
 def test_the_commands_of_the_readme_run_from_anywhere(environment, tmp_path):
     commands = readme_commands()
     assert {command[0] for command in commands} == {"data", "train", "predict"}
-    assert not any("--objective" in command for command in commands)  # the data decide
+    assert not any("--objective" in command for command in commands)  # it is chosen from the data
     (training,) = re.findall(r"`torchmultiset\.(train\(.*?\))`", (ROOT / "README.md").read_text())
     draw_pets(tmp_path)
     program = """if True:

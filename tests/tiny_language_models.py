@@ -1,4 +1,4 @@
-"""Tokenizers trained on a few words, and language models of a few thousand weights: no downloads."""
+"""Tokenizers trained on a few words and language models of a few thousand weights; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def byte_tokenizer(texts: list[str], *, end: str | None = "</s>") -> PreTrainedT
 
 
 def metaspace_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer that begins words with a mark for the space before them, like T5's, and has no newline."""
+    """A tokenizer with a marker for the space before a word, like T5's, and without a newline token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     tokenizer.decoder = decoders.Metaspace()

@@ -1,4 +1,4 @@
-"""A problem that objectives learn in a second: multisets from the sums of their items' vectors."""
+"""A problem that models learn in a second: predict a multiset from the sum of its items' vectors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchmultiset.model.predictor import Predictor
 C, MOST = 4, 3
 VECTORS = torch.randn(C, 16, generator=torch.Generator().manual_seed(7))
 PLACES = torch.tensor([[60.0, 5, 9, 4], [10.0, 70, 20, 8], [5.0, 10, 6, 5], [30.0, 75, 10, 20]])
-"""x, y, width and height of where each class is found: in reading order 2, 0, 1, 3; by area 3, 1, 0, 2."""
+"""Box of each class (x, y, width, height); the classes in reading order are 2, 0, 1, 3, by area 3, 1, 0, 2."""
 
 
 def draw(n: int, seed: int | torch.Generator = 0, *, least: int = 0, found: bool = False) -> Batch:
-    """Multisets of up to 3 of 4 classes, and for each the sum of its items' vectors."""
+    """A batch of multisets of up to 3 items of 4 classes; `found` adds the boxes of the items."""
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
     size = torch.randint(least, MOST + 1, (n, 1), generator=generator)
     padding = torch.arange(MOST) >= size
@@ -40,28 +40,28 @@ def build(
     return predictor, build_objective(objective, predictor, seed=0, height=height)
 
 
-def carry_out(
+def compute_loss(
     objective: Objective, predictor: Predictor, batch: Batch, seed: int = 0
 ) -> tuple[SequentialOutput, Tensor]:
-    """The loss, and what of the model it was computed from; the scores of a head are its logits."""
-    seen = []
+    """The loss, and the model output that it was computed from; the scores of a head are returned as logits."""
+    recorded = []
 
-    def noted(method):
+    def recording(method):
         def call(*arguments):
-            seen.append(method(*arguments))
-            return seen[-1]
+            recorded.append(method(*arguments))
+            return recorded[-1]
 
         return call
 
     names = ("rollout", "at", "scores")
     for name in names:
-        setattr(predictor, name, noted(getattr(predictor, name)))
+        setattr(predictor, name, recording(getattr(predictor, name)))
     try:
         loss = objective.loss(predictor, batch, torch.Generator().manual_seed(seed))
     finally:
         for name in names:
             delattr(predictor, name)
-    (output,) = seen
+    (output,) = recorded
     if isinstance(output, Tensor):
         empty = output.new_zeros(len(output), 0)
         output = SequentialOutput(output, empty[:, None], empty.long())
@@ -71,11 +71,11 @@ def carry_out(
 def train(
     stop: str, name: str, *, steps: int = 120, found: bool = False, **config: object
 ) -> tuple[Predictor, float, Batch]:
-    """Learn from fresh examples; the predictor, its loss on 1000 others, and those."""
+    """Train on fresh examples; return the predictor, its loss on 1,000 test examples, and these examples."""
     predictor, objective = build(stop, name, **config)
     generator = torch.Generator().manual_seed(1)
     adam = torch.optim.Adam(predictor.parameters(), lr=1e-2, fused=True)
-    # Falls to 0, so that where it ends does not hang on how a processor rounds.
+    # The learning rate falls to 0, so that the final weights hardly depend on how a processor rounds.
     rate = torch.optim.lr_scheduler.LinearLR(adam, 1, 0, total_iters=steps)
     least = MOST if stop == "fixed" else 0
     for _ in range(steps):
@@ -87,7 +87,7 @@ def train(
         rate.step()
     fresh = draw(1000, 12345, least=least, found=found)
     with torch.no_grad():
-        return predictor, carry_out(objective, predictor, fresh)[1].item(), fresh
+        return predictor, compute_loss(objective, predictor, fresh)[1].item(), fresh
 
 
 def exact_match(predictor: Predictor, batch: Batch) -> float:

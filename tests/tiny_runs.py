@@ -1,4 +1,4 @@
-"""Runs of training that take a second, and processes of their own for them.
+"""One-second training runs, in this process or in new ones.
 
 `python tests/tiny_runs.py FOLDER` trains in two processes, which Fabric starts.
 """
@@ -48,7 +48,7 @@ def vectors(count: int, *, seed: int = 0) -> Examples:
 
 
 def images(count: int, *, seed: int = 0) -> Examples:
-    """The same as 24x24 images: in the row of each class, as many stripes as it counts."""
+    """The multisets of `vectors` as 24x24 images: each class has a row with one stripe per item."""
     examples = vectors(count, seed=seed)
     pixels = np.random.default_rng(seed).integers(0, 60, (count, 1, 24, 24), dtype=np.uint8)
     for image, counts in zip(pixels[:, 0], examples.counts, strict=True):
@@ -58,7 +58,7 @@ def images(count: int, *, seed: int = 0) -> Examples:
 
 
 class Dropout(nn.Module):
-    """An encoder of one's own; it draws from PyTorch's own generator."""
+    """A user-defined encoder that draws from PyTorch's global generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Dropout(nn.Module):
 
 
 class Task(NamedTuple):
-    """All that `fit` needs."""
+    """Arguments of `fit`."""
 
     predictor: Predictor
     objective: Objective
@@ -80,7 +80,7 @@ class Task(NamedTuple):
 
 
 def task(name: str, *, count: int = 93, validation: int = 13, epochs: int = 6) -> Task:
-    """A new task: in each of six epochs eleven batches of eight examples and one of five, unless told otherwise."""
+    """A new task; by default it has six epochs of eleven batches of eight examples and one of five."""
     torch.manual_seed(0)
     make = images if name == "batch norm" else vectors
     optim = OptimConfig(epochs=epochs, batch_size=8, lr=1e-2, schedule="constant" if name == "plain" else "one-cycle")
@@ -109,7 +109,7 @@ def weights(predictor: Predictor) -> dict[str, Tensor]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """All that a run leaves behind, apart from the time it took."""
+    """All outputs of a run except its timings."""
     timing = {"seconds", "images_per_second"}
 
     def without_time(value: Any) -> Any:
@@ -128,13 +128,13 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
-# Processes of their own. A server imports PyTorch and Fabric once, which takes seconds, and forks.
+# A fork server imports PyTorch and Fabric once, which takes seconds; the new processes are forked from it.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["lightning_fabric", "torchmultiset.training"])
 
 
 class Child:
-    """A run in a process of its own; `steps` is how many it has done, `reached` that it waits to be killed."""
+    """A run in a new process; `steps` counts its steps, and `reached` is set once it waits to be killed."""
 
     def __init__(self, name: str, folder: Path, **options: Any) -> None:
         self.steps = _FORKS.Value("i", 0)
@@ -147,19 +147,19 @@ class Child:
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE
         while self.process.is_alive() and not condition():
-            assert time.monotonic() < deadline, "waited in vain"
+            assert time.monotonic() < deadline, "timed out"
             time.sleep(0.0005)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; after this the process is gone."""
+        """Send a signal and wait for the process to end."""
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
         self.end()
 
     def end(self) -> int:
-        """Wait for its exit code."""
+        """Wait for the process to end; return its exit code."""
         self.process.join(DEADLINE)
-        assert self.process.exitcode is not None, "it does not end"
+        assert self.process.exitcode is not None, "the process does not end"
         return self.process.exitcode
 
 
@@ -176,13 +176,13 @@ def _run(
     interrupt: tuple[int, ...] = (),
     **options: Any,
 ) -> None:
-    """In the child: train; exit code 3 after Ctrl-C, 4 after a loss that is not finite.
+    """Train in the new process; the exit code is 3 after Ctrl-C, 4 after a loss that is not finite.
 
     Args:
-        stop_at: Where to wait to be killed, and at which time that it comes there.
-        rank: Of two processes, and their port.
-        spoil: Which example is not finite.
-        interrupt: In which steps Ctrl-C comes, before they have begun to learn.
+        stop_at: The moment at which to wait to be killed, and at which of its occurrences.
+        rank: Rank of this process of two, and their port.
+        spoil: Index of an example whose input becomes NaN.
+        interrupt: Steps at whose start Ctrl-C is sent.
     """
     torch.set_num_threads(1)
     fabric = Fabric(accelerator="cpu", devices=1)
@@ -216,7 +216,7 @@ def _run(
 
 
 def _wait_to_be_killed(moment: str, left: int, reached: Any) -> None:
-    """Stop for good when a file of such a name would be put in place, or is written in half."""
+    """Wait when a file that matches `moment` would be moved into place, or when half of a checkpoint is written."""
 
     def stop() -> None:
         nonlocal left
@@ -245,7 +245,7 @@ def _wait_to_be_killed(moment: str, left: int, reached: Any) -> None:
 
 
 def _one_of_two(rank: int, port: int) -> Fabric:
-    """As Fabric's launcher would start it."""
+    """Launch Fabric as one of two processes, with the environment variables that its launcher sets."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": str(rank)}
     fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
@@ -256,7 +256,7 @@ def _one_of_two(rank: int, port: int) -> Fabric:
 
 
 def _forbid_writing(folder: Path) -> Callable[[str, tuple[Any, ...]], None]:
-    """Raise when a file in the folder is opened for writing, unless it is this process's part of a bad batch."""
+    """Return an audit hook that allows no writes to the folder except this process's part of a bad batch."""
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and str(arguments[0]).startswith(f"{folder}/") and "r" not in str(arguments[1]):
@@ -267,7 +267,7 @@ def _forbid_writing(folder: Path) -> Callable[[str, tuple[Any, ...]], None]:
 
 @contextmanager
 def pair(name: str, folder: Path, **options: Any) -> Iterator[tuple[Child, Child]]:
-    """The same run in two processes."""
+    """Run one training in two processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Workers of a sweep that train in this process: a process of their own takes seconds to start."""
+"""Workers of a sweep that train in this process, because new processes take seconds to start."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class _Crew:
         return future
 
     def stop(self, name: str) -> None:
-        raise AssertionError(f"{name} has ended")
+        raise AssertionError(f"{name} has already ended")
 
 
 @contextmanager
 def workers_here() -> Iterator[None]:
-    """Let sweeps train in this process."""
+    """Make sweeps train in this process."""
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Workers, "crew", lambda _: nullcontext(_Crew()))

@@ -1,4 +1,4 @@
-"""The campaign in about a minute; `make campaign` is the same with thousands of faults."""
+"""The campaign with few faults, in about a minute; `make campaign` injects thousands."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ QUICK = [name for name, kind in KINDS.items() if kind.weight > 1] + ["checkpoint
 
 @pytest.fixture(scope="module")
 def crew(tmp_path_factory):
-    """A worker process, which takes seconds to start, and the valid inputs that it damages."""
+    """A worker process, which takes seconds to start, and valid inputs to damage."""
     crew = Crew(tmp_path_factory.mktemp("crew"), QUICK)
     yield crew
     crew.close()
 
 
-def test_damaged_inputs(crew, monkeypatch):
+def test_damaged_inputs_are_refused_or_read_correctly(crew, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("campaign.damage.Crew", lambda *_: crew)
         patch.setattr(crew, "close", lambda: None)
-        told = damaged_inputs(crew.root, 150, seed=1, names=QUICK)
-    assert told["failures"] == []
-    assert told["tried"] == 150
-    assert sum(kind.get("refused", 0) for kind in told["kinds"].values()) > 60
+        result = damaged_inputs(crew.root, 150, seed=1, names=QUICK)
+    assert result["failures"] == []
+    assert result["tried"] == 150
+    assert sum(kind.get("refused", 0) for kind in result["kinds"].values()) > 60
 
 
 def test_the_same_seed_gives_the_same_damage(tmp_path):
@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_damage(tmp_path):
     assert once == again != other
 
 
-def test_what_the_judge_calls_wrong(tmp_path):
+def test_the_judge_distinguishes_wrong_unclear_and_correct_outcomes(tmp_path):
     file = tmp_path / "folder" / "x.npy"
     assert judge("model", file, 0, "other", "", "valid") == (
         "wrong success",
@@ -69,7 +69,7 @@ def test_what_the_judge_calls_wrong(tmp_path):
 
 def test_a_worker_that_dies_is_replaced(crew):
     restarts = crew.restarts
-    os.kill(crew.process.pid, signal.SIGSTOP)  # so that it dies while it has a case to attempt
+    os.kill(crew.process.pid, signal.SIGSTOP)  # so that it dies during a case
     threading.Timer(0.2, crew.process.kill).start()
     assert crew.attempt("table (CSV)", 1, 0)["outcome"] == "crash"
     assert crew.restarts == restarts + 1
@@ -77,13 +77,13 @@ def test_a_worker_that_dies_is_replaced(crew):
 
 
 @pytest.mark.parametrize("name", ["save", "feature cache with views"])
-def test_kills(tmp_path, name):
-    told = kill_scenario(name, tmp_path, 2, seed=1)
-    assert told["failures"] == []
-    assert told["kills"] >= 1
+def test_killed_processes_leave_valid_files(tmp_path, name):
+    result = kill_scenario(name, tmp_path, 2, seed=1)
+    assert result["failures"] == []
+    assert result["kills"] >= 1
 
 
-def test_a_full_disk_and_a_read_only_one(tmp_path):
+def test_full_and_read_only_disks_are_reported(tmp_path):
     try:
         with tmpfs(tmp_path / "disk", 100):
             pass
@@ -95,24 +95,24 @@ def test_a_full_disk_and_a_read_only_one(tmp_path):
     assert read_only(tmp_path / "read-only", "save") == []
 
 
-def test_two_runs_in_one_folder(tmp_path):
+def test_two_runs_in_one_folder_do_not_disturb_each_other(tmp_path):
     assert two_at_once(tmp_path, "training", 1) == []
 
 
-def test_the_server(tmp_path):
-    told = abuse(tmp_path / "served", 64, seed=1, browser=False)
-    assert told["failures"] == []
-    assert told["requests"]["good"] == 32
-    assert told["damaged requests"]["read"] > 0
-    assert told["damaged requests"]["refused"] > 20
-    assert told["default rate"] == {"200": 60, "429": 10}
+def test_the_server_answers_good_requests_and_refuses_damaged_ones(tmp_path):
+    result = abuse(tmp_path / "served", 64, seed=1, browser=False)
+    assert result["failures"] == []
+    assert result["requests"]["good"] == 32
+    assert result["damaged requests"]["read"] > 0
+    assert result["damaged requests"]["refused"] > 20
+    assert result["default rate"] == {"200": 60, "429": 10}
 
 
-def test_degenerate_data(tmp_path, monkeypatch):
+def test_training_on_degenerate_data_stays_finite(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # figures take longer than training here
-    told = degenerate_data(tmp_path, objectives=("counts",), precisions=("32-true",))
-    assert told["failures"] == []
-    assert told["data"]["all inputs equal"] == {"finite": 1}
+    result = degenerate_data(tmp_path, objectives=("counts",), precisions=("32-true",))
+    assert result["failures"] == []
+    assert result["data"]["all inputs equal"] == {"finite": 1}
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.csv", "a.toml", "a.txt"])
@@ -124,6 +124,6 @@ def test_mutations_change_the_content(name):
         assert len({mutate(content, random.Random(seed)) for seed in range(40)}) > 15
 
 
-def test_the_page_is_that_of_the_record():
+def test_the_page_matches_the_record():
     record = json.loads((ROOT / "results" / "campaign.json").read_text())
     assert (ROOT / "docs" / "campaign.md").read_text() == page(record)

@@ -1,4 +1,4 @@
-"""Nothing that a user can receive from another is unpickled or evaluated: no such call is in the project."""
+"""The project has no call that unpickles or evaluates a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torchmultiset.training.checkpoint import read_checkpoint
 ROOT = Path(__file__).parents[2]
 
 
-def test_no_file_of_the_project_executes_what_it_reads():
-    told = check_execution(ROOT)
-    assert told["failures"] == []
-    assert told["files"] > 150
+def test_no_file_of_the_project_executes_its_input():
+    result = check_execution(ROOT)
+    assert result["failures"] == []
+    assert result["files"] > 150
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,19 @@ def test_no_file_of_the_project_executes_what_it_reads():
         "AutoModel.from_pretrained(name, trust_remote_code=True)",
     ],
 )
-def test_each_way_to_execute_is_found(line):
+def test_calls_that_execute_code_are_found(line):
     assert len(list(find_execution(f"def read(path):\n    {line}"))) == 1
 
 
 @pytest.mark.parametrize(
     "line", ["model.eval()", "torch.load(path, weights_only=True)", "np.load(file, allow_pickle=False)"]
 )
-def test_what_executes_nothing_is_allowed(line):
+def test_calls_that_execute_nothing_are_allowed(line):
     assert list(find_execution(line)) == []
 
 
 class Trap:
-    """When it is unpickled, it creates a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class Trap:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_in_a_checkpoint_is_refused_and_never_run(tmp_path):
+def test_a_pickle_in_a_checkpoint_is_refused_and_not_executed(tmp_path):
     torch.save({"progress": Trap(tmp_path / "sprung")}, tmp_path / "checkpoint.pt")
     with pytest.raises(ValueError, match=r"checkpoint\.pt is damaged"):
         read_checkpoint(tmp_path / "checkpoint.pt")

@@ -1,4 +1,4 @@
-"""What the campaign found, each as a test of its own: damaged files are refused by name, with what to do."""
+"""Regression tests for the faults found by the campaign: messages about damaged files have the file and a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchmultiset.pipeline.standings import read_standings
 
 @pytest.fixture
 def read(tmp_path, capsys, monkeypatch):
-    """Build the files of a kind, damage one, read it, and return the message; it must name the file and what to do."""
+    """Build the files of a kind, damage one, read it; return the message, which must have the file and a remedy."""
     runner(capsys, monkeypatch)
 
     def run(kind, name, damage):
@@ -114,22 +114,29 @@ def without(key):
             "replace MNIST's files of labels",
         ),
         ("ONNX backbone", "net.onnx", lambda data: data[:50], "export or copy it again"),
-        ("config (TOML)", "config.toml", lambda data: data + b"\nlr = = 3", "is not TOML: .* Correct it"),
+        pytest.param(
+            "config (TOML)",
+            "config.toml",
+            lambda data: data + b"\nlr = = 3",
+            "is not TOML: .* Correct it",
+            marks=pytest.mark.slow,
+        ),
         ("config (TOML)", "config.toml", lambda data: data + b"\nx = " + b"[" * 100_000, "is not TOML"),
-        (
+        pytest.param(
             "config (TOML)",
             "config.toml",
             lambda data: re.sub(rb"units = .*", b"units = [9223372036854775807]", data),
             "choose smaller numbers for channels, units",
+            marks=pytest.mark.slow,
         ),
     ],
 )
-def test_messages(read, kind, name, damage, expected):
+def test_damaged_files_are_refused_with_a_remedy(read, kind, name, damage, expected):
     assert re.search(expected, read(kind, name, damage), re.DOTALL)
 
 
 @pytest.mark.parametrize("side", ["0", "9" * 30, "9" * 5000, "x"])
-def test_the_annotated_size_of_an_image_is_left_out_if_it_makes_no_sense(tmp_path, capsys, monkeypatch, side):
+def test_an_invalid_annotated_size_of_an_image_is_ignored(tmp_path, capsys, monkeypatch, side):
     runner(capsys, monkeypatch)
     for name, file, width in (
         ("VOC import", "Annotations/i1.xml", "<width>40<"),
@@ -145,7 +152,7 @@ def test_the_annotated_size_of_an_image_is_left_out_if_it_makes_no_sense(tmp_pat
         assert KINDS[name].run(folder, folder / file)[0] == 0, capsys.readouterr().err
 
 
-def test_one_array_without_dimensions(read, tmp_path):
+def test_an_array_without_dimensions_is_refused(read, tmp_path):
     def scalar(data):
         np.save(tmp_path / "scalar.npy", np.uint8(3))
         return (tmp_path / "scalar.npy").read_bytes()
@@ -168,6 +175,7 @@ def test_a_damaged_leaderboard_is_refused(tmp_path, content):
         read_standings(tmp_path)
 
 
+@pytest.mark.slow
 def test_valid_images_of_all_formats_are_read(tmp_path, capsys, monkeypatch):
     runner(capsys, monkeypatch)
     KINDS["image"].build(tmp_path)

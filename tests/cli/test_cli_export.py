@@ -27,7 +27,7 @@ def run(capsys, monkeypatch) -> Run:
     return runner(capsys, monkeypatch)
 
 
-def made(seed: int = 0) -> Predictor:
+def make_predictor(seed: int = 0) -> Predictor:
     torch.manual_seed(seed)
     predictor = Predictor(MLPEncoder(5, (32,)), LSTMPolicy(3, 32, hidden=16), ("a", "b", "c"), max_size=2)
     with torch.no_grad():
@@ -38,30 +38,30 @@ def made(seed: int = 0) -> Predictor:
 
 
 @pytest.fixture
-def there(tmp_path, monkeypatch):
-    """A folder with a run whose model can be exported."""
+def cwd(tmp_path, monkeypatch):
+    """The working directory, with a run whose model can be exported."""
     monkeypatch.chdir(tmp_path)
-    made().save(tmp_path / "runs" / "tiny" / "model")
+    make_predictor().save(tmp_path / "runs" / "tiny" / "model")
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> tuple[list[str], bytes]:
-    """What the command says of the model and what it writes."""
+    """Output lines of an export, and the content of the exported file."""
     pytest.importorskip("onnxruntime")
-    folder, said, before = tmp_path_factory.mktemp("real"), io.StringIO(), config.jaxtyping_disable
-    made().save(folder / "model")
-    config.update("jaxtyping_disable", True)  # what is traced must not look at shapes as numbers
-    with contextlib.chdir(folder), contextlib.redirect_stdout(said):
+    folder, output, before = tmp_path_factory.mktemp("real"), io.StringIO(), config.jaxtyping_disable
+    make_predictor().save(folder / "model")
+    config.update("jaxtyping_disable", True)  # shape checks would turn symbolic shapes into numbers
+    with contextlib.chdir(folder), contextlib.redirect_stdout(output):
         assert main(["export", "model", "--format", "onnx", "--out", "tiny.onnx", "--number", "100"]) == 0
     config.update("jaxtyping_disable", before)
     assert sorted(path.name for path in folder.iterdir()) == ["model", "tiny.onnx"]
-    return [line.rstrip() for line in said.getvalue().splitlines()], (folder / "tiny.onnx").read_bytes()
+    return [line.rstrip() for line in output.getvalue().splitlines()], (folder / "tiny.onnx").read_bytes()
 
 
 @pytest.fixture
 def quick(monkeypatch, real) -> None:
-    """Whatever is exported, it becomes the same: an export takes seconds."""
+    """Replace the export, which takes seconds, by the exported file of `real`."""
     monkeypatch.setattr(command, "to_onnx", lambda predictor: real[1])
 
 
@@ -74,16 +74,16 @@ def test_help_has_examples_in_80_columns(run):
     assert max(map(len, lines)) <= 80
 
 
-def test_the_file_predicts_the_same_and_its_size_and_speed_are_reported(real):
+def test_the_file_predicts_as_in_pytorch_and_its_size_and_speed_are_reported(real):
     lines, content = real
     x = np.random.default_rng(3).normal(size=(50, 5)).astype(np.float32)
     (counts,) = open_onnx(content).run(["counts"], {"inputs": x})
-    assert np.array_equal(counts, made().predict(torch.from_numpy(x)).numpy())
+    assert np.array_equal(counts, make_predictor().predict(torch.from_numpy(x)).numpy())
     assert max(map(len, lines)) <= 80
     assert lines[0] == "tiny.onnx agrees with PyTorch on all 100 random inputs."
     shown = [line.replace("ONNX Runtime", "ONNX") for line in lines]
     for name, size in (
-        ("PyTorch", sum(value.nbytes for value in made().state_dict().values())),
+        ("PyTorch", sum(value.nbytes for value in make_predictor().state_dict().values())),
         ("ONNX", len(content)),
     ):
         row = cells(shown, name)
@@ -92,7 +92,7 @@ def test_the_file_predicts_the_same_and_its_size_and_speed_are_reported(real):
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_lines_that_show_how_to_use_it_are_right(run, there):
+def test_the_printed_example_runs(run, cwd):
     import onnxruntime
 
     _, lines, _ = run("export", "runs/tiny/model", "--number", 1)
@@ -105,10 +105,10 @@ def test_the_lines_that_show_how_to_use_it_are_right(run, there):
 
 
 @pytest.mark.usefixtures("quick")
-def test_predictions_are_compared_on_data_that_is_given(run, there):
+def test_predictions_are_compared_on_the_given_data(run, cwd):
     np.save("x.npy", np.ones((7, 5)))
     rows = ["a,b,c,d,e,labels,split", *(f"{i},2,3,4,5,a;b,{'train' if i else 'test'}" for i in range(5))]
-    (there / "t.csv").write_text("\n".join(rows))
+    (cwd / "t.csv").write_text("\n".join(rows))
     _, lines, err = run("export", "runs/tiny", "--data", "x.npy", "--out", "one.onnx")
     assert err == ""
     assert lines[:2] == [
@@ -134,33 +134,33 @@ def test_predictions_are_compared_on_data_that_is_given(run, there):
         ("silent", 1, "the model's record does not describe its inputs"),
     ],
 )
-def test_errors_are_reported_in_one_line_and_nothing_is_written(run, there, tokens, code, message):
-    made().save(there / "silent", record={})
-    (there / "taken.onnx").write_text("mine")
+def test_errors_are_reported_in_one_line_and_nothing_is_written(run, cwd, tokens, code, message):
+    make_predictor().save(cwd / "silent", record={})
+    (cwd / "taken.onnx").write_text("mine")
     np.save("wrong.npy", np.zeros((2, 7)))
-    before = sorted(there.rglob("*"))
+    before = sorted(cwd.rglob("*"))
     found, lines, err = run("export", *tokens.split())
     assert found == code
     assert message in err
     assert "Traceback" not in err
     assert lines == []
-    assert sorted(there.rglob("*")) == before
-    assert (there / "taken.onnx").read_text() == "mine"
+    assert sorted(cwd.rglob("*")) == before
+    assert (cwd / "taken.onnx").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_file_that_predicts_something_else_is_not_written(run, there):
-    made(7).save(there / "other")
+def test_a_file_with_different_predictions_is_not_written(run, cwd):
+    make_predictor(7).save(cwd / "other")
     code, lines, err = run("export", "other")
     assert (code, lines) == (1, [])
     assert "of 250 inputs differently from PyTorch, so it was not written" in err
-    assert not [*there.glob("*.onnx*")]
+    assert not [*cwd.glob("*.onnx*")]
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
-def test_without_the_extra_the_error_has_the_install_command(run, there, monkeypatch, package):
+def test_without_the_extra_the_error_has_the_install_command(run, cwd, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     code, lines, err = run("export", "runs/tiny")
     assert (code, lines) == (1, [])
     assert err == f"multiset: exporting needs ONNX packages: {pip_install('onnx')}\n"
-    assert [path.name for path in there.iterdir()] == ["runs"]
+    assert [path.name for path in cwd.iterdir()] == ["runs"]

@@ -49,7 +49,7 @@ def run(capsys, monkeypatch) -> Run:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a data set, and a run that was made from it."""
+    """A folder with a data set and a run on it."""
     folder = tmp_path_factory.mktemp("place")
     build(folder / "digits", TINY, load_digits("bundled"))
     assert main(["train", "--data", str(folder / "digits"), "--out", str(folder / "run"), *SMALL]) == 0
@@ -57,47 +57,47 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def there(place, monkeypatch):
+def cwd(place, monkeypatch):
     monkeypatch.chdir(place)
     return place
 
 
 @pytest.fixture
 def resolved(run, monkeypatch):
-    """What a command would run with; no data set is built for it."""
+    """Return the settings and the folder that a command would train with; no data set is built."""
     monkeypatch.setattr(train_command, "build_missing", lambda *_, **__: None)
 
-    def ask(*tokens):
-        seen = []
+    def resolve(*tokens):
+        calls = []
 
         def instead(config, folder, **_):
-            seen.append((to_dict(config), str(folder)))
+            calls.append((to_dict(config), str(folder)))
             return Result({}, None)
 
         monkeypatch.setattr(train_command, "run", instead)
         code, _, err = run("train", *tokens)
         assert (code, err) == (0, "")
-        return seen[0]
+        return calls[0]
 
-    return ask
+    return resolve
 
 
 # Help and wrong usage
 
 
 @pytest.mark.parametrize(
-    ("command", "named"),
+    ("command", "words"),
     [
         ("train", ["--preset", "tested once at the end", *PRESETS, "multiset train --preset demo", "--help-all"]),
         ("evaluate", ["MODEL DATA", "--split", "--json", "multiset evaluate runs/demo data/demo"]),
         ("predict", ["MODEL INPUTS", "--figure", "--json", "multiset predict runs/demo inputs.npy"]),
     ],
 )
-def test_every_command_has_help_with_examples_in_80_columns(run, command, named):
+def test_every_command_has_help_with_examples_in_80_columns(run, command, words):
     code, lines, err = run(command, "--help")
     assert (code, err) == (0, "")
     text = " ".join(" ".join(lines).split())
-    assert [name for name in named if name not in text] == []
+    assert [word for word in words if word not in text] == []
     assert max(map(len, lines)) <= 80
 
 
@@ -112,24 +112,24 @@ def test_the_help_explains_every_field_of_the_configuration(run):
     assert [name for name in (*expected, "paper:", "fast:") if name not in text] == []
 
 
-def test_the_short_help_has_the_options_that_people_need(run):
+def test_the_short_help_has_only_the_most_common_options(run):
     _, lines, _ = run("train", "--help")
     flags = re.findall(r"^│ \*?\s*(--[\w-]+)", "\n".join(lines), flags=re.MULTILINE)
     assert flags[:4] == ["--out", "--minutes", "--resume", "--preset"]
     assert flags[4:] == ["--backbone", "--image-size", "--objective", "--epochs"]
     assert len(lines) < 75
-    _, again, _ = run("train", "--help")  # --help-all before it left nothing behind
+    _, again, _ = run("train", "--help")  # help does not depend on earlier calls
     assert again == lines
 
 
-def test_auto_is_a_default_only_where_the_data_chooses(run):
+def test_auto_is_the_default_of_settings_chosen_from_the_data(run):
     _, lines, _ = run("train", "--help-all")
     entries = re.split(r"^│ \*?\s*(?=--)", "\n".join(lines), flags=re.MULTILINE)[1:]
-    said = {entry.split()[0]: " ".join(entry.replace("│", " ").split()) for entry in entries}
-    auto = {flag for flag, text in said.items() if "[default: auto]" in text}
+    help_texts = {entry.split()[0]: " ".join(entry.replace("│", " ").split()) for entry in entries}
+    auto = {flag for flag, text in help_texts.items() if "[default: auto]" in text}
     assert {"--backbone", "--image-size", "--objective", "--epochs", "--batch-size"} <= auto
     assert not auto & {"--data", "--start-from", "--out", "--minutes"}
-    assert all("auto: " in said[flag] for flag in auto)
+    assert all("auto: " in help_texts[flag] for flag in auto)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_auto_is_a_default_only_where_the_data_chooses(run):
         ("predict run x.png --number 0", "Must be >= 1"),
     ],
 )
-def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, command, message):
+def test_usage_errors_are_explained_and_exit_with_2(run, tmp_path, monkeypatch, command, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unknown.toml").write_text("data = 'x'\nepocs = 3\n")
     (tmp_path / "wrong.toml").write_text("data = 'x'\nepochs = 'many'\n")
@@ -220,30 +220,30 @@ def test_wrong_usage_is_explained_and_ends_in_2(run, tmp_path, monkeypatch, comm
         ),
     ],
 )
-def test_errors_in_the_data_have_no_traceback_and_exit_with_1(run, there, command, message):
-    if not (there / "empty").exists():
-        (there / "empty").mkdir()
-        (there / "other.csv").write_text("image,labels,split\nx.png,7,test\n")
-        Image.new("L", (9, 9)).save(there / "x.png")
-        build(there / "three", replace(TINY, classes=(0, 1, 2), train=1, validation=1, test=1), load_digits("bundled"))
-        build(there / "large", replace(TINY, canvas=40, train=1, validation=1, test=1), load_digits("bundled"))
-        (there / "text.png").write_text("no image")
-        np.save(there / "vector.npy", np.zeros((3, 7), np.float32))
-        np.save(there / "range.npy", np.full((1, 28, 28), 200.0))
-        (there / "broken.npy").write_text("no array")
-        np.save(there / "empty.npy", np.zeros((0, 1, 28, 28)))
-        np.save(there / "number.npy", np.float32(3))
+def test_errors_in_the_data_have_no_traceback_and_exit_with_1(run, cwd, command, message):
+    if not (cwd / "empty").exists():
+        (cwd / "empty").mkdir()
+        (cwd / "other.csv").write_text("image,labels,split\nx.png,7,test\n")
+        Image.new("L", (9, 9)).save(cwd / "x.png")
+        build(cwd / "three", replace(TINY, classes=(0, 1, 2), train=1, validation=1, test=1), load_digits("bundled"))
+        build(cwd / "large", replace(TINY, canvas=40, train=1, validation=1, test=1), load_digits("bundled"))
+        (cwd / "text.png").write_text("no image")
+        np.save(cwd / "vector.npy", np.zeros((3, 7), np.float32))
+        np.save(cwd / "range.npy", np.full((1, 28, 28), 200.0))
+        (cwd / "broken.npy").write_text("no array")
+        np.save(cwd / "empty.npy", np.zeros((0, 1, 28, 28)))
+        np.save(cwd / "number.npy", np.float32(3))
     code, lines, err = run(*command.split())
     assert (code, lines) == (1, [])
     assert message in err.splitlines()[0]
     assert "Traceback" not in err
-    assert not (there / "new").exists()
+    assert not (cwd / "new").exists()
 
 
 # Precedence
 
 
-def test_flags_come_before_files_before_recipes_before_presets(resolved, tmp_path):
+def test_flags_override_files_which_override_recipes_which_override_presets(resolved, tmp_path):
     defaults = to_dict(RunConfig())
     plain, folder = resolved("--data", "x")
     assert plain == defaults | {"data": "x"}
@@ -277,7 +277,7 @@ def test_a_one_shot_objective_leaves_out_the_policy_of_a_preset(resolved, tmp_pa
     assert resolved("--preset", "demo", "--start-from", "mnist-multi-4-counts")[0]["policy"] is None
 
 
-def test_auto_may_be_typed_wherever_it_is_the_default(resolved, run, tmp_path):
+def test_auto_is_accepted_wherever_it_is_the_default(resolved, run, tmp_path):
     chosen = [name for name, value in to_dict(RunConfig()).items() if value is None]
     chosen = [name for name in chosen if name not in ("data", "start_from")]
     assert {"backbone", "channels", "classes", "count_head", "epochs", "fractions", "objective", "stop"} <= {*chosen}
@@ -285,13 +285,13 @@ def test_auto_may_be_typed_wherever_it_is_the_default(resolved, run, tmp_path):
     flags = [token for name in chosen if name not in switches for token in (f"--{name.replace('_', '-')}", "auto")]
     plain, _ = resolved("--data", "x")
     assert resolved("--data", "x", *flags)[0] == plain
-    # It replaces what a file or a preset sets, as any other value of a flag does.
+    # It overrides files and presets, as any other value of a flag does.
     file = tmp_path / "c.toml"
     file.write_text('epochs = 7\nchannels = [3, 4]\nobjective = "counts"\n')
-    there = ("--preset", "mnist-multi-10", "--config", file)
-    values = resolved(*there, "--epochs", "auto", "--channels=auto")[0]
+    cwd = ("--preset", "mnist-multi-10", "--config", file)
+    values = resolved(*cwd, "--epochs", "auto", "--channels=auto")[0]
     assert (values["epochs"], values["channels"], values["objective"]) == (None, None, "counts")
-    assert resolved(*there)[0] == values | {"epochs": 7, "channels": (3, 4)}
+    assert resolved(*cwd)[0] == values | {"epochs": 7, "channels": (3, 4)}
     file.write_text("".join(f'{name} = "auto"\n' for name in chosen))
     assert resolved("--data", "x", "--config", file)[0] == plain
     for flag in ("--clip", "--seed"):
@@ -301,54 +301,55 @@ def test_auto_may_be_typed_wherever_it_is_the_default(resolved, run, tmp_path):
     assert (code, "fractions must be three numbers" in err) == (2, True)
 
 
-def test_the_architecture_is_that_of_the_model_to_start_from(resolved):
-    def asked(*flags, model="mnist-multi-4"):
+def test_the_architecture_defaults_to_that_of_the_model_to_start_from(resolved):
+    def architecture(*flags, model="mnist-multi-4"):
         values, _ = resolved("--data", "x", "--start-from", model, *flags)
         return [values[name] for name in ("objective", "policy", "channels", "layers")]
 
     tower, wider = (10, 10, 32), (16, 32, 48)
-    assert asked() == ["multi", "conv-lstm", tower, 2]
-    assert asked("--layers", 1) == ["multi", "conv-lstm", tower, 1]
-    assert asked("--objective", "seq") == ["seq", "conv-lstm", tower, 2]
-    assert asked("--objective", "counts") == ["counts", None, tower, 2]
-    assert asked("--objective", "marginal") == ["marginal", None, tower, 2]
+    assert architecture() == ["multi", "conv-lstm", tower, 2]
+    assert architecture("--layers", 1) == ["multi", "conv-lstm", tower, 1]
+    assert architecture("--objective", "seq") == ["seq", "conv-lstm", tower, 2]
+    assert architecture("--objective", "counts") == ["counts", None, tower, 2]
+    assert architecture("--objective", "marginal") == ["marginal", None, tower, 2]
     counting = "mnist-multi-4-counts"
-    assert asked(model=counting) == ["counts", None, wider, 2]
-    assert asked("--objective", "multi", model=counting) == ["multi", None, wider, 2]
-    assert asked("--policy", "transformer", model=counting) == [None, "transformer", wider, 2]
+    assert architecture(model=counting) == ["counts", None, wider, 2]
+    assert architecture("--objective", "multi", model=counting) == ["multi", None, wider, 2]
+    assert architecture("--policy", "transformer", model=counting) == [None, "transformer", wider, 2]
     values, _ = resolved("--data", "x", "--start-from", "mnist-multi-4")
-    assert (values["image_size"], values["grey"]) == (100, True)  # as it reads images
-    assert (values["max_size"], values["stop"]) == (None, None)  # by the data
+    assert (values["image_size"], values["grey"]) == (100, True)  # the inputs of the model
+    assert (values["max_size"], values["stop"]) == (None, None)  # chosen from the data
 
 
-def test_a_config_file_may_name_a_preset(resolved, tmp_path):
+def test_a_config_file_may_set_a_preset(resolved, tmp_path):
     (tmp_path / "c.toml").write_text('preset = "demo"\nlr = 1e-4\nseed = 5\nunits = [3]\n')
     values = resolved("--config", tmp_path / "c.toml")[0]
     assert (values["lr"], values["data"], values["seed"], values["units"]) == (1e-4, "data/demo", 5, (3,))
 
 
 @pytest.mark.parametrize("name", ["mnist-multi-4", "mnist-multi-1-4-conv-lstm"])
-def test_the_config_of_an_older_run_is_still_a_config(resolved, name):
+def test_configs_of_older_runs_can_be_read(resolved, name):
     saved = Path(__file__).parents[2] / "results" / name / "config.toml"
     values, _ = resolved("--config", saved)
-    told = {
+    values_of_file = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in tomllib.loads(saved.read_text()).items()
     }
     removed = {"coaching": 0.0, "fresh": False, "distort": False, "elastic": False}
-    assert all(told.pop(key, value) == value for key, value in removed.items())
+    assert all(values_of_file.pop(key, value) == value for key, value in removed.items())
     for key in ("mnist", "mnist_multi"):
-        told.pop(key)
-    unset = ("auto", 0, "")  # as older runs wrote it
-    assert {key: value for key, value in told.items() if values[key] != value and value not in unset} == {}
+        values_of_file.pop(key)
+    unset = ("auto", 0, "")  # in files of older runs
+    assert {key: value for key, value in values_of_file.items() if values[key] != value and value not in unset} == {}
 
 
-def test_the_config_of_a_run_on_fresh_images_names_the_option_of_the_builder(run):
+def test_the_removed_setting_fresh_is_refused_with_the_option_that_replaces_it(run):
     saved = Path(__file__).parents[2] / "results" / "mnist-multi-10" / "config.toml"
     code, lines, err = run("train", "--config", saved)
     assert (code, lines) == (2, [])
-    told = " ".join(err.split())
-    assert "fresh = true, but this setting was removed: `multiset data build mnist-multi` has --fresh instead" in told
+    message = " ".join(err.split())
+    expected = "fresh = true, but this setting was removed: `multiset data build mnist-multi` has --fresh instead"
+    assert expected in message
 
 
 OTHERS = {
@@ -380,7 +381,7 @@ def test_every_setting_is_a_flag(resolved):
 # Train
 
 
-def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path, figures_of_runs):
+def test_a_run_prints_its_scores_and_the_next_commands(run, cwd, tmp_path, figures_of_runs):
     out = tmp_path / "my run"
     code, lines, err = run("train", "--data", "digits", "--out", out, *SMALL)
     assert code == 0
@@ -411,7 +412,7 @@ def test_a_run_prints_its_table_and_what_to_try_next(run, there, tmp_path, figur
     assert lines[0] == f"The run in {out} is already finished."
 
 
-def test_without_matplotlib_a_line_says_why_there_are_no_figures(run, there, monkeypatch):
+def test_without_matplotlib_a_line_explains_why_figures_are_missing(run, cwd, monkeypatch):
     monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)
     code, lines, _ = run("train", "--data", "digits", "--out", "plain", *SMALL)
     assert code == 0
@@ -419,7 +420,7 @@ def test_without_matplotlib_a_line_says_why_there_are_no_figures(run, there, mon
     assert not any("--figure" in line or ".png" in line for line in lines)
 
 
-def test_evaluation_warns_if_the_model_was_trained_on_the_examples(run, there):
+def test_evaluation_warns_if_the_model_was_trained_on_the_examples(run, cwd):
     assert run("train", "--data", "digits", "--out", "both", *SMALL, "--holdout", "none")[0] == 0
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -428,25 +429,25 @@ def test_evaluation_warns_if_the_model_was_trained_on_the_examples(run, there):
         assert err.startswith("multiset: the model was trained on the validation examples of digits as well: use --")
         for model, split in (("both", "test"), ("run", "validation")):
             assert run("evaluate", model, "digits", "--split", split, "--no-calibration")[2] == ""
-    assert "which is part of the training data" in (there / "both" / "model" / "README.md").read_text()
-    assert "which is part of the training data" not in (there / "run" / "model" / "README.md").read_text()
+    assert "which is part of the training data" in (cwd / "both" / "model" / "README.md").read_text()
+    assert "which is part of the training data" not in (cwd / "run" / "model" / "README.md").read_text()
 
 
-def test_the_saved_config_makes_the_same_model_again(run, there, tmp_path):
-    saved = tomllib.loads((there / "run" / "config.toml").read_text())
+def test_training_with_the_saved_config_reproduces_the_model(run, cwd, tmp_path):
+    saved = tomllib.loads((cwd / "run" / "config.toml").read_text())
     assert (saved["channels"], saved["stop"], saved["max_size"]) == ([6, 6], "policy", 2)
-    # The data is where it was, and known there by its name only.
+    # The path of the data is saved as it was given.
     assert saved["data"] == "digits"
     assert run("train", "--config", "run/config.toml", "--out", tmp_path / "again")[0] == 0
     one, other = (
         [path.read_bytes() for path in (folder / "model").glob("weights-*.safetensors")]
-        for folder in (there / "run", tmp_path / "again")
+        for folder in (cwd / "run", tmp_path / "again")
     )
     assert len(one) == 1
     assert one == other
 
 
-def test_ctrl_c_stops_with_a_hint_on_how_to_resume(there, tmp_path):
+def test_ctrl_c_stops_with_a_hint_on_how_to_resume(cwd, tmp_path):
     out = tmp_path / "run"
     command = [
         sys.executable,
@@ -462,7 +463,7 @@ def test_ctrl_c_stops_with_a_hint_on_how_to_resume(there, tmp_path):
         "4000",
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # A test that runs in the background inherits that Ctrl-C is ignored there.
+    # Tests that run in the background ignore Ctrl-C, and so would this process.
     with subprocess.Popen(
         list(map(str, command)), **pipes, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     ) as started:
@@ -480,7 +481,7 @@ def test_ctrl_c_stops_with_a_hint_on_how_to_resume(there, tmp_path):
     assert not read_record(out)["finished"]
 
 
-def test_a_loss_that_is_not_finite_ends_in_1_with_its_message(run, there, tmp_path):
+def test_a_loss_that_is_not_finite_exits_with_1_and_a_message(run, cwd, tmp_path):
     code, _, err = run("train", "--data", "digits", "--out", tmp_path / "run", *TOWER, "--lr", "1e30", "--clip", "0",
                        "--norm", "none", "--epochs", "20", "--schedule", "constant")  # fmt: skip
     assert code == 1
@@ -488,7 +489,7 @@ def test_a_loss_that_is_not_finite_ends_in_1_with_its_message(run, there, tmp_pa
     assert (tmp_path / "run" / "bad-batch.pt").exists()
 
 
-def test_the_command_chooses_two_processes_which_learn_what_a_program_that_calls_it_does_in_one(run, there, tmp_path):
+def test_two_processes_learn_the_same_weights_as_one(run, cwd, tmp_path):
     flags = ["--data", "digits", *TOWER[:-1], "64", "--norm", "none", "--precision", "32-true", "--epochs", "4"]
     two = process("train", *flags, "--out", tmp_path / "two", OMP_NUM_THREADS="2")
     assert two.returncode == 0, two.stderr
@@ -502,7 +503,7 @@ def test_the_command_chooses_two_processes_which_learn_what_a_program_that_calls
 
 
 @pytest.mark.parametrize(("flags", "devices"), [([], 1), (["--devices", "2"], 2)])
-def test_the_number_of_processes_is_passed_on(run, monkeypatch, flags, devices):
+def test_devices_sets_the_number_of_processes(run, monkeypatch, flags, devices):
     passed = []
     monkeypatch.setattr(train_command, "run", lambda *_, **more: passed.append(more) or Result({}, None))
     assert run("train", "--data", "x", *flags)[0] == 0
@@ -512,21 +513,21 @@ def test_the_number_of_processes_is_passed_on(run, monkeypatch, flags, devices):
 # Evaluate
 
 
-def test_evaluate_reports_the_scores_of_training(run, there):
+def test_evaluate_reports_the_scores_of_training(run, cwd):
     code, lines, err = run("evaluate", "run", "digits", "--json")
     assert (code, err) == (0, "")
-    told = json.loads("\n".join(lines))
-    assert told.pop("calibration")["examples"] == 20
-    assert told.pop("baselines") == {}  # which are fitted to training data
-    assert told == {name: value for name, value in read_record(there / "run")["test"].items() if name != "baselines"}
+    result = json.loads("\n".join(lines))
+    assert result.pop("calibration")["examples"] == 20
+    assert result.pop("baselines") == {}  # without training data there are none
+    assert result == {name: value for name, value in read_record(cwd / "run")["test"].items() if name != "baselines"}
     _, shown, _ = run("evaluate", "run/model", "digits")
     assert max(map(len, shown)) <= 80
-    assert cells(shown, "0")[:1] == [str(told["classes"]["0"]["labels"])]
+    assert cells(shown, "0")[:1] == [str(result["classes"]["0"]["labels"])]
     _, lines, _ = run("evaluate", "run", "digits", "--split", "validation", "--json")
     assert json.loads("\n".join(lines))["overall"]["examples"] == 16
 
 
-def test_a_model_trained_with_a_removed_setting_is_still_read(run, there, tmp_path):
+def test_a_model_trained_with_a_removed_setting_can_be_used(run, cwd, tmp_path):
     shutil.copytree("run/model", tmp_path / "old")
     path = tmp_path / "old" / "predictor.json"
     described = json.loads(path.read_text())
@@ -539,7 +540,7 @@ def test_a_model_trained_with_a_removed_setting_is_still_read(run, there, tmp_pa
         assert now[0] == 0
 
 
-def test_evaluate_matches_classes_by_name(run, there, tmp_path):
+def test_evaluate_matches_classes_by_name(run, cwd, tmp_path):
     """The same test images with the classes in another order, as a data set and as a list of files."""
     build(tmp_path / "swapped", replace(TINY, classes=(1, 0)), load_digits("bundled"))
     splits = load_data(tmp_path / "swapped")
@@ -560,16 +561,16 @@ def test_evaluate_matches_classes_by_name(run, there, tmp_path):
 
 
 @pytest.fixture
-def pictures(there, tmp_path):
-    """Three test images as files of several kinds, and what the model predicts for them."""
-    images = load_data(there / "digits")["test"].inputs[np.arange(3)]
+def pictures(cwd, tmp_path):
+    """Three test images as files of several formats, and their predictions."""
+    images = load_data(cwd / "digits")["test"].inputs[np.arange(3)]
     Image.fromarray(images[0, 0]).save(tmp_path / "a.png")
     (tmp_path / "deep").mkdir()
     Image.fromarray(images[1, 0]).convert("RGB").save(tmp_path / "deep" / "b.bmp")
     np.save(tmp_path / "all.npy", images)
     np.save(tmp_path / "one.npy", images[2, 0].astype(np.float64) / 255)
     (tmp_path / "notes.txt").write_text("not an image")
-    model = Predictor.load(there / "run" / "model")
+    model = Predictor.load(cwd / "run" / "model")
     import torch
 
     return tmp_path, model.explain(torch.from_numpy(images)), model.classes
@@ -579,33 +580,33 @@ def predictions(lines) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def test_images_folders_patterns_and_arrays(run, pictures):
+def test_inputs_may_be_images_folders_patterns_and_arrays(run, pictures):
     folder, expected, classes = pictures
-    named = [{name: n for name, n in zip(classes, row, strict=True) if n} for row in expected.counts.tolist()]
+    labels = [{name: n for name, n in zip(classes, row, strict=True) if n} for row in expected.counts.tolist()]
     code, lines, err = run("predict", "run", folder / "all.npy", "--json")
     assert (code, err) == (0, "")
     rows = predictions(lines)
-    assert [row["labels"] for row in rows] == named
-    # All orders of the labels together are more probable than the one in which they were named.
+    assert [row["labels"] for row in rows] == labels
+    # The sum over all orders of the labels is at least the probability of the emitted order.
     assert all(row["confidence"] > sure - 1e-5 for row, sure in zip(rows, expected.confidence.tolist(), strict=True))
-    assert [row["sequence"] for row in rows] == [None] * 3  # a count head names nothing one after another
+    assert [row["sequence"] for row in rows] == [None] * 3  # a count head emits no sequence
     assert [row["input"] for row in rows] == [f"{folder / 'all.npy'} {i}" for i in range(3)]
 
     a, b = str(folder / "a.png"), str(folder / "deep" / "b.bmp")
     for inputs in ([folder], [folder / "*.png", folder / "deep"], [a, b]):
         rows = predictions(run("predict", "run", *inputs, "--json")[1])
-        assert [(row["input"], row["labels"]) for row in rows] == [(a, named[0]), (b, named[1])]
+        assert [(row["input"], row["labels"]) for row in rows] == [(a, labels[0]), (b, labels[1])]
     (row,) = predictions(run("predict", "run", folder / "one.npy", "--json")[1])
-    assert (row["input"], row["labels"]) == (str(folder / "one.npy"), named[2])
+    assert (row["input"], row["labels"]) == (str(folder / "one.npy"), labels[2])
     assert run("predict", "run", folder / "one.npy")[1][0].split() == ["input", "prediction", "confidence"]
     assert run("predict", "run", "digits")[1][0].split() == ["input", "prediction", "confidence", "truth"]
 
 
-def test_data_sets_come_with_the_truth(run, there):
+def test_predictions_for_data_sets_include_the_truth(run, cwd):
     rows = predictions(run("predict", "run", "digits", "--split", "test", "--json")[1])
     assert len(rows) == 20
     assert [row["right"] for row in rows] == [row["labels"] == row["truth"] for row in rows]
-    em = read_record(there / "run")["test"]["overall"]["exact_match"]
+    em = read_record(cwd / "run")["test"]["overall"]["exact_match"]
     assert sum(row["right"] for row in rows) / 20 == pytest.approx(em)
     assert len(run("predict", "run", "digits", "--json")[1]) == 48 + 16 + 20
     assert len(run("predict", "run", "digits", "--json", "--number", 50)[1]) == 50
@@ -618,7 +619,7 @@ def test_all_lines_of_a_list_without_splits_are_predicted(run, pictures):
     assert row["truth"] == {"0": 1, "1": 1}
 
 
-def test_the_table_and_the_figure(run, there, tmp_path):
+def test_predict_prints_a_table_and_draws_a_figure(run, cwd, tmp_path):
     figure = tmp_path / "deep" / "p.png"
     code, lines, err = run("predict", "run", "digits", "--split", "test", "--number", 6, "--figure", figure)
     assert (code, err) == (0, "")
@@ -627,10 +628,10 @@ def test_the_table_and_the_figure(run, there, tmp_path):
     assert lines[-1] == f"{figure} shows 6 of them."
     with Image.open(figure) as picture:
         wide, high = picture.size
-    assert wide > high > 300  # four beside each other, in two rows
+    assert wide > high > 300  # two rows of up to four panels
 
 
-def test_a_one_step_model_has_no_confidence(run, there, tmp_path):
+def test_a_one_step_model_has_no_confidence(run, cwd, tmp_path):
     out = tmp_path / "one-step"
     assert run("train", "--data", "digits", "--objective", "one-step", "--out", out, *SMALL)[0] == 0
     rows = predictions(run("predict", out, "digits", "--split", "test", "--json")[1])
@@ -663,7 +664,7 @@ def test_a_run_that_is_not_finished_has_no_model(run, tmp_path):
 # Documentation
 
 
-def test_the_commands_of_the_documentation_are_right(tmp_path, monkeypatch):
+def test_the_commands_of_the_documentation_can_be_parsed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('objective = "seq"\nrank = "area"\nchannels = [16, 16, 32]\n')
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
@@ -685,21 +686,22 @@ def calibrated(place, tmp_path):
     return tmp_path / "calibrated"
 
 
-def test_predict_with_coverage_lists_the_sets_and_the_intervals(run, there, calibrated):
+def test_predict_with_coverage_lists_sets_and_intervals(run, cwd, calibrated):
     code, lines, err = run("predict", calibrated, "digits", "--split", "test", "--coverage", 0.8, "--json")
     assert (code, err) == (0, "")
     rows = predictions(lines)
-    predictor, test = Predictor.load(calibrated), load_data(there / "digits")["test"]
+    predictor, test = Predictor.load(calibrated), load_data(cwd / "digits")["test"]
     batch = test.batch(range(len(test)))
     sets = Conformal.of(predictor).predict(predictor, batch.x, 0.8)
     for i, row in enumerate(rows):
         inside = sets.counts[i, sets.inside[i]].tolist()
-        named = [{name: n for name, n in zip(predictor.classes, counts, strict=True) if n} for counts in inside]
-        assert [one["labels"] for one in row["set"]] == named
-        assert row["labels"] == named[0]
-        assert row["in_set"] == (row["truth"] in named)
+        members = [{name: n for name, n in zip(predictor.classes, counts, strict=True) if n} for counts in inside]
+        assert [one["labels"] for one in row["set"]] == members
+        assert row["labels"] == members[0]
+        assert row["in_set"] == (row["truth"] in members)
         for name, (low, high) in row["intervals"].items():
-            assert (low, high) == (min(one.get(name, 0) for one in named), max(one.get(name, 0) for one in named))
+            counts = [one.get(name, 0) for one in members]
+            assert (low, high) == (min(counts), max(counts))
     size = sum(len(row["set"]) for row in rows) / len(rows)
     code, lines, _ = run("predict", calibrated, "digits", "--split", "test", "--coverage", 0.8)
     text = " ".join(" ".join(lines).split())
@@ -709,7 +711,7 @@ def test_predict_with_coverage_lists_the_sets_and_the_intervals(run, there, cali
     assert any("counts: 0 " in line for line in lines)
 
 
-def test_coverage_is_refused_with_a_reason(run, there, calibrated, tmp_path):
+def test_coverage_is_refused_with_a_reason(run, cwd, calibrated, tmp_path):
     for tokens, message in [
         (["predict", "run", "digits", "--coverage", 0.9], "needs a model with a calibration, and this one has none"),
         (["predict", calibrated, "digits", "--coverage", 0.95], "requires at least 19 calibration examples"),
@@ -725,13 +727,13 @@ def test_coverage_is_refused_with_a_reason(run, there, calibrated, tmp_path):
     assert run("predict", calibrated, "digits", "--coverage", 1)[0] == 2
 
 
-def test_evaluate_with_coverage_reports_it_beside_the_size(run, there, calibrated):
+def test_evaluate_reports_coverage_and_size_of_the_sets(run, cwd, calibrated):
     flags = ["--coverage", 0.8, "--no-calibration"]
-    told = json.loads("\n".join(run("evaluate", calibrated, "digits", *flags, "--json")[1]))["conformal"]
-    assert told["stored"]["examples"] == 16
-    assert told["resampled"]["resamplings"] == 200
+    result = json.loads("\n".join(run("evaluate", calibrated, "digits", *flags, "--json")[1]))["conformal"]
+    assert result["stored"]["examples"] == 16
+    assert result["resampled"]["resamplings"] == 200
     lines = run("evaluate", calibrated, "digits", *flags)[1]
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("200 resamplings") for line in lines)
-    told = json.loads("\n".join(run("evaluate", "run", "digits", *flags, "--json")[1]))["conformal"]
-    assert told["stored"] is None
+    result = json.loads("\n".join(run("evaluate", "run", "digits", *flags, "--json")[1]))["conformal"]
+    assert result["stored"] is None

@@ -1,4 +1,4 @@
-"""Every objective from the command line: learned, tested, asked how sure it is, and put to use."""
+"""Training, evaluation and prediction from the command line, with every objective."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(capsys, monkeypatch) -> Run:
     return runner(capsys, monkeypatch)
 
 
-def named(examples: Examples, i: int) -> str:
+def label_list(examples: Examples, i: int) -> str:
     return ";".join(examples.classes[label] for label in examples.labels[i] if label >= 0)
 
 
@@ -41,7 +41,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     examples = vectors(150)
     rows = [
-        ",".join([*(f"{x:.3f}" for x in examples.inputs[[i]][0]), named(examples, i), SPLITS[max(0, i % 5 - 2)]])
+        ",".join([*(f"{x:.3f}" for x in examples.inputs[[i]][0]), label_list(examples, i), SPLITS[max(0, i % 5 - 2)]])
         for i in range(150)
     ]
     (folder / "table.csv").write_text("\n".join(["x,y,z,labels,split", *rows]))
@@ -50,7 +50,7 @@ def place(tmp_path_factory):
     lines = ["image,labels,split"]
     for i in range(60):
         Image.fromarray(pictures.inputs[[i]][0, 0]).save(folder / "pictures" / f"{i}.png")
-        lines.append(f"{i}.png,{named(pictures, i)},{SPLITS[max(0, i % 5 - 2)]}")
+        lines.append(f"{i}.png,{label_list(pictures, i)},{SPLITS[max(0, i % 5 - 2)]}")
     (folder / "pictures" / "labels.csv").write_text("\n".join(lines))
     for objective in OBJECTIVES:
         out = str(folder / objective)
@@ -59,37 +59,37 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def there(place, monkeypatch):
+def cwd(place, monkeypatch):
     monkeypatch.chdir(place)
     return place
 
 
-def json_lines(told: tuple[int, list[str], str]) -> list[dict]:
-    code, lines, err = told
+def json_lines(result: tuple[int, list[str], str]) -> list[dict]:
+    code, lines, err = result
     assert (code, err) == (0, "")
     return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_model_of_each_objective_is_tested_with_its_confidence(run, there, objective):
+def test_evaluate_reports_scores_and_calibration_for_each_objective(run, cwd, objective):
     code, lines, err = run("evaluate", objective, "table.csv", "--json")
     assert (code, err) == (0, "")
-    told = json.loads("\n".join(lines))
-    assert 0 <= told["overall"]["exact_match"] <= told["overall"]["f1"] <= 1
-    assert ("calibration" in told) == (objective not in WITHOUT_PROBABILITIES)
+    scores = json.loads("\n".join(lines))
+    assert 0 <= scores["overall"]["exact_match"] <= scores["overall"]["f1"] <= 1
+    assert ("calibration" in scores) == (objective not in WITHOUT_PROBABILITIES)
     _, shown, _ = run("evaluate", objective, "table.csv")
     assert any("Abstention" in line for line in shown) == (objective not in WITHOUT_PROBABILITIES)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_baselines_are_scored_beside_each_objective_that_is_set(there, objective):
-    scores = json.loads((there / objective / "run.json").read_text())["test"]
+def test_baselines_are_scored_with_each_objective(cwd, objective):
+    scores = json.loads((cwd / objective / "run.json").read_text())["test"]
     assert {*scores["baselines"]} == {"ridge regression", "nearest neighbour"}
     assert scores["constant"]["scores"]["examples"] == scores["overall"]["examples"]
 
 
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name not in WITHOUT_PROBABILITIES])
-def test_the_most_probable_multisets_are_printed_and_uncertain_inputs_abstained(run, there, objective):
+def test_predict_prints_the_most_probable_multisets_and_abstains_from_uncertain_inputs(run, cwd, objective):
     rows = json_lines(
         run("predict", objective, "table.csv", "--split", "test", "--json", "--best", 3, "--min-confidence", 0.4)
     )
@@ -105,7 +105,7 @@ def test_the_most_probable_multisets_are_printed_and_uncertain_inputs_abstained(
 
 
 @pytest.mark.parametrize("objective", ["counts", "hungarian", "power"])
-def test_the_confidence_is_the_probability_of_the_predicted_multiset(run, there, objective):
+def test_the_confidence_is_the_probability_of_the_predicted_multiset(run, cwd, objective):
     rows = json_lines(run("predict", objective, "table.csv", "--split", "test", "--json"))
     every = json_lines(run("predict", objective, "table.csv", "--split", "test", "--json", "--best", 20))
     for row, other in zip(rows, every, strict=True):
@@ -115,7 +115,7 @@ def test_the_confidence_is_the_probability_of_the_predicted_multiset(run, there,
 
 
 @pytest.mark.parametrize("objective", ["counts", "hungarian", "power", "marginal"])
-def test_images_are_trained_on_and_drawn(run, there, objective, tmp_path, figures_of_runs):
+def test_models_of_images_are_trained_and_their_predictions_drawn(run, cwd, objective, tmp_path, figures_of_runs):
     out = tmp_path / "run"
     code, lines, _ = run("train", "pictures", "--objective", objective, "--out", out, *QUICK)
     assert code == 0
@@ -123,23 +123,23 @@ def test_images_are_trained_on_and_drawn(run, there, objective, tmp_path, figure
         assert picture.size[0] > 300
     code, shown, _ = run("predict", out, "pictures", "--number", 3, "--figure", tmp_path / "p.png")
     assert code == 0
-    one_by_one = objective == "marginal"  # what says all at once has no order to show
+    one_by_one = objective == "marginal"  # one-shot heads have no order to show
     assert any(" order" in line for line in shown) == one_by_one
-    told = json_lines(run("predict", out, "pictures", "--number", 3, "--json"))
-    assert [row["sequence"] is not None for row in told] == [one_by_one] * 3
+    rows = json_lines(run("predict", out, "pictures", "--number", 3, "--json"))
+    assert [row["sequence"] is not None for row in rows] == [one_by_one] * 3
     policies = {"counts": "CellCounts", "hungarian": "Slots", "power": "PowerMultiset", "marginal": "TransformerPolicy"}
     assert open_model(str(out)).kind == policies[objective]
     if objective == "marginal":
         assert any("transformer" in line and "sees only counts" in line for line in lines)
 
 
-def test_a_model_of_counts_is_exported(run, there, tmp_path):
+def test_a_count_head_is_exported(run, cwd, tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     from torchmultiset.export import open_onnx
 
     before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", True)  # what is traced must not look at shapes as numbers
+    config.update("jaxtyping_disable", True)  # shape checks would turn symbolic shapes into numbers
     try:
         code, _, err = run("export", "counts", "--out", tmp_path / "counts.onnx", "--number", 50)
     finally:
@@ -162,7 +162,7 @@ def test_a_model_of_counts_is_exported(run, there, tmp_path):
         ("--objective marginal --marginal-bound 0", "marginal_bound must be at least 1"),
     ],
 )
-def test_impossible_settings_are_refused_in_one_line_and_nothing_is_written(run, there, tmp_path, flags, message):
+def test_impossible_settings_are_refused_in_one_line_and_nothing_is_written(run, cwd, tmp_path, flags, message):
     code, _, err = run("train", "table.csv", "--out", tmp_path / "run", *QUICK, *flags.split())
     assert code != 0
     assert message in " ".join(err.replace("│", " ").split())
@@ -170,7 +170,7 @@ def test_impossible_settings_are_refused_in_one_line_and_nothing_is_written(run,
     assert not (tmp_path / "run").exists()
 
 
-def test_an_end_class_needs_no_objective(run, there, tmp_path):
+def test_stop_end_selects_the_multiset_loss(run, cwd, tmp_path):
     assert run("train", "table.csv", *QUICK, "--stop", "end", "--out", tmp_path / "run")[0] == 0
     saved = (tmp_path / "run" / "config.toml").read_text()
     assert 'objective = "multi"' in saved

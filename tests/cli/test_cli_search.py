@@ -40,7 +40,7 @@ def model(policy) -> Predictor:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Models with random weights; a table with truths of which some are what the first model predicts."""
+    """Models with random weights, and a table in which every second row has the first model's prediction as labels."""
     folder = tmp_path_factory.mktemp("place")
     torch.manual_seed(1)
     model(FeedForwardPolicy(3, 8, hidden=16)).save(folder / "model", record=INPUT)
@@ -48,29 +48,29 @@ def place(tmp_path_factory):
     model(OneStep(3, 8)).save(folder / "one-step", record=INPUT)
     inputs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32) * 2
     np.save(folder / "inputs.npy", inputs)
-    named = Predictor.load(folder / "model").predict_labels(torch.from_numpy(inputs))
+    predicted = Predictor.load(folder / "model").predict_labels(torch.from_numpy(inputs))
     rows = [
         ",".join([*map(repr, map(float, row)), ";".join(labels if i % 2 else ["ant"]), "test"])
-        for i, (row, labels) in enumerate(zip(inputs, named, strict=True))
+        for i, (row, labels) in enumerate(zip(inputs, predicted, strict=True))
     ]
     (folder / "data.csv").write_text("\n".join(["a,b,c,d,labels,split", *rows]))
     return folder
 
 
 @pytest.fixture
-def there(place, monkeypatch):
+def cwd(place, monkeypatch):
     monkeypatch.chdir(place)
     return place
 
 
 @pytest.fixture
-def predictor(there):
-    return Predictor.load(there / "model")
+def predictor(cwd):
+    return Predictor.load(cwd / "model")
 
 
 @pytest.fixture
-def x(there):
-    return torch.from_numpy(np.load(there / "inputs.npy"))
+def x(cwd):
+    return torch.from_numpy(np.load(cwd / "inputs.npy"))
 
 
 def json_lines(result) -> list[dict]:
@@ -79,7 +79,7 @@ def json_lines(result) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def named(counts) -> dict[str, int]:
+def by_name(counts) -> dict[str, int]:
     return {name: n for name, n in zip(CLASSES, counts.tolist(), strict=True) if n}
 
 
@@ -89,7 +89,7 @@ def named(counts) -> dict[str, int]:
 def test_confidence_is_the_probability_of_the_multiset(run, predictor, x):
     rows = json_lines(run("predict", "model", "inputs.npy", "--json"))
     counts = predictor.predict(x)
-    assert [row["labels"] for row in rows] == [named(row) for row in counts]
+    assert [row["labels"] for row in rows] == [by_name(row) for row in counts]
     expected = predictor.log_probability(x, counts, beam=8).exp().tolist()
     assert [row["confidence"] for row in rows] == pytest.approx(expected, rel=1e-5)
     assert {*rows[0]} == {"input", "labels", "sequence", "confidence"}
@@ -101,25 +101,25 @@ def test_the_best_multisets_come_with_their_probabilities(run, predictor, x):
     rows = json_lines(run("predict", "model", "inputs.npy", "--json", "--best", 3))
     counts, log_probability = predictor.search(x, k=3, beam=8)
     for row, multisets, logs in zip(rows, counts, log_probability.tolist(), strict=True):
-        assert [part["labels"] for part in row["best"]] == [named(multiset) for multiset in multisets]
+        assert [part["labels"] for part in row["best"]] == [by_name(multiset) for multiset in multisets]
         assert [part["probability"] for part in row["best"]] == pytest.approx([math.exp(p) for p in logs], rel=1e-5)
         assert row["labels"] == row["best"][0]["labels"]
         assert row["confidence"] == pytest.approx(row["best"][0]["probability"], rel=1e-12)
     greedy = json_lines(run("predict", "model", "inputs.npy", "--json"))
     other = [i for i in range(len(rows)) if rows[i]["labels"] != greedy[i]["labels"]]
-    assert other, "the example shows too little"
-    # An order is only told if labels were named in it.
+    assert other, "no prediction differs from the greedy one"
+    # A sequence is reported only if its labels were emitted in that order.
     assert [i for i in range(len(rows)) if rows[i]["sequence"] is None] == other
     assert all(rows[i]["confidence"] > greedy[i]["confidence"] for i in other)
 
 
-def test_no_more_multisets_are_returned_than_exist(run, there):
+def test_no_more_multisets_are_returned_than_exist(run, cwd):
     (row, *_) = json_lines(run("predict", "model", "inputs.npy", "--json", "--best", 99, "--beam", 50, "--number", 1))
     assert len(row["best"]) == 1 + 3 + 6 + 10
     assert sum(part["probability"] for part in row["best"]) == pytest.approx(1)
 
 
-def test_abstained_predictions_are_shown_as_such(run, there):
+def test_abstained_predictions_are_shown_as_such(run, cwd):
     plain = json_lines(run("predict", "model", "data.csv", "--json"))
     limit = sorted(row["confidence"] for row in plain)[15]
     rows = json_lines(run("predict", "model", "data.csv", "--json", "--min-confidence", limit))
@@ -149,7 +149,7 @@ def test_the_command_and_python_abstain_from_the_same_inputs(run, predictor, x):
     assert [answer.proba >= limit for answer in predictor.predict("inputs.npy")] == accepted
 
 
-def test_the_table_lists_the_best(run, there):
+def test_the_table_lists_the_most_probable_multisets(run, cwd):
     rows = json_lines(run("predict", "model", "inputs.npy", "--json", "--best", 2, "--number", 4))
     code, lines, _ = run("predict", "model", "inputs.npy", "--best", 2, "--number", 4)
     assert code == 0
@@ -163,7 +163,7 @@ def test_the_table_lists_the_best(run, there):
     assert lines[-1] == "Abstained below confidence 1: 4 of 4."
 
 
-def test_a_recurrent_model_is_searched_too(run, there):
+def test_recurrent_models_are_searched(run, cwd):
     rows = json_lines(run("predict", "lstm", "inputs.npy", "--json", "--best", 5))
     assert all(len(row["best"]) == 5 for row in rows)
     assert all(0 < part["probability"] <= 1 for row in rows for part in row["best"])
@@ -183,26 +183,26 @@ def test_a_recurrent_model_is_searched_too(run, there):
         ("evaluate model data.csv --entropy c.jpg", 2, 'must have extension "png"'),
     ],
 )
-def test_impossible_settings_are_refused_before_training(run, there, command, code, message):
+def test_impossible_settings_are_refused_before_training(run, cwd, command, code, message):
     ended, lines, err = run(*command.split())
     assert (ended, lines) == (code, [])
     assert message in err
-    assert not (there / "c.png").exists()
+    assert not (cwd / "c.png").exists()
 
 
 # Evaluate
 
 
 @pytest.mark.parametrize("name", ["model", "lstm"])
-def test_evaluate_reports_confidence_and_accuracy(run, there, name, tmp_path):
+def test_evaluate_reports_confidence_and_accuracy(run, cwd, name, tmp_path):
     rows = json_lines(run("predict", name, "data.csv", "--json"))
     code, lines, err = run("evaluate", name, "data.csv", "--json", "--figure", tmp_path / "c.png")
     assert (code, err) == (0, "")
-    told = json.loads("\n".join(lines))["calibration"]
-    assert told["examples"] == 40
-    assert told["confidence"] == pytest.approx(sum(row["confidence"] for row in rows) / 40, rel=1e-5)
-    assert told["exact_match"] == pytest.approx(sum(row["right"] for row in rows) / 40)
-    for part in told["answered"]:
+    calibration = json.loads("\n".join(lines))["calibration"]
+    assert calibration["examples"] == 40
+    assert calibration["confidence"] == pytest.approx(sum(row["confidence"] for row in rows) / 40, rel=1e-5)
+    assert calibration["exact_match"] == pytest.approx(sum(row["right"] for row in rows) / 40)
+    for part in calibration["answered"]:
         kept = [row["right"] for row in rows if row["confidence"] >= part["min_confidence"]]
         assert part["examples"] == len(kept)
     with Image.open(tmp_path / "c.png") as picture:
@@ -214,7 +214,7 @@ def test_evaluate_reports_confidence_and_accuracy(run, there, name, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["one-step data.csv", "model data.csv --no-calibration"])
-def test_evaluate_without_calibration(run, there, command):
+def test_calibration_is_omitted_without_probabilities_or_on_request(run, cwd, command):
     code, lines, _ = run("evaluate", *command.split(), "--json")
     assert code == 0
     assert "calibration" not in json.loads("\n".join(lines))
@@ -223,22 +223,22 @@ def test_evaluate_without_calibration(run, there, command):
     assert not any("Abstention" in line for line in lines)
 
 
-def test_evaluate_draws_the_entropy_at_each_step(run, there, tmp_path):
+def test_evaluate_draws_the_entropy_at_each_step(run, cwd, tmp_path):
     figure = tmp_path / "deep" / "entropy.png"
     command = ("evaluate", "lstm", "data.csv", "--no-calibration", "--entropy", figure)
-    told = json.loads("\n".join(run(*command, "--json")[1]))["entropy"]
+    entropy = json.loads("\n".join(run(*command, "--json")[1]))["entropy"]
     rows = json_lines(run("predict", "lstm", "data.csv", "--split", "test", "--json"))
     lengths = [len(row["sequence"]) for row in rows]
-    assert told["policy"]["examples"] == [sum(length > t for length in lengths) for t in range(max(lengths))]
+    assert entropy["policy"]["examples"] == [sum(length > t for length in lengths) for t in range(max(lengths))]
     sizes = [sum(row["truth"].values()) for row in rows]
-    assert told["oracle"]["instances"]["mean"][0] == pytest.approx(sum(map(math.log, sizes)) / len(sizes), rel=1e-5)
+    assert entropy["oracle"]["instances"]["mean"][0] == pytest.approx(sum(map(math.log, sizes)) / len(sizes), rel=1e-5)
     with Image.open(figure) as picture:
         assert picture.size == (750, 570)
     assert run(*command)[1][-1] == f"{figure} shows the entropy of the policy and of the oracle at each step."
 
 
 @pytest.mark.parametrize(("flag", "module"), [("--figure", "calibration_figure"), ("--entropy", "entropy_figure")])
-def test_without_matplotlib_only_the_picture_is_missing(run, there, monkeypatch, flag, module):
+def test_without_matplotlib_only_drawing_fails(run, cwd, monkeypatch, flag, module):
     monkeypatch.delitem(sys.modules, f"torchmultiset.viz.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
     assert run("evaluate", "model", "data.csv")[0] == 0

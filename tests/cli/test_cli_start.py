@@ -20,12 +20,12 @@ from torchmultiset.data.shapes import SHAPES, write_shapes
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path) -> Run:
-    """In an empty folder."""
+    """Run commands in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return runner(capsys, monkeypatch)
 
 
-def test_commands_are_grouped_by_what_they_are_for(run):
+def test_commands_are_grouped_by_purpose(run):
     _, lines, _ = run("--help")
     found: dict[str, list[str]] = {}
     for line in lines:
@@ -55,7 +55,7 @@ def test_a_sample_is_ready_to_train(run, tmp_path):
     assert (code, err) == (1, "multiset: shapes already exists: choose another folder\n")
 
 
-def test_the_same_sample_each_time_and_pictures_show_their_labels(tmp_path):
+def test_samples_are_reproducible_and_show_their_labels(tmp_path):
     first, again = write_shapes(tmp_path / "a", number=6), write_shapes(tmp_path / "b", number=6)
     assert first.read_bytes() == again.read_bytes()
     for image in sorted(first.parent.glob("*.png")):
@@ -64,14 +64,14 @@ def test_the_same_sample_each_time_and_pictures_show_their_labels(tmp_path):
     assert other.read_bytes() != first.read_bytes()
     for row in csv.DictReader(io.StringIO(first.read_text())):
         pixels = np.asarray(Image.open(first.parent / row["image"])).astype(int)
-        named = {part.split(":")[0] for part in row["labels"].split(";")}
+        labels = {part.split(":")[0] for part in row["labels"].split(";")}
         for shape, colour in SHAPES.items():
             rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-            assert ((abs(pixels - rgb).max(-1) < 6).sum() > 40) == (shape in named)
+            assert ((abs(pixels - rgb).max(-1) < 6).sum() > 40) == (shape in labels)
 
 
 @pytest.mark.slow
-def test_csv_output_can_be_read_as_labels(run, tmp_path):
+def test_csv_output_can_be_read_as_a_table_of_labels(run, tmp_path):
     from page_models import SIDE, predictor, save
 
     save(predictor("counts"), tmp_path / "model")
@@ -116,7 +116,7 @@ def test_the_doctor_reports_packages_devices_and_a_self_test(run, monkeypatch):
     assert sum("pip install" in line for line in lines) == len(doctor._EXTRAS)
 
 
-def test_the_doctor_knows_every_extra():
+def test_the_doctor_lists_every_extra():
     import tomllib
     from pathlib import Path
 
@@ -125,7 +125,7 @@ def test_the_doctor_knows_every_extra():
 
 
 @pytest.mark.slow
-def test_a_device_that_predicts_otherwise_fails(monkeypatch):
+def test_the_self_test_fails_if_predictions_differ_from_the_cpu(monkeypatch):
     real, calls = doctor.evaluate, []
 
     def wrong(predictor, examples):
@@ -138,7 +138,7 @@ def test_a_device_that_predicts_otherwise_fails(monkeypatch):
     assert problem == "100.0% of its predictions differ from those of the CPU"
 
 
-def test_hints_install_from_where_the_package_came(tmp_path, monkeypatch):
+def test_install_hints_use_the_source_of_the_installed_package(tmp_path, monkeypatch):
     clone = _install._clone()[1]
     assert clone is not None
     monkeypatch.chdir(tmp_path)
@@ -155,7 +155,7 @@ def test_hints_install_from_where_the_package_came(tmp_path, monkeypatch):
     ("about", "expected"),
     [('{"url": "file://%s", "dir_info": {}}', True), ('{"url": "https://x.org/a.whl"}', False), (None, False)],
 )
-def test_a_package_installed_from_a_folder_remembers_it(monkeypatch, tmp_path, about, expected):
+def test_the_folder_of_a_local_installation_is_known(monkeypatch, tmp_path, about, expected):
     class Installed:
         def read_text(self, name):
             assert name == "direct_url.json"
@@ -167,7 +167,7 @@ def test_a_package_installed_from_a_folder_remembers_it(monkeypatch, tmp_path, a
 
 
 @pytest.mark.slow
-def test_a_table_needs_no_backbone_and_none_is_downloaded(run, tmp_path):
+def test_a_backbone_for_a_table_is_refused_without_a_download(run, tmp_path):
     rows = "".join(f"{i},a;b\n" for i in range(20))
     (tmp_path / "t.csv").write_text(f"weight,labels\n{rows}")
     code, _, err = run("train", "t.csv", "--backbone", "resnet34")

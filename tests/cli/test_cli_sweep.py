@@ -1,4 +1,4 @@
-"""`multiset sweep`, as a user runs it: processes that are killed, stopped and started again."""
+"""`multiset sweep` in new processes, which are killed, interrupted and restarted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def weights(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A sweep that nobody disturbed."""
+    """An uninterrupted sweep."""
     folder = tmp_path_factory.mktemp("whole")
     code, out, err = sweep(folder).end()
     assert code == 0, err
@@ -56,22 +56,22 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("engine", [*ENGINES.values()], ids=[*ENGINES])
-def test_a_worker_that_is_killed_loses_nothing(engine, whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # which --ray local must ignore
+def test_the_run_of_a_killed_worker_is_resumed(engine, whole, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # must be ignored by --ray local
     command = sweep(tmp_path / "killed", *engine)
     killed = None
     while killed is None:
         name, pid = command.wait_for(command.in_the_middle)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        killed = None if name in weights(command.folder) else name  # it may have ended just before
+        killed = None if name in weights(command.folder) else name  # otherwise the run had just finished
     code, _, err = command.end()
     assert code == 0, err
     assert command.starts(killed) == 2
     assert weights(command.folder) == weights(whole)
 
 
-def test_stopped_by_ctrl_c_and_then_killed_it_resumes(whole, tmp_path):
+def test_a_sweep_resumes_after_ctrl_c_and_after_a_kill(whole, tmp_path):
     folder = tmp_path / "stopped"
     command = sweep(folder)
     name, worker = command.wait_for(command.in_the_middle)
@@ -86,7 +86,7 @@ def test_stopped_by_ctrl_c_and_then_killed_it_resumes(whole, tmp_path):
     command.process.kill()
     command.end()
 
-    command = sweep(folder)  # a worker of the killed command may still be saving: it is waited for
+    command = sweep(folder)  # waits for a worker of the killed command that may still be saving
     code, _, err = command.end()
     assert code == 0, err
     assert not exists(worker)
@@ -101,7 +101,7 @@ def test_stopped_by_ctrl_c_and_then_killed_it_resumes(whole, tmp_path):
     ],
     ids=[*ENGINES],
 )
-def test_a_run_that_fails_is_retried_and_reported_and_the_others_are_not_lost(engine, reason, tmp_path, monkeypatch):
+def test_a_failing_run_is_retried_and_reported_while_the_others_finish(engine, reason, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     folder, (good, bad) = tmp_path / "failing", RUNS
     (folder / "runs" / "pets-sweep" / bad).mkdir(parents=True)
@@ -110,11 +110,11 @@ def test_a_run_that_fails_is_retried_and_reported_and_the_others_are_not_lost(en
     code, out, err = command.end()
     assert code == 1
     assert [*weights(folder)] == [good]
-    assert "objective-multi" in out  # the leaderboard of those that did not fail
+    assert "objective-multi" in out  # the leaderboard of the other runs
     assert command.starts(bad) == 2
     report = err[err.index("multiset: 1 run failed") :]
-    (told,) = (line for line in report.splitlines() if line.startswith(bad))
-    assert told.startswith(f"{bad}: {reason}")
+    (reported,) = (line for line in report.splitlines() if line.startswith(bad))
+    assert reported.startswith(f"{bad}: {reason}")
     assert "best" in report.splitlines()[-1]
     assert "Traceback" not in report
 
@@ -136,7 +136,7 @@ def test_finished_runs_are_skipped(run, whole, monkeypatch):
         return {path: path.stat().st_mtime_ns for path in files}
 
     before = written()
-    code, lines, err = run("sweep", "pets.csv", *SETTINGS, "--ray", "an address that nobody connects to")
+    code, lines, err = run("sweep", "pets.csv", *SETTINGS, "--ray", "an unused address")
     assert (code, err) == (0, "")
     assert any("Leaderboard" in line for line in lines)
     assert written() == before
@@ -157,7 +157,7 @@ def test_the_grid_is_the_product_of_all_values():
     assert (config.data.data, config.data.grey, config.data.strides, config.seed) == ("pets.csv", True, (16, 32), 4)
 
 
-def test_each_run_is_what_train_would_do():
+def test_each_run_has_the_settings_of_train():
     runs = expand(["--preset", "mnist-multi-4", "--recipe", "fast", "paper"])
     assert [*runs] == ["recipe-fast/seed-0", "recipe-paper/seed-0"]
     assert [config.optim.epochs for config in runs.values()] == [12, 200]

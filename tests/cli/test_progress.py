@@ -1,4 +1,4 @@
-"""What the command line shows while it trains one model, and many."""
+"""The progress display of training runs, sweeps and portfolios."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmultiset.pipeline.standings import Standing
 from torchmultiset.pipeline.sweep import Running, Snapshot
 from torchmultiset.training import Progress
 
-pytestmark = pytest.mark.usefixtures("without_shape_hook")  # the task is none
+pytestmark = pytest.mark.usefixtures("without_shape_hook")  # the task is a stand-in
 
 LINE = {"loss": 1.0, "validation_em": 0.5, "validation_f1": 0.75}
 
@@ -30,7 +30,7 @@ def shown(*moments: Progress, holdout: str = "validation") -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_a_line_for_each_epoch_that_ends():
+def test_a_line_is_printed_at_the_end_of_each_epoch():
     lines = shown(Progress(), Progress(0, 1, 2.0), Progress(1, 0, history=[LINE]), Progress(2, 0, history=[LINE] * 2))
     assert [line.split("  ")[:4] for line in lines] == [
         [f"epoch {epoch}/3", "loss 1.000", "validation EM 0.500", "F1 0.750"] for epoch in (1, 2)
@@ -48,19 +48,19 @@ def test_a_run_resumed_after_the_last_step_of_an_epoch_reports_its_end():
     assert [line.split("  ")[0] for line in lines] == ["epoch 2/3"]
 
 
-def test_examples_seen():
+def test_progress_counts_the_examples_seen():
     assert Progress().seen(90, 8) == 0
     assert Progress(2, 3).seen(90, 8) == 2 * 90 + 24
     assert Progress(2, 12).seen(90, 8) == 3 * 90
 
 
-def test_a_sweep_has_one_display_with_a_bar_for_all_and_for_each_and_the_remaining_time(tmp_path):
+def test_a_sweep_displays_bars_for_all_runs_and_each_run_and_the_remaining_time(tmp_path):
     one, two, three = "multi/seed-0", "seq/seed-0", "rl/seed-0"
     (tmp_path / one).mkdir(parents=True)
     scores = {"overall": {"exact_match": 0.25, "f1": 0.5}}
     (tmp_path / one / "run.json").write_text(json.dumps({"test": scores, "minutes": 1.5}))
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
-    display = SweepProgress(console, tmp_path, total=4)  # one of which was finished before
+    display = SweepProgress(console, tmp_path, total=4)  # one was finished before
     running = Running(two, 1, 3, 0.125, 0.25, 0.5)
     display(Snapshot([], 0, 3, [Running(one, 0, 3, None, None, 0.25), running], 600))
     bars = {bar.description: bar for bar in display.bars.tasks}
@@ -92,7 +92,7 @@ def test_without_a_terminal_each_trained_candidate_has_a_line_with_its_scores():
     ]
 
 
-def test_a_terminal_has_the_leaderboard_best_first_with_the_active_runs_and_the_time():
+def test_a_terminal_shows_the_sorted_leaderboard_the_active_runs_and_the_time():
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
     display = PortfolioProgress(console, minutes=1_000)
     running = [Running("table/part-2", 1, 3, 0.125, 0.25, 0.5), Running("cells/part-1", 0, 0, None, None, 0.0)]
@@ -101,9 +101,9 @@ def test_a_terminal_has_the_leaderboard_best_first_with_the_active_runs_and_the_
     display.stop()
     assert text.index("+0.250 ±0.020") < text.index("ridge baseline")
     assert "training table/part-2: epoch 2/3, exact match 0.125, F1 0.250" in text
-    assert "cells/part-1" not in text  # it has not begun
+    assert "cells/part-1" not in text  # it has not started
     assert "3 runs remaining, 16.7 h left" in text
     assert not display.live.is_started
     before = console.file.getvalue()
-    display.stop()  # again, which changes nothing
+    display.stop()  # a second call changes nothing
     assert console.file.getvalue() == before

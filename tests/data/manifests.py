@@ -1,4 +1,4 @@
-"""Small data sets of one's own, written for the tests and looked at afterwards."""
+"""Writing and reading small user data sets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def multisets(examples: Examples) -> list[Counter[str]]:
 
 
 def together(splits: dict[str, Examples]) -> dict[str, Counter[str]]:
-    """All examples of all splits, by id."""
+    """Multisets of the examples of all splits, by id."""
     return {
         name: multiset
         for examples in splits.values()

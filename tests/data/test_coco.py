@@ -43,7 +43,7 @@ def annotations(prefix: str, contents: dict[int, list[tuple]], *, first_id: int 
     }
 
 
-# Areas are 10 or 100. Of the 26 objects that are no crowds 12 have area 10, so that is the 40th percentile.
+# Areas are 10 or 100. Of the 26 objects that are not crowds, 12 have area 10, which is therefore the 40th percentile.
 TRAINING = {
     11: [("cat", 100), ("cat", 100)],
     12: [("dog", 100), ("cat", 100), ("dog", 100, "crowd")],
@@ -69,7 +69,7 @@ TEST = {
 
 @pytest.fixture
 def make(tmp_path):
-    """Write annotation files and tiny images, and build."""
+    """Write annotation files and tiny images, and build a data set."""
 
     def make(rules=None, training=TRAINING, test=TEST, **options):
         train_file = training if "images" in training else annotations("a", training)
@@ -84,8 +84,8 @@ def make(tmp_path):
     return make
 
 
-def named(examples) -> dict[str, list[str]]:
-    """Image id -> names of its labels in the order of the annotations."""
+def label_names(examples) -> dict[str, list[str]]:
+    """Image id -> names of its labels, in the order of the annotations."""
     return {
         image: [examples.classes[label] for label in row if label >= 0]
         for image, row in zip(examples.ids, examples.labels.tolist(), strict=True)
@@ -96,7 +96,7 @@ def stages(built, split: str) -> list[tuple]:
     return [tuple(stage[1:]) for stage in built.stages if stage.split == split]
 
 
-def test_every_stage_of_two_objects_by_hand(make):
+def test_every_stage_for_two_objects_matches_a_calculation_by_hand(make):
     built = make()
     assert built.min_area == 10
     assert stages(built, "training") == [
@@ -107,7 +107,7 @@ def test_every_stage_of_two_objects_by_hand(make):
         ("not only rare classes", 4, 8, 3),  # 15 goes and with it the only large cow
         ("mixed images: drop-label", 3, 6, 2),  # 14 goes
     ]
-    assert named(built.train) == {"11": ["cat", "cat"], "12": ["dog", "cat"], "13": ["dog", "dog"]}
+    assert label_names(built.train) == {"11": ["cat", "cat"], "12": ["dog", "cat"], "13": ["dog", "dog"]}
     assert built.train.classes == ("cat", "dog")
     assert built.train.labels.tolist() == [[0, 0], [1, 0], [1, 1]]
     assert len(built.validation) == 0
@@ -123,15 +123,15 @@ def test_the_test_set_takes_threshold_and_classes_from_the_training_set(make):
         ("not only rare classes", 5, 10, 4),
         ("mixed images: drop-label", 3, 6, 2),
     ]
-    assert named(built.test) == {"21": ["cat", "dog"], "25": ["dog", "dog"], "27": ["cat", "cat"]}
+    assert label_names(built.test) == {"21": ["cat", "dog"], "25": ["dog", "dog"], "27": ["cat", "cat"]}
     assert built.test.classes == built.train.classes == built.validation.classes
 
 
-def test_one_to_three_objects_and_dropped_labels(make):
+def test_images_of_one_to_three_objects_lose_their_rare_labels(make):
     rules = CocoRules(sizes=(1, 3), mixed="drop-label", validation_share=0.0)
     built = make(rules)  # 14 objects in 7 images: 5 cats, 6 dogs, 2 emus, a cow; rare below 3.5
     assert [stage[1:] for stage in stages(built, "training")[3:]] == [(7, 14, 4), (6, 12, 3), (6, 11, 2)]
-    assert named(built.train) == {
+    assert label_names(built.train) == {
         "11": ["cat", "cat"],
         "12": ["dog", "cat"],
         "13": ["dog", "dog"],
@@ -140,7 +140,7 @@ def test_one_to_three_objects_and_dropped_labels(make):
         "17": ["cat"],
     }
     assert built.train.labels.tolist()[3] == [0, -1, -1]
-    assert named(built.test) == {
+    assert label_names(built.test) == {
         "21": ["cat", "dog"],
         "23": ["cat"],
         "24": ["cat"],
@@ -149,17 +149,17 @@ def test_one_to_three_objects_and_dropped_labels(make):
     }
 
 
-def test_dropped_labels_that_leave_too_few_take_the_image_with_them(make):
+def test_an_image_with_too_few_labels_left_is_dropped(make):
     built = make(CocoRules(mixed="drop-label", validation_share=0.0))
-    assert list(named(built.train)) == ["11", "12", "13"]
-    assert list(named(built.test)) == ["21", "25", "27"]
+    assert list(label_names(built.train)) == ["11", "12", "13"]
+    assert list(label_names(built.test)) == ["21", "25", "27"]
 
 
-def test_kept_mixed_images_bring_their_rare_classes(make):
+def test_kept_mixed_images_keep_their_rare_classes(make):
     built = make(CocoRules(mixed="keep", validation_share=0.0))
-    assert named(built.train)["14"] == ["emu", "cat"]
+    assert label_names(built.train)["14"] == ["emu", "cat"]
     assert built.train.classes == ("cat", "dog", "emu")  # by category id; the cow was only with an emu
-    assert list(named(built.test)) == [
+    assert list(label_names(built.test)) == [
         "21",
         "24",
         "25",
@@ -170,12 +170,12 @@ def test_kept_mixed_images_bring_their_rare_classes(make):
 def test_crowds_count_on_request_only(make):
     built = make(CocoRules(crowds=True, validation_share=0.0))
     assert "no crowds" not in [stage.name for stage in built.stages]
-    assert list(named(built.train)) == ["11", "13", "14"]  # 12 has three; of 8 objects 2 emus are no longer rare
+    assert list(label_names(built.train)) == ["11", "13", "14"]  # 12 has three; of 8 objects 2 emus are no longer rare
     assert stages(built, "training")[1] == ("large objects: area above 10.00", 7, 15, 4)
 
 
 def test_objects_are_large_strictly_above_the_threshold(make):
-    assert list(named(make(CocoRules(min_area=99.9, validation_share=0.0)).train)) == ["11", "12", "13"]
+    assert list(label_names(make(CocoRules(min_area=99.9, validation_share=0.0)).train)) == ["11", "12", "13"]
     with pytest.raises(ValueError, match=r"train\.json: no training image is left after .*area above 100\.00"):
         make(CocoRules(min_area=100.0))
 
@@ -189,21 +189,21 @@ def test_the_percentile_is_of_the_training_objects_without_crowds(make):
     assert make(replace(rules, sizes=(1, 6), crowds=True), training).min_area == 4.5
 
 
-def test_area_of_the_box_instead_of_the_annotation(make):
+def test_areas_may_be_those_of_boxes(make):
     training = annotations("a", TRAINING)
     for entry in training["annotations"]:
         entry["area"] = 1  # boxes keep their areas
     built = make(CocoRules(area="box", validation_share=0.0), training)
     assert built.min_area == 10
-    assert list(named(built.train)) == ["11", "12", "13"]
+    assert list(label_names(built.train)) == ["11", "12", "13"]
     for entry in training["annotations"]:
         del entry["area"]
-    assert list(named(make(CocoRules(area="box", validation_share=0.0), training).train)) == ["11", "12", "13"]
+    assert list(label_names(make(CocoRules(area="box", validation_share=0.0), training).train)) == ["11", "12", "13"]
     with pytest.raises(ValueError, match=r"train\.json: not all annotations have an 'area'.*area='box'"):
         make(CocoRules(area="annotation"), training)
 
 
-def test_rare_is_below_the_share_and_not_at_it(make):
+def test_a_class_is_rare_strictly_below_the_share(make):
     # Of 10 objects in images of two: 4 cats, 3 dogs, 2 emus, 1 cow.
     for rare_below, classes in [(0.1, "cat dog cow emu"), (0.2, "cat dog emu"), (0.21, "cat dog"), (0.4, "cat")]:
         built = make(CocoRules(rare_below=rare_below, validation_share=0.0))
@@ -333,15 +333,15 @@ def plain(training: dict, test: dict, rules: CocoRules) -> list[dict[int, list[t
     return [kept, last_stage(right_images(test), classes)]
 
 
-def same(built, expected: list[dict[int, list[tuple]]]) -> None:
+def assert_same(built, expected: list[dict[int, list[tuple]]]) -> None:
     for splits, kept in zip(((built.train, built.validation), (built.test,)), expected, strict=True):
-        found = {image: names for split in splits for image, names in named(split).items()}
+        found = {image: names for split in splits for image, names in label_names(split).items()}
         assert found == {str(image): [name for name, _ in items] for image, items in kept.items()}
 
 
 @pytest.mark.parametrize("mixed", ["drop-image", "drop-label", "keep"])
 @pytest.mark.parametrize("seed", range(5))
-def test_random_files_give_what_the_plain_loops_give(make, seed, mixed):
+def test_random_files_give_the_same_data_set_as_plain_loops(make, seed, mixed):
     rng = np.random.default_rng(seed)
 
     def random_file(prefix, first):
@@ -364,7 +364,7 @@ def test_random_files_give_what_the_plain_loops_give(make, seed, mixed):
     sizes = ((2, 2), (1, 4), (1, 1), (2, 3), (1, 6))[seed]
     area = "box" if seed % 2 else "annotation"
     rules = CocoRules(sizes=sizes, mixed=mixed, area=area, crowds=seed == 3, validation_share=0.25)
-    same(make(rules, training, test), plain(training, test, rules))
+    assert_same(make(rules, training, test), plain(training, test, rules))
 
 
 def change(key, **values):
@@ -408,7 +408,7 @@ def without(key, field):
         (change("annotations", image_id=1.5), "'image_id' must be an integer"),
     ],
 )
-def test_a_wrong_annotation_file_is_refused_by_name(make, tmp_path, damage, message):
+def test_an_invalid_annotation_file_is_refused_with_its_name(make, tmp_path, damage, message):
     make()
     content = annotations("a", TRAINING)
     damage(content)
@@ -431,7 +431,7 @@ def test_small_objects_may_have_flat_boxes_as_in_coco(make):
     content = annotations("a", TRAINING)
     small = next(entry for entry in content["annotations"] if entry["area"] == 10)
     small.update(bbox=[3, 3, 1.03, 0.0], area=0.0)
-    assert list(named(make(None, content).train)) == ["11", "12", "13"]
+    assert list(label_names(make(None, content).train)) == ["11", "12", "13"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"images": nonsense}', b"\xff\xfe\x00"])
@@ -449,7 +449,7 @@ def test_json_that_is_not_an_object_is_refused(make, tmp_path):
         build(CocoRules(), tmp_path / "train.json", tmp_path / "test.json", tmp_path)
 
 
-def test_missing_annotation_files_are_reported_by_name(tmp_path):
+def test_missing_annotation_files_are_reported_with_their_names(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no annotation file .*absent"):
         build(CocoRules(), tmp_path / "absent.json", tmp_path / "absent.json", tmp_path)
 
@@ -466,7 +466,7 @@ def test_missing_images_of_all_splits_are_in_one_error(make, tmp_path):
     assert all(name in message for name in ("a11.png", "a13.png", "b25.png"))
 
 
-def test_files_that_are_not_images_are_reported_by_name(make, tmp_path):
+def test_files_that_are_not_images_are_reported_with_their_names(make, tmp_path):
     make()
     (tmp_path / "a12.png").write_text("no image")
     with pytest.raises(UnreadableImageError, match=r"a12\.png: not an image"):
@@ -492,7 +492,7 @@ def test_both_files_must_list_the_same_categories(make):
         make(None, TRAINING, test)
 
 
-def test_nothing_left_is_an_error_with_the_stage(make):
+def test_a_stage_without_images_left_is_reported(make):
     with pytest.raises(ValueError, match=r"train\.json: no training image is left after .*'9 of them in an image'"):
         make(CocoRules(sizes=(9, 9)))
     with pytest.raises(ValueError, match=r"test\.json: no test image is left after .*'large objects"):
@@ -513,7 +513,7 @@ def test_nothing_left_is_an_error_with_the_stage(make):
         {"validation_share": 1.0},
     ],
 )
-def test_wrong_rules_are_refused_by_name(wrong):
+def test_invalid_rules_are_refused_with_their_names(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         CocoRules(**wrong)
 
@@ -524,7 +524,7 @@ def markdown(built, variant):
     return [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
 
 
-def test_the_table_shows_each_stage_beside_the_paper(make):
+def test_the_table_shows_each_stage_and_the_counts_of_the_paper(make):
     built = make(CocoRules(validation_share=0.3))
     lines = markdown(built, "coco-easy")
     assert lines[0] == "| all annotations | 9 | 27 | 4 | 7 | 34 | 4 |"
@@ -536,7 +536,7 @@ def test_the_table_shows_each_stage_beside_the_paper(make):
     ]
 
 
-@pytest.mark.skipif("TORCHMULTISET_COCO" not in os.environ, reason="TORCHMULTISET_COCO names no folder of the subset")
+@pytest.mark.skipif("TORCHMULTISET_COCO" not in os.environ, reason="TORCHMULTISET_COCO is not set")
 @pytest.mark.parametrize("variant", coco.VARIANTS)
 def test_the_coco_subset_gives_the_recorded_tables(variant):
     folder, rules = Path(os.environ["TORCHMULTISET_COCO"]), coco.VARIANTS[variant]
@@ -544,4 +544,4 @@ def test_the_coco_subset_gives_the_recorded_tables(variant):
     built = build(rules, *files, folder / "images", size=256)
     page = Path(__file__).parents[2] / "docs" / "coco.md"
     assert "\n".join(markdown(built, variant)) in page.read_text()
-    same(built, plain(*(json.loads(file.read_text()) for file in files), rules))
+    assert_same(built, plain(*(json.loads(file.read_text()) for file in files), rules))

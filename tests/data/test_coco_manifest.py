@@ -32,7 +32,7 @@ def annotate(file: Path, images: dict[str, list[tuple]], *, size=(40, 20), first
 
 
 def paint(path: Path, *, size=(40, 20), box=None, orientation=None) -> None:
-    """A black image with a white box, its pixels as stored; the tag says how to show it."""
+    """Save a black image with a white box in stored pixels, and optionally an EXIF orientation."""
     path.parent.mkdir(exist_ok=True)
     pixels = np.zeros((size[1], size[0]), dtype=np.uint8)
     if box:
@@ -87,20 +87,22 @@ def test_a_line_has_the_annotations_in_pixels_of_the_file(tmp_path, built):
     assert [*path.parent.iterdir()] == [path]
 
 
-def test_read_as_own_data_it_is_the_same_data_set(tmp_path, built):
+def test_reading_the_manifest_gives_the_same_data_set(tmp_path, built):
     write_coco_manifest(tmp_path / "easy.jsonl", built)
     read = read_manifest(tmp_path / "easy.jsonl", image_size=60)
     for split in ("train", "validation", "test"):
-        here, there = getattr(built, split), read[split]
-        assert there.ids == [*here.ids]
-        for row in range(len(here)):
+        expected, found = getattr(built, split), read[split]
+        assert found.ids == [*expected.ids]
+        for row in range(len(expected)):
             # Own data sorts its classes by name, COCO by id: compare names.
-            assert [there.classes[i] for i in there.labels[row] if i >= 0] == [
-                here.classes[i] for i in here.labels[row] if i >= 0
+            assert [found.classes[i] for i in found.labels[row] if i >= 0] == [
+                expected.classes[i] for i in expected.labels[row] if i >= 0
             ]
-        width = there.labels.shape[1]
-        np.testing.assert_allclose(there.boxes, here.boxes[:, :width], atol=0.02)  # hundredths of pixels, 3x as large
-        np.testing.assert_array_equal(there.inputs[np.arange(len(there))], here.inputs[np.arange(len(here))])
+        width = found.labels.shape[1]
+        np.testing.assert_allclose(
+            found.boxes, expected.boxes[:, :width], atol=0.02
+        )  # hundredths of pixels, 3x as large
+        np.testing.assert_array_equal(found.inputs[np.arange(len(found))], expected.inputs[np.arange(len(expected))])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -119,7 +121,7 @@ def test_boxes_follow_a_rotation_by_exif(tmp_path, orientation):
     assert line["boxes"] == [[columns[0], rows[0], len(columns), len(rows)]]
 
 
-def test_paths_hold_through_a_link_to_a_folder(tmp_path, built):
+def test_paths_are_valid_through_a_symbolic_link(tmp_path, built):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
     write_coco_manifest(tmp_path / "link" / "m.jsonl", built)
@@ -127,7 +129,7 @@ def test_paths_hold_through_a_link_to_a_folder(tmp_path, built):
     assert len(read_manifest(tmp_path / "deep" / "er" / "m.jsonl")["train"]) == 2
 
 
-def test_images_with_the_same_id_in_train_and_test_differ_by_their_paths(tmp_path):
+def test_ids_that_train_and_test_share_are_replaced_by_paths(tmp_path):
     for name in ("a.png", "b.png"):
         paint(tmp_path / "images" / name)
     one = [(8, [0, 0, 9, 9], 81)]

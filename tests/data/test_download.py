@@ -1,4 +1,4 @@
-"""Downloads from a real server on loopback that does everything wrong that a server can do."""
+"""Downloads from a server on the loopback interface that misbehaves in many ways."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The last part of the path says how to behave."""
+    """Calls the method named by the last part of the path."""
 
     server: Mirror
 
     def do_GET(self) -> None:
         behaviour = self.path.strip("/")
-        asked = self.headers.get("Range")
-        self.server.requests.append((behaviour, asked))
-        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked else 0
+        requested = self.headers.get("Range")
+        self.server.requests.append((behaviour, requested))
+        start = int(re.fullmatch(r"bytes=(\d+)-", requested)[1]) if requested else 0
         getattr(self, behaviour)(start)
 
-    def answer(self, status: int, body: bytes, *, length: int | None = None, **headers: str) -> None:
+    def respond(self, status: int, body: bytes, *, length: int | None = None, **headers: str) -> None:
         self.send_response(status)
         if length is not None:
             self.send_header("Content-Length", str(length))
@@ -48,15 +48,15 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def rest(self, start: int, share: float) -> None:
-        """Promise everything from `start` on, and send that share of it."""
+        """Announce everything from `start` on, and send that share of it."""
         if start >= len(CONTENT):
-            return self.answer(416, b"", length=0, Content_Range=f"bytes */{len(CONTENT)}")
+            return self.respond(416, b"", length=0, Content_Range=f"bytes */{len(CONTENT)}")
         rest = CONTENT[start:]
         sent = rest[: int(share * len(rest))]
         where = f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}"
         if start:
-            return self.answer(206, sent, length=len(rest), Content_Range=where)
-        return self.answer(200, sent, length=len(rest))
+            return self.respond(206, sent, length=len(rest), Content_Range=where)
+        return self.respond(200, sent, length=len(rest))
 
     def good(self, start: int) -> None:
         self.rest(start, 1)
@@ -79,25 +79,25 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def ignores_range(self, start: int) -> None:
-        self.answer(200, CONTENT, length=len(CONTENT))
+        self.respond(200, CONTENT, length=len(CONTENT))
 
     def wrong_range(self, start: int) -> None:
         if not start:
             return self.truncates(start)
         where = f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}"
-        return self.answer(206, CONTENT, length=len(CONTENT), Content_Range=where)
+        return self.respond(206, CONTENT, length=len(CONTENT), Content_Range=where)
 
     def wrong_bytes(self, start: int) -> None:
-        self.answer(200, CONTENT[::-1], length=len(CONTENT))
+        self.respond(200, CONTENT[::-1], length=len(CONTENT))
 
     def no_length(self, start: int) -> None:
-        self.answer(200, CONTENT)
+        self.respond(200, CONTENT)
 
     def missing(self, start: int) -> None:
-        self.answer(404, b"<html>not here</html>")
+        self.respond(404, b"<html>not here</html>")
 
     def busy(self, start: int) -> None:
-        self.answer(503, b"later")
+        self.respond(503, b"later")
 
     def log_message(self, *args: object) -> None:
         pass
@@ -123,7 +123,7 @@ class Mirror(ThreadingHTTPServer):
         self.thread.join()
 
     def handle_error(self, *args: object) -> None:
-        pass  # a client that hung up is what some of these tests are about
+        pass  # clients that disconnect are expected
 
 
 @pytest.fixture
@@ -162,26 +162,26 @@ def leftovers(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("behaviour", ["good", "no_length", "ignores_range"])
-def test_file_arrives_whole(fetch: Fetch, path: Path, behaviour: str) -> None:
+def test_the_file_is_downloaded_completely(fetch: Fetch, path: Path, behaviour: str) -> None:
     assert fetch(behaviour) == path
     assert path.read_bytes() == CONTENT
     assert leftovers(path) == {"file.bin"}
 
 
-def test_file_that_is_there_is_not_fetched_again(fetch: Fetch, mirror: Mirror, path: Path) -> None:
+def test_an_existing_file_is_not_downloaded_again(fetch: Fetch, mirror: Mirror, path: Path) -> None:
     fetch("good")
     fetch("missing")
     assert mirror.requests == [("good", None)]
 
 
-def test_damaged_file_is_replaced(fetch: Fetch, path: Path) -> None:
+def test_a_damaged_file_is_replaced(fetch: Fetch, path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"damaged")
     fetch("good")
     assert path.read_bytes() == CONTENT
 
 
-def test_damaged_file_stays_until_the_right_one_is_there(fetch: Fetch, path: Path) -> None:
+def test_a_damaged_file_is_kept_until_the_download_succeeds(fetch: Fetch, path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"damaged")
     with pytest.raises(DownloadError):
@@ -226,10 +226,10 @@ def test_the_next_mirror_resumes_the_download(fetch: Fetch, mirror: Mirror, path
     assert path.read_bytes() == CONTENT
 
 
-def test_each_retry_resumes(fetch: Fetch, mirror: Mirror, part: Path) -> None:
+def test_each_retry_resumes_the_download(fetch: Fetch, mirror: Mirror, part: Path) -> None:
     with pytest.raises(DownloadError):
         fetch("truncates", rounds=3)
-    assert [asked for _, asked in mirror.requests] == [None, "bytes=150000-", "bytes=225000-"]
+    assert [requested for _, requested in mirror.requests] == [None, "bytes=150000-", "bytes=225000-"]
     assert part.read_bytes() == CONTENT[:262_500]
 
 
@@ -247,7 +247,7 @@ def test_later_rounds_wait_longer(mirror: Mirror, path: Path, monkeypatch: pytes
     assert waits == [0.5, 1.0]
 
 
-def test_server_that_ignores_range_starts_over(
+def test_a_server_that_ignores_ranges_sends_the_file_from_the_start(
     fetch: Fetch, mirror: Mirror, path: Path, part: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part.write_bytes(CONTENT[:100_000])
@@ -274,14 +274,14 @@ def test_a_wrong_partial_download_is_deleted(fetch: Fetch, path: Path, part: Pat
     assert leftovers(path) == {"file.bin"}
 
 
-def test_whole_part_only_needs_its_name(fetch: Fetch, mirror: Mirror, path: Path, part: Path) -> None:
+def test_a_complete_partial_file_is_only_renamed(fetch: Fetch, mirror: Mirror, path: Path, part: Path) -> None:
     part.write_bytes(CONTENT)
     fetch("good")
     assert mirror.requests == []
     assert path.read_bytes() == CONTENT
 
 
-def test_server_that_goes_away_and_comes_back(fetch: Fetch, mirror: Mirror, path: Path) -> None:
+def test_a_download_resumes_after_the_server_was_down(fetch: Fetch, mirror: Mirror, path: Path) -> None:
     with pytest.raises(DownloadError, match="closed the connection"):
         fetch("truncates")
     mirror.close()
@@ -297,7 +297,7 @@ def test_server_that_goes_away_and_comes_back(fetch: Fetch, mirror: Mirror, path
 
 
 @pytest.mark.slow
-def test_resume_after_a_kill(fetch: Fetch, mirror: Mirror, path: Path, part: Path) -> None:
+def test_a_killed_download_is_resumed(fetch: Fetch, mirror: Mirror, path: Path, part: Path) -> None:
     code = (
         "import sys; from torchmultiset.data._download import download; "
         "download(sys.argv[1:2], sys.argv[2], sha256=sys.argv[3])"
@@ -323,7 +323,7 @@ def test_resume_after_a_kill(fetch: Fetch, mirror: Mirror, path: Path, part: Pat
     assert path.read_bytes() == CONTENT
 
 
-def test_many_at_once_fetch_it_once(fetch: Fetch, mirror: Mirror, path: Path) -> None:
+def test_concurrent_downloads_request_the_file_once(fetch: Fetch, mirror: Mirror, path: Path) -> None:
     together = threading.Barrier(4)
 
     def fetch_together(_: int) -> Path:
@@ -345,7 +345,7 @@ def test_a_full_disk_is_not_blamed_on_a_mirror(fetch: Fetch, mirror: Mirror, par
     assert len(mirror.requests) == 1
 
 
-def test_progress_is_shown_only_when_asked(fetch: Fetch, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_only_if_requested(fetch: Fetch, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fetch("good")
     assert capsys.readouterr() == ("", "")
     path.unlink()
@@ -362,7 +362,7 @@ def test_urls_must_be_a_list(path: Path, urls: object) -> None:
         download(urls, path, sha256=SHA256)
 
 
-def test_file_sha256(tmp_path: Path) -> None:
+def test_file_sha256_matches_the_published_example(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")  # the example of FIPS 180-2
     assert file_sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
@@ -378,7 +378,9 @@ def test_file_sha256(tmp_path: Path) -> None:
         ("win32", {}, "home/AppData/Local"),
     ],
 )
-def test_cache_folder(monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], folder: str) -> None:
+def test_the_cache_folder_depends_on_the_platform(
+    monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], folder: str
+) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(Path, "home", lambda: Path("home"))
     for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):

@@ -20,20 +20,20 @@ FILES = {"manifest.json", "features.f16", "index.jsonl", "features.lock"}
 
 
 class Halves:
-    """A backbone that is easy to do by hand: upper and lower half of each image, averaged, times a weight."""
+    """A backbone that is easy to compute by hand: weighted means of the upper and lower half of each image."""
 
     name = "halves"
 
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight
-        self.seen: list[int] = []
-        """Size of each batch it was given."""
+        self.batch_sizes: list[int] = []
+        """Sizes of the batches so far."""
 
     def fingerprint(self) -> str:
         return f"weight {self.weight}"
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        self.seen.append(len(images))
+        self.batch_sizes.append(len(images))
         return self.weight * nn.functional.adaptive_avg_pool2d(images.float(), (2, 1))
 
 
@@ -66,15 +66,15 @@ def filled(tmp_path) -> Path:
     return tmp_path / "cache"
 
 
-# --- what it gives ---
+# --- content ---
 
 
-def test_the_cache_gives_what_the_backbone_gives_in_half_precision(tmp_path):
+def test_the_cache_has_the_output_of_the_backbone_in_half_precision(tmp_path):
     images, backbone = make_images(10), Halves()
     cache = cache_features(backbone, images, tmp_path / "a" / "b", keys=names(10), batch_size=4)
     assert len(cache) == 10
     assert cache.shape == (3, 2, 1)
-    assert backbone.seen == [1, 4, 4, 2]  # one image to know the size, then batches
+    assert backbone.batch_sizes == [1, 4, 4, 2]  # one image to determine the shape, then batches
     chosen = cache[np.array([7, 0, 7])]
     assert chosen.dtype == np.float16
     np.testing.assert_allclose(chosen, by_hand(images)[[7, 0, 7]], rtol=1e-3)
@@ -82,7 +82,7 @@ def test_the_cache_gives_what_the_backbone_gives_in_half_precision(tmp_path):
     assert (tmp_path / "a" / "b" / "features.f16").stat().st_size == 10 * 3 * 2 * 2
 
 
-def test_it_stands_in_for_the_images_of_examples(filled):
+def test_the_cache_replaces_the_inputs_of_examples(filled):
     examples = Examples(make_images(10), np.arange(10)[:, None] % 2, ("cat", "dog"), ids=names(10))
     cached = replace(examples, inputs=cache_features(Halves(), examples.inputs, filled, keys=examples.ids))
     batch = cached.subset([3, 4, 5]).batch([2, 0])
@@ -95,28 +95,28 @@ def test_existing_results_are_not_computed_again(filled):
     (filled / "features.lock").unlink()
     cache = cache_features(backbone, make_images(10), filled, keys=names(10))
     np.testing.assert_allclose(read(cache), by_hand(make_images(10)), rtol=1e-3)
-    assert backbone.seen == []
+    assert backbone.batch_sizes == []
     before.pop("features.lock")
-    assert snapshot(filled) == before  # and nothing written: a folder that is read-only will do
+    assert snapshot(filled) == before  # nothing was written, so the folder may be read-only
 
 
-def test_images_are_known_by_their_keys_and_only_new_ones_are_computed(filled):
+def test_images_are_identified_by_keys_and_only_new_ones_are_computed(filled):
     images, backbone = make_images(14), Halves()
     images[:10] = make_images(10)
     order = np.array([13, 2, 11, 9])
     cache = cache_features(backbone, images[order], filled, keys=[names(14)[i] for i in order])
-    assert sum(backbone.seen) == 2
+    assert sum(backbone.batch_sizes) == 2
     np.testing.assert_allclose(read(cache), by_hand(images[order]), rtol=1e-3)
 
 
-def test_a_cache_is_handed_to_another_process_by_name(filled):
+def test_a_pickled_cache_refers_to_its_folder(filled):
     cache = cache_features(Halves(), make_images(10), filled, keys=names(10))
     sent = pickle.dumps(cache)
     np.testing.assert_array_equal(read(pickle.loads(sent)), read(cache))
     assert filled.name.encode() in sent
 
 
-def test_the_progress_bar_is_shown_when_asked_for(tmp_path, capsys):
+def test_the_progress_bar_is_shown_only_if_requested(tmp_path, capsys):
     for progress in (False, True):
         folder = tmp_path / str(progress)
         cache_features(Halves(), make_images(10), folder, keys=names(10), progress=progress)
@@ -125,11 +125,11 @@ def test_the_progress_bar_is_shown_when_asked_for(tmp_path, capsys):
         assert ("10/10" in shown) == progress
 
 
-# --- an epoch with and without ---
+# --- training ---
 
 
 def losses_of_an_epoch(examples: Examples, encode: nn.Module | None) -> list[float]:
-    """Train a linear head on the class proportions of each multiset, and write the losses down."""
+    """Train a linear head on the class proportions of each multiset; return the losses."""
     torch.manual_seed(0)
     head = nn.Linear(16 * 3 * 3, len(examples.classes))
     optimiser = torch.optim.SGD(head.parameters(), lr=0.1)
@@ -146,7 +146,7 @@ def losses_of_an_epoch(examples: Examples, encode: nn.Module | None) -> list[flo
     return losses
 
 
-def test_an_epoch_from_the_cache_has_the_losses_of_one_without(tmp_path):
+def test_an_epoch_with_the_cache_has_the_same_losses_as_without(tmp_path):
     torch.manual_seed(1)
     trunk = nn.Sequential(
         nn.Conv2d(3, 8, 5, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 5, stride=3), nn.ReLU()
@@ -155,18 +155,18 @@ def test_an_epoch_from_the_cache_has_the_losses_of_one_without(tmp_path):
     labels = np.random.default_rng(2).integers(5, size=(96, 1)).repeat(3, axis=1)
     labels[::2, 1] = (labels[::2, 1] + 1) % 5  # {a, a, a}, {a, b, a}
     pixels = make_images(96, size=30) // 2
-    pixels += (labels[:, 0] * 25).astype(np.uint8)[:, None, None, None]  # something to learn
+    pixels += (labels[:, 0] * 25).astype(np.uint8)[:, None, None, None]  # a signal to learn
     plain = Examples(pixels, labels, tuple("abcde"))
     cache = cache_features(backbone, plain.inputs, tmp_path, keys=names(96), batch_size=10)
     cached = losses_of_an_epoch(replace(plain, inputs=cache), None)
     expected = losses_of_an_epoch(plain, backbone)
     np.testing.assert_allclose(cached, expected, rtol=2e-3)
-    assert np.mean(expected[-4:]) < 0.95 * np.mean(expected[:4])  # it learns, so there is something to compare
+    assert np.mean(expected[-4:]) < 0.95 * np.mean(expected[:4])  # the loss falls
     shifted = replace(plain, inputs=replace(cache, rows=np.roll(cache.rows, 1)))
     assert not np.allclose(losses_of_an_epoch(shifted, None), expected, rtol=2e-2)
 
 
-# --- stopped in the middle ---
+# --- interrupted ---
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_partial_rows_after_a_kill_are_removed(filled, rows, line):
     assert (filled / "index.jsonl").read_text().count("\n") == 13
 
 
-def test_an_image_that_cannot_be_read_loses_only_its_batch(tmp_path):
+def test_after_an_unreadable_image_the_finished_batches_are_kept(tmp_path):
     class Broken:
         def __len__(self) -> int:
             return 10
@@ -200,7 +200,7 @@ def test_an_image_that_cannot_be_read_loses_only_its_batch(tmp_path):
         cache_features(Halves(), Broken(), tmp_path, keys=names(10), batch_size=2)
     backbone = Halves()
     cache = cache_features(backbone, make_images(10), tmp_path, keys=names(10), batch_size=2)
-    assert backbone.seen == [2, 2]
+    assert backbone.batch_sizes == [2, 2]
     np.testing.assert_allclose(read(cache), by_hand(make_images(10)), rtol=1e-3)
 
 
@@ -219,16 +219,16 @@ def test_an_image_that_cannot_be_read_loses_only_its_batch(tmp_path):
     ],
     ids=["weights", "size", "channels", "dtype", "pixels", "order"],
 )
-def test_features_of_something_else_are_refused_with_what_differs(filled, backbone, images, message):
+def test_features_of_other_inputs_are_refused_with_the_difference(filled, backbone, images, message):
     before = snapshot(filled)
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as caught:
         cache_features(backbone, images, filled, keys=names(10))
-    assert "Use another folder, or delete this one" in str(told.value)
+    assert "Use another folder, or delete this one" in str(caught.value)
     assert snapshot(filled) == before
-    assert backbone.seen == []
+    assert backbone.batch_sizes == []
 
 
-def test_every_image_is_compared_if_asked_and_some_if_not(filled):
+def test_recheck_sets_the_number_of_compared_images(filled):
     changed = make_images(10)
     changed[5, 0, 0, 0] += 1
     cache_features(Halves(), changed, filled, keys=names(10), recheck=0)
@@ -275,13 +275,13 @@ def repeat_line(folder: Path) -> None:
 def test_a_damaged_folder_is_refused(filled, damage, message):
     damage(filled)
     before = snapshot(filled)
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as caught:
         cache_features(Halves(), make_images(10), filled, keys=names(10))
-    assert "Delete the folder to recompute them" in str(told.value)
+    assert "Delete the folder to recompute them" in str(caught.value)
     assert snapshot(filled) == before
 
 
-def test_the_disk_is_looked_at_before_anything_is_written(tmp_path, filled, monkeypatch):
+def test_free_space_is_checked_before_anything_is_written(tmp_path, filled, monkeypatch):
     usage = namedtuple("usage", "total used free")
     images = np.zeros((1000, 3, 8, 8), dtype=np.uint8)
     images[:10] = make_images(10)
@@ -293,12 +293,12 @@ def test_the_disk_is_looked_at_before_anything_is_written(tmp_path, filled, monk
     need = 1000 * (307_200 * 2 + 200)
     backbone = Wide()
     monkeypatch.setattr(features_module.shutil, "disk_usage", lambda _: usage(10**12, 0, need - 1))
-    with pytest.raises(OSError, match=r"1,000 images need 0\.6 GB, but only 0\.6 GB are free") as told:
+    with pytest.raises(OSError, match=r"1,000 images need 0\.6 GB, but only 0\.6 GB are free") as caught:
         cache_features(backbone, images, tmp_path / "new", keys=names(1000))
-    assert str(tmp_path / "new") in str(told.value)
-    assert backbone.seen == [1]
+    assert str(tmp_path / "new") in str(caught.value)
+    assert backbone.batch_sizes == [1]
     assert {file.name for file in (tmp_path / "new").iterdir()} <= {"features.lock"}
-    # Only what is missing needs room.
+    # Only missing features need space.
     monkeypatch.setattr(features_module.shutil, "disk_usage", lambda _: usage(10**12, 0, 500))
     cache_features(Halves(), images[:12], filled, keys=names(12))
     with pytest.raises(OSError, match="of 3 images"):
@@ -325,7 +325,7 @@ def test_invalid_numbers_are_refused(tmp_path, argument, value):
         cache_features(Halves(), make_images(2), tmp_path, keys=names(2), **{argument: value})
 
 
-def test_features_beyond_half_precision_are_refused_by_name(tmp_path):
+def test_features_beyond_half_precision_are_refused_with_the_key(tmp_path):
     images = make_images(4)
     images[2] = 255
     with pytest.raises(ValueError, match=r"'000000001002\.jpg' do not fit into float16"):
@@ -350,8 +350,8 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_row_is_noticed_when_it_is_read(tmp_path):
-    """Rows that are not rechecked when the folder is opened have a checksum as well."""
+def test_a_damaged_row_is_detected_when_it_is_read(tmp_path):
+    """Checksums cover the rows that are not rechecked when the folder is opened."""
     images = np.arange(5 * 3 * 16, dtype=np.float32).reshape(5, 3, 4, 4)
     keys = [*"abcde"]
     cache_features(Halves(), images, tmp_path, keys=keys)
@@ -363,7 +363,7 @@ def test_a_damaged_row_is_noticed_when_it_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("position", [2, 20])
-def test_a_damaged_line_of_the_index_is_noticed(tmp_path, position):
+def test_a_damaged_line_of_the_index_is_detected(tmp_path, position):
     images = np.arange(2 * 3 * 16, dtype=np.float32).reshape(2, 3, 4, 4)
     cache_features(Halves(), images, tmp_path, keys=["a", "b"])
     flip(tmp_path / "index.jsonl", position)  # the key, or a digest
@@ -371,7 +371,7 @@ def test_a_damaged_line_of_the_index_is_noticed(tmp_path, position):
         cache_features(Halves(), images, tmp_path, keys=["a", "b"], recheck=0)
 
 
-def test_an_odd_number_of_bytes_at_the_end_is_left_by_a_kill(tmp_path):
+def test_an_odd_number_of_bytes_left_by_a_kill_is_ignored(tmp_path):
     images = np.arange(2 * 3 * 16, dtype=np.float32).reshape(2, 3, 4, 4)
     before = cache_features(Halves(), images, tmp_path, keys=["a", "b"])[np.arange(2)]
     with (tmp_path / "features.f16").open("ab") as file:
@@ -379,8 +379,8 @@ def test_an_odd_number_of_bytes_at_the_end_is_left_by_a_kill(tmp_path):
     assert (cache_features(Halves(), images, tmp_path, keys=["a", "b"])[np.arange(2)] == before).all()
 
 
-def test_a_file_that_is_replaced_by_a_shorter_one_is_noticed(tmp_path):
-    """As when it vanishes while another process adds to it."""
+def test_a_file_replaced_by_a_shorter_one_is_detected(tmp_path):
+    """This happens if the file is deleted while another process appends to it."""
     images = np.arange(5 * 3 * 16, dtype=np.float32).reshape(5, 3, 4, 4)
     cache = cache_features(Halves(), images, tmp_path, keys=[*"abcde"])
     content = (tmp_path / "features.f16").read_bytes()

@@ -62,15 +62,15 @@ def test_a_killed_run_is_resumed(tmp_path):
     assert 6 <= done < 40
     finish(start_worker(folder, 0.0, tmp_path / "second"))
     again = (tmp_path / "second").read_text().split()
-    assert again == [str(i) for i in range(done, 40)]  # each image once, and none of those that were done
+    assert again == [str(i) for i in range(done, 40)]  # each missing image once
     assert [json.loads(line)[0] for line in index.read_text().splitlines()] == [str(i) for i in range(40)]
 
 
-def test_two_processes_share_the_work_of_one(tmp_path):
+def test_two_processes_compute_each_image_once(tmp_path):
     workers = [start_worker(tmp_path / "cache", 0.02, tmp_path / name) for name in "ab"]
     for worker in workers:
         finish(worker)
     logs = [tmp_path / name for name in "ab" if (tmp_path / name).exists()]
     computed = [line for log in logs for line in log.read_text().split()]
-    assert len(computed) == 41  # one image twice: to know the size
+    assert len(computed) == 41  # one image twice, to determine the shape
     assert len(set(computed)) == 40

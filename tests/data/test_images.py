@@ -23,7 +23,7 @@ from torchmultiset.data.images import (
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds no pixels."""
+    """A PNG whose header has a size, without pixels."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = [header, b"IDAT" + zlib.compress(b""), b"IEND"]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -43,8 +43,8 @@ def extent(mask: np.ndarray) -> list[int]:
         (640, 480, 600, (600, 450), (0, 75)),
         (480, 640, 600, (450, 600), (75, 0)),
         (10, 10, 256, (256, 256), (0, 0)),
-        (3, 2, 4, (4, 3), (0, 0)),  # 2.67 rounds to 3; the odd row goes to the bottom
-        (5000, 1, 64, (64, 1), (0, 31)),  # never less than a pixel
+        (3, 2, 4, (4, 3), (0, 0)),  # 2.67 rounds to 3; the remaining row is at the bottom
+        (5000, 1, 64, (64, 1), (0, 31)),  # at least one pixel
         (1, 5000, 64, (1, 64), (31, 0)),
     ],
 )
@@ -79,7 +79,7 @@ def test_padding_around_the_image_is_zero(tmp_path, width, height):
         ((640, 426), (320, 213)),
     ],
 )
-def test_a_coloured_rectangle_is_found_where_its_box_is_placed(tmp_path, annotated, stored, size):
+def test_a_coloured_rectangle_fills_its_placed_box(tmp_path, annotated, stored, size):
     x, y, w, h = 40, 90, 120, 60
     picture = Image.new("RGB", annotated, "blue")
     ImageDraw.Draw(picture).rectangle((x, y, x + w - 1, y + h - 1), fill="red")
@@ -101,7 +101,7 @@ def test_a_coloured_rectangle_is_found_where_its_box_is_placed(tmp_path, annotat
         ("LA", (77, 255), "png", (77, 77, 77)),
         ("LA", (77, 0), "png", (255, 255, 255)),
         ("RGBA", (200, 100, 50, 255), "png", (200, 100, 50)),
-        ("RGBA", (200, 100, 50, 0), "png", (255, 255, 255)),  # transparent: laid on white
+        ("RGBA", (200, 100, 50, 0), "png", (255, 255, 255)),  # transparency on a white background
         ("RGBA", (0, 0, 0, 51), "png", (204, 204, 204)),
         ("CMYK", (0, 255, 255, 0), "jpg", (255, 0, 0)),
         ("CMYK", (0, 255, 255, 0), "tif", (255, 0, 0)),
@@ -109,14 +109,14 @@ def test_a_coloured_rectangle_is_found_where_its_box_is_placed(tmp_path, annotat
         ("I;16", 0xFFFF, "tif", (255, 255, 255)),
     ],
 )
-def test_every_kind_of_image_becomes_rgb(tmp_path, mode, colour, suffix, expected):
+def test_every_mode_is_converted_to_rgb(tmp_path, mode, colour, suffix, expected):
     path = tmp_path / f"image.{suffix}"
     Image.new(mode, (8, 8), colour).save(path)
     pixels = read_image(path, size=8).reshape(3, -1).astype(int)
     assert np.abs(pixels - np.array(expected)[:, None]).max() <= 2 * (suffix == "jpg")
 
 
-def test_palettes_become_their_colours_and_transparent_entries_white(tmp_path):
+def test_palettes_are_converted_with_transparent_entries_white(tmp_path):
     image = Image.new("P", (2, 1))
     image.putpalette([200, 100, 50, 9, 8, 7])
     image.putdata([0, 1])
@@ -128,7 +128,7 @@ def test_palettes_become_their_colours_and_transparent_entries_white(tmp_path):
         assert read_image(tmp_path / name, size=2)[:, 0].T.tolist() == [[200, 100, 50], [255, 255, 255]]
 
 
-TURNS = {  # EXIF orientation -> how the stored rows and columns become the picture to show
+TURNS = {  # EXIF orientation -> transformation of the stored pixels for display
     1: lambda a: a,
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -142,7 +142,7 @@ TURNS = {  # EXIF orientation -> how the stored rows and columns become the pict
 
 @pytest.mark.parametrize("alpha", [False, True])
 @pytest.mark.parametrize("orientation", TURNS)
-def test_exif_turns_only_on_request(tmp_path, orientation, alpha):
+def test_exif_orientations_are_applied_only_on_request(tmp_path, orientation, alpha):
     stored = np.random.default_rng(0).integers(0, 255, (6, 9, 3), dtype=np.uint8)
     image, turned = Image.fromarray(stored), Image.fromarray(np.ascontiguousarray(TURNS[orientation](stored)))
     if alpha:
@@ -163,7 +163,7 @@ def test_exif_turns_only_on_request(tmp_path, orientation, alpha):
 
 @pytest.mark.parametrize("orientation", [1, 6])
 @pytest.mark.parametrize(("width", "height"), [(640, 480), (483, 640), (200, 150), (600, 30)])
-def test_a_large_jpeg_is_decoded_at_a_lower_resolution_to_the_same_picture(tmp_path, orientation, width, height):
+def test_decoding_a_large_jpeg_at_a_lower_resolution_gives_nearly_the_same_pixels(tmp_path, orientation, width, height):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8))
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     exif = Image.Exif()
@@ -178,7 +178,7 @@ def test_a_large_jpeg_is_decoded_at_a_lower_resolution_to_the_same_picture(tmp_p
     assert np.array_equal(found.any(0).any(0), expected.any(0).any(0))  # the same columns are part of the image
 
 
-def test_a_batch_holds_the_images_asked_for_in_order(tmp_path):
+def test_a_batch_has_the_requested_images_in_order(tmp_path):
     for shade in (10, 20, 30):
         Image.new("L", (4, 4), shade).save(tmp_path / f"{shade}.png")
     files = ImageFiles([tmp_path / f"{shade}.png" for shade in (10, 20, 30)], size=4)
@@ -229,10 +229,10 @@ def test_files_that_are_not_images_are_listed_in_one_error(tmp_path):
 
     assert list(unreadable(paths)) == [1, 2, 3, 4]
     with pytest.raises(UnreadableImageError, match="2 images cannot be read"):
-        image_sizes(paths)  # only headers are read, and those of cut.jpg and float.tif are sound
+        image_sizes(paths)  # only headers are read, and those of cut.jpg and float.tif are valid
 
 
-@pytest.mark.parametrize("side", [10_000, 60_000])  # Pillow itself warns about the first and refuses the second
+@pytest.mark.parametrize("side", [10_000, 60_000])  # Pillow warns about the first and refuses the second
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side):
     path = tmp_path / "bomb.png"
@@ -243,13 +243,13 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side):
     assert "MAX_IMAGE_PIXELS" in unreadable([path])[0]
 
 
-def test_a_bomb_is_refused_where_warnings_are_errors_too(tmp_path):
+def test_a_bomb_is_refused_if_warnings_are_errors(tmp_path):
     (tmp_path / "bomb.png").write_bytes(png_header(10_000, 10_000))
     with pytest.raises(UnreadableImageError, match="too many pixels"):
         read_image(tmp_path / "bomb.png")
 
 
-def test_the_limit_is_pillows_own(tmp_path, monkeypatch):
+def test_the_limit_of_pixels_equals_that_of_pillow(tmp_path, monkeypatch):
     Image.new("L", (10, 11)).save(tmp_path / "image.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 110)
     assert read_image(tmp_path / "image.png", 4).shape == (3, 4, 4)

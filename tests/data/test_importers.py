@@ -1,4 +1,4 @@
-"""Import of COCO JSON, YOLO text and Pascal VOC XML: what the manifest holds is what was annotated."""
+"""Imports of COCO JSON, YOLO text and Pascal VOC XML give manifests with the annotated labels and boxes."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def write_yolo(folder, truth):
 
 
 def voc_text(name, labels, more=""):
-    things = "\n".join(
+    objects = "\n".join(
         f"<object><name>{label}</name>{more}\n<bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>"
         f"<xmax>{x + w}</xmax><ymax>{y + h}</ymax></bndbox></object>"
         for label, (x, y, w, h) in zip(labels, BOXES, strict=False)
     )
     size = "<size><width>40</width><height>20</height></size>"
-    return f"<annotation><filename>{name}.png</filename>{size}\n{things}\n</annotation>\n"
+    return f"<annotation><filename>{name}.png</filename>{size}\n{objects}\n</annotation>\n"
 
 
 def write_voc(folder, truth):
@@ -84,7 +84,7 @@ def coco_by_file(root):
 
 
 def yolo_by_split(root):
-    """As Roboflow writes it."""
+    """The layout of Roboflow."""
     for split, name in zip(TRUTH, ("train", "valid", "test"), strict=True):
         images(root / name / "images", TRUTH[split])
         write_yolo(root / name / "labels", TRUTH[split])
@@ -93,7 +93,7 @@ def yolo_by_split(root):
 
 
 def yolo_by_images(root):
-    """As Ultralytics has it."""
+    """The layout of Ultralytics."""
     for split, name in zip(TRUTH, ("train", "val", "test"), strict=True):
         images(root / "images" / name, TRUTH[split])
         write_yolo(root / "labels" / name, TRUTH[split])
@@ -102,10 +102,10 @@ def yolo_by_images(root):
 
 
 def yolo_by_lists(root):
-    """As darknet has it."""
-    everything = {name: labels for part in TRUTH.values() for name, labels in part.items()}
-    images(root / "data", everything)
-    write_yolo(root / "data", everything)
+    """The layout of darknet."""
+    all_labels = {name: labels for part in TRUTH.values() for name, labels in part.items()}
+    images(root / "data", all_labels)
+    write_yolo(root / "data", all_labels)
     for split, name in zip(TRUTH, ("train", "val", "test"), strict=True):
         (root / f"{name}.txt").write_text("".join(f"./data/{image}.png\n" for image in TRUTH[split]))
     names = "names:\n  1: dog\n  0: 'cat'  # the first\n  2: owl\n"
@@ -119,10 +119,10 @@ def voc_by_folder(root):
 
 
 def voc_by_lists(root):
-    """As Pascal VOC has it."""
-    everything = {name: labels for part in TRUTH.values() for name, labels in part.items()}
-    images(root / "JPEGImages", [*everything, "unlisted"])
-    write_voc(root / "Annotations", everything | {"unlisted": ["cat"]})
+    """The layout of Pascal VOC."""
+    all_labels = {name: labels for part in TRUTH.values() for name, labels in part.items()}
+    images(root / "JPEGImages", [*all_labels, "unlisted"])
+    write_voc(root / "Annotations", all_labels | {"unlisted": ["cat"]})
     lists = root / "ImageSets" / "Main"
     lists.mkdir(parents=True)
     for split, name in zip(TRUTH, ("train", "val", "test"), strict=True):
@@ -185,7 +185,7 @@ def test_areas_are_kept_if_every_object_has_one(tmp_path):
 
 
 def test_boxes_follow_the_exif_rotation(tmp_path):
-    """Orientation 6: the stored image is turned by 90 degrees clockwise to be seen."""
+    """Orientation 6 rotates the stored image by 90 degrees clockwise for display."""
     from PIL import Image
 
     exif = Image.Exif()
@@ -203,7 +203,7 @@ def test_boxes_follow_the_exif_rotation(tmp_path):
     assert box == {"stored": [20 - y - h, x, h, w], "seen": [x, y, w, h]}
 
 
-def test_boxes_follow_an_image_that_was_resized_after_it_was_annotated(tmp_path):
+def test_boxes_are_scaled_if_the_image_was_resized_after_annotation(tmp_path):
     file = flat(tmp_path, {"a": ["cat"]})
     draw(tmp_path / "a.png", size=(80, 40))
     import_annotations(file, tmp_path / "pets.jsonl", boxes=True)
@@ -231,7 +231,7 @@ def test_crowds_and_difficult_objects_follow_the_rule(tmp_path, source, rule, ex
     assert any(f"--ambiguous {rule}" in note for note in imported.notes)
 
 
-def test_one_split_alone_is_not_written(tmp_path):
+def test_a_single_split_is_not_written_to_the_manifest(tmp_path):
     images(tmp_path / "train", "ab")
     write_voc(tmp_path / "train", {"a": ["cat"], "b": ["dog"]})
     imported = import_annotations(tmp_path, tmp_path / "out.csv")
@@ -253,7 +253,7 @@ def test_without_validation_images_some_training_images_are_used(tmp_path):
     assert splits["test"].ids == ["test/t.png"]
 
 
-def test_an_existing_file_is_kept_unless_it_is_the_same(tmp_path):
+def test_an_existing_file_with_different_content_is_not_overwritten(tmp_path):
     file, out = flat(tmp_path), tmp_path / "out.csv"
     import_annotations(file, out)
     import_annotations(file, out)

@@ -1,4 +1,4 @@
-"""What is wrong with annotations is reported with its file and place, and nothing is written."""
+"""Problems of annotations are reported with file and place, and nothing is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def problems(source: Path, **options: object) -> list[str]:
     before = sorted(source.parent.rglob("*"))
     with pytest.raises(AnnotationError) as caught:
         import_annotations(source, source.parent / "out.jsonl", **options)
-    assert sorted(source.parent.rglob("*")) == before  # nothing half-written
+    assert sorted(source.parent.rglob("*")) == before  # nothing was written
     return [
         problem.replace(str(source), "SOURCE").replace(str(source.parent), "HERE") for problem in caught.value.problems
     ]
@@ -79,7 +79,7 @@ def changed(tmp_path, change):
         (lambda c: c.update(annotations=[]), "SOURCE: no object is left in 2 images: there are no labels to train on"),
     ],
 )
-def test_coco_problems_name_the_entry(tmp_path, change, expected):
+def test_problems_of_coco_are_reported_with_the_entry(tmp_path, change, expected):
     assert changed(tmp_path, change) == [expected]
 
 
@@ -126,7 +126,7 @@ def test_boxes_are_required_only_if_they_are_kept(tmp_path):
         ("0 nan 0.5 0.1 0.1", "coordinates must be fractions of the image"),
     ],
 )
-def test_yolo_problems_name_file_and_line(tmp_path, line, expected):
+def test_problems_of_yolo_are_reported_with_file_and_line(tmp_path, line, expected):
     source = tmp_path / "source"
     images(source, "a")
     (source / "classes.txt").write_text("cat\ndog\n")
@@ -136,7 +136,7 @@ def test_yolo_problems_name_file_and_line(tmp_path, line, expected):
     assert expected in problem
 
 
-def test_polygons_become_their_boxes(tmp_path):
+def test_polygons_are_imported_as_their_bounding_boxes(tmp_path):
     images(tmp_path, "a")
     (tmp_path / "a.txt").write_text("1 0.1 0.5 0.6 0.25 0.35 1.004\n")
     imported = import_annotations(tmp_path, tmp_path / "out.jsonl", boxes=True)
@@ -146,7 +146,7 @@ def test_polygons_become_their_boxes(tmp_path):
     assert "classes.txt" in imported.notes[-1]
 
 
-def test_yolo_images_and_labels_must_fit(tmp_path):
+def test_yolo_images_and_labels_must_match(tmp_path):
     source = tmp_path / "source"
     images(source / "images", "ab")
     write_yolo(source / "labels", {"a": ["cat"], "x": ["dog"]})
@@ -172,7 +172,7 @@ def test_yolo_images_and_labels_must_fit(tmp_path):
         ("names: *anchor", "line 1: 'names' must be a list such as [cat, dog], but is '*anchor'"),
     ],
 )
-def test_data_yaml_problems_name_the_line(tmp_path, content, expected):
+def test_problems_of_data_yaml_are_reported_with_the_line(tmp_path, content, expected):
     source = tmp_path / "source"
     images(source / "images", "a")
     write_yolo(source / "labels", {"a": ["cat"]})
@@ -191,7 +191,7 @@ def test_data_yaml_problems_name_the_line(tmp_path, content, expected):
         "names: {0: cat, 1: 'dog, brown', 2: owl}",
     ],
 )
-def test_data_yaml_names_may_be_written_in_all_usual_ways(tmp_path, names):
+def test_class_names_in_data_yaml_may_have_any_common_syntax(tmp_path, names):
     images(tmp_path, "a")
     write_yolo(tmp_path, {"a": ["owl", "dog", "cat"]})
     (tmp_path / "data.yaml").write_text(f"# made by hand\n{names}\nnc: 3\n")
@@ -240,7 +240,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;&x;">]>'
     ],
     ids=range(12),
 )
-def test_voc_problems_name_file_and_line(tmp_path, text, expected):
+def test_problems_of_voc_are_reported_with_file_and_line(tmp_path, text, expected):
     source = tmp_path / "source"
     images(source, "a")
     (source / "a.xml").write_text(text)
@@ -259,7 +259,7 @@ def test_a_bomb_is_refused_before_it_is_expanded(tmp_path):
     assert "has a document type" in problem
 
 
-def test_a_huge_annotation_is_refused_unread(tmp_path):
+def test_a_huge_annotation_is_refused_without_reading_it(tmp_path):
     source = tmp_path / "source"
     images(source, "a")
     with (source / "a.xml").open("wb") as file:
@@ -278,7 +278,7 @@ def test_a_voc_annotation_needs_its_image(tmp_path):
     assert import_annotations(source, tmp_path / "out.csv").images == {"": 1}
 
 
-def test_lists_that_are_not_text_are_reported_by_name(tmp_path):
+def test_lists_that_are_not_text_are_reported_with_their_names(tmp_path):
     source = tmp_path / "voc"
     images(source / "JPEGImages", "a")
     write_voc(source / "Annotations", {"a": ["cat"]})
@@ -299,7 +299,7 @@ def test_parts_of_an_object_are_not_objects(tmp_path):
     assert import_annotations(tmp_path, tmp_path / "out.csv").labels == {"person": 1}
 
 
-def test_lists_that_fit_nothing_are_reported(tmp_path):
+def test_lists_without_any_annotated_image_are_reported(tmp_path):
     source = tmp_path / "source"
     images(source / "JPEGImages", "a")
     write_voc(source / "Annotations", {"a": ["cat"]})

@@ -1,4 +1,4 @@
-"""Strings, arrays and tables that a program holds in memory."""
+"""Strings, arrays and DataFrames in memory."""
 
 from __future__ import annotations
 

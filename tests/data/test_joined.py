@@ -1,4 +1,4 @@
-"""Joined texts, sets and sequences: inputs in a row, counts added, padding last, the same examples when resumed."""
+"""Joined texts, sets and sequences: concatenated inputs, summed counts, reproducible epochs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CLASSES = ("a", "b")
 
 
 def labels_of(words: list[str]) -> np.ndarray:
-    made = np.full((len(words), max(map(len, words))), -1)
-    for row, word in zip(made, words, strict=True):
+    labels = np.full((len(words), max(map(len, words))), -1)
+    for row, word in zip(labels, words, strict=True):
         found = [CLASSES.index(letter) for letter in word if letter in CLASSES]
         row[: len(found)] = found
-    return made
+    return labels
 
 
 def words(some: list[str] = WORDS) -> Examples:
@@ -28,14 +28,14 @@ def words(some: list[str] = WORDS) -> Examples:
 
 
 def read(x: np.ndarray) -> list[str]:
-    """Return the texts of an input, each of which begins with the symbol of the first position."""
+    """Return the texts of an input, each of which starts with the symbol START."""
     symbols = x[:, 0].astype(int)
     symbols = symbols[symbols > 0]
     starts = [*np.flatnonzero(symbols == START), len(symbols)]
     return [bytes((symbols[a + 1 : b] - 1).tolist()).decode() for a, b in pairwise(starts)]
 
 
-def test_a_joined_text_is_two_texts_in_a_row_with_the_labels_of_both():
+def test_a_joined_text_is_two_concatenated_texts_with_the_labels_of_both():
     epochs = joined_epochs(words(), 1.0, max_size=4, seed=0)
     orders = set()
     for epoch in range(20):
@@ -43,7 +43,7 @@ def test_a_joined_text_is_two_texts_in_a_row_with_the_labels_of_both():
         batch = joined.batch(np.arange(len(joined)))
         for i, (x, counts, length) in enumerate(zip(batch.x.numpy(), batch.target, joined.lengths, strict=True)):
             parts = read(x)
-            assert len(parts) == 2  # the empty text is a partner of any other
+            assert len(parts) == 2  # the empty text can be joined with any other
             assert WORDS[i] in parts
             orders.add(parts.index(WORDS[i]))
             assert counts.tolist() == [sum(part.count(name) for part in parts) for name in CLASSES]
@@ -74,14 +74,14 @@ def test_probability_zero_changes_nothing():
     assert np.array_equal(same.inputs[np.arange(7)], some.inputs[np.arange(7)])
 
 
-def test_an_example_without_a_partner_is_left_as_it_is():
+def test_an_example_without_a_partner_is_unchanged():
     some = words(["ab", "ba", "aa"])
     same = joined_epochs(some, 1.0, max_size=3, seed=0)(0)
     assert same.counts.tolist() == some.counts.tolist()
     assert same.lengths.tolist() == [3, 3, 3]
 
 
-def test_what_would_be_too_long_is_not_joined():
+def test_texts_that_would_be_too_long_are_not_joined():
     some = Examples(TokenText(["x" * (LONGEST - 1), "y" * 5]), np.array([[0], [1]]), CLASSES, tokens="text")
     for epoch in range(10):
         assert joined_epochs(some, 1.0, max_size=2, seed=0)(epoch).lengths.max() <= LONGEST + 1
@@ -92,9 +92,9 @@ def test_sets_are_joined():
     some = Examples(TokenRows(rows), np.array([[-1], [0], [1]]), CLASSES, tokens="set")
     joined = joined_epochs(some, 1.0, max_size=2, seed=0)(0)
     batch = joined.batch([0, 1, 2])
-    seen = batch.x[..., 0].bool()
-    assert seen.sum(1).tolist() == joined.lengths.tolist()
-    for x, mask, counts in zip(batch.x, seen, batch.target, strict=True):
+    present = batch.x[..., 0].bool()
+    assert present.sum(1).tolist() == joined.lengths.tolist()
+    for x, mask, counts in zip(batch.x, present, batch.target, strict=True):
         values = x[mask][:, 1].tolist()
         assert [values.count(1.0), values.count(3.0) // 3] == counts.tolist()
 
@@ -104,7 +104,7 @@ def test_inputs_of_one_length_are_refused():
         joined_epochs(Examples(np.zeros((1, 2)), np.array([[0]]), CLASSES), 0.5, max_size=2, seed=0)
 
 
-def test_the_last_epochs_have_the_examples_as_they_are():
+def test_the_last_epochs_have_the_original_examples():
     some = words()
     epochs = joined_epochs(some, 1.0, max_size=4, seed=0, epochs=2)
     assert [epochs(epoch) is some for epoch in range(4)] == [False, False, True, True]

@@ -40,7 +40,7 @@ def test_a_store_that_changed_is_refused(built, check_inputs):
         load_data(built, check_inputs=check_inputs)
 
 
-def test_a_begun_build_is_not_taken_for_a_folder_of_images(tmp_path):
+def test_an_unfinished_build_is_not_read_as_a_folder_of_images(tmp_path):
     (tmp_path / "building.json").write_text("{}")
     assert is_store(tmp_path)
     with pytest.raises(FileNotFoundError, match="only a part of a data set"):
@@ -48,7 +48,7 @@ def test_a_begun_build_is_not_taken_for_a_folder_of_images(tmp_path):
 
 
 @pytest.mark.parametrize("as_folder", [True, False])
-def test_own_data_is_opened_by_its_file_or_its_folder(tmp_path, as_folder):
+def test_own_data_is_loaded_by_file_or_folder(tmp_path, as_folder):
     draw(tmp_path / "a.png")
     file = write(tmp_path, "labels.jsonl", {"image": "a.png", "labels": ["cat", "cat"], "split": "test"})
     assert not is_store(tmp_path)
@@ -57,7 +57,7 @@ def test_own_data_is_opened_by_its_file_or_its_folder(tmp_path, as_folder):
     assert test.batch([0]).x.shape == (1, 3, 16, 16)
 
 
-def test_a_damaged_image_is_found_when_it_is_read_or_when_all_are_looked_at(tmp_path):
+def test_a_damaged_image_is_found_when_it_is_read_or_all_are_checked(tmp_path):
     (tmp_path / "a.png").write_text("no image")
     file = write(tmp_path, "labels.jsonl", {"image": "a.png", "labels": ["cat"], "split": "train"})
     train = load_data(file)["train"]
@@ -67,7 +67,7 @@ def test_a_damaged_image_is_found_when_it_is_read_or_when_all_are_looked_at(tmp_
         load_data(file, check_inputs=True)
 
 
-def test_a_folder_of_something_else_is_refused_with_what_it_could_be(tmp_path):
+def test_a_folder_without_data_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"it has no labels\.csv\. Write one .*labels\.jsonl and built data sets"
     ):

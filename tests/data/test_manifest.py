@@ -17,7 +17,7 @@ from torchmultiset.data.manifest import read_manifest
 from torchmultiset.data.ranks import area_rank, spatial_rank
 
 
-def test_jsonl_takes_labels_as_a_list_or_as_counts(tmp_path):
+def test_jsonl_may_have_labels_as_a_list_or_as_counts(tmp_path):
     path = write(
         tmp_path,
         "data.jsonl",
@@ -44,7 +44,7 @@ def test_jsonl_takes_labels_as_a_list_or_as_counts(tmp_path):
     assert batch.areas is None
 
 
-def test_csv_takes_names_with_repeats_and_names_with_counts(tmp_path):
+def test_csv_may_have_repeated_names_or_names_with_counts(tmp_path):
     path = write(
         tmp_path,
         "data.csv",
@@ -62,7 +62,7 @@ def test_csv_takes_names_with_repeats_and_names_with_counts(tmp_path):
     assert train.batch([0, 1]).x.tolist() == [[0.5, 1], [100, 2]]  # columns in the order of the file
 
 
-def test_csv_takes_one_column_of_counts_for_each_class(tmp_path):
+def test_csv_may_have_a_column_of_counts_for_each_class(tmp_path):
     path = write(tmp_path, "data.csv", "x,count:cat,Count: big dog", "1,2,", "2,0,3.0", "3,,")
     assert together(read_manifest(path)) == {
         "line 2": Counter(cat=2),
@@ -72,7 +72,7 @@ def test_csv_takes_one_column_of_counts_for_each_class(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.jsonl"])
-def test_a_folder_of_images_with_a_labels_file(tmp_path, name):
+def test_a_folder_of_images_with_a_labels_file_is_read(tmp_path, name):
     (tmp_path / "sub").mkdir()
     draw(tmp_path / "a.png", "red", size=(4, 8))
     draw(tmp_path / "sub" / "b.png", "blue", size=(8, 8))
@@ -115,8 +115,8 @@ def test_arrays_of_images_keep_uint8_and_everything_else_is_float32(tmp_path, sh
         assert train.batch([]).x.shape == (0, *read)
 
 
-def test_a_file_written_by_a_spreadsheet(tmp_path):
-    """From a spreadsheet of another language: BOM, ';' between cells, CRLF, capitals, blanks, empty rows."""
+def test_a_file_written_by_a_spreadsheet_is_read(tmp_path):
+    """The file has a BOM, ';' between cells, CRLF, capitals, spaces and empty rows, as some spreadsheets write."""
     path = tmp_path / "Labels.CSV"
     draw(tmp_path / "Ätna 1.png")
     draw(tmp_path / "b.png")
@@ -139,7 +139,7 @@ def test_a_file_written_by_a_spreadsheet(tmp_path):
     assert multisets(validation) == [Counter()]
 
 
-def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
+def test_line_numbers_agree_with_an_editor(tmp_path):
     path = tmp_path / "data.csv"
     path.write_bytes(b'x,labels\r\n\r\n1,"a\r\n\r\nb"\r\n1,a;;\r\n2,"c\nd"\n1,a;;\n')
     assert [line for line, _ in problems_of(path)] == [6, 9]
@@ -151,7 +151,7 @@ def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
     lambda name: name == name.strip()
 )
-# Lists of few names, so that they repeat.
+# Lists of few names, so that names repeat.
 data_sets = st.lists(names, min_size=1, max_size=4, unique=True).flatmap(
     lambda classes: st.tuples(
         st.just(classes), st.lists(st.lists(st.sampled_from(classes), max_size=6), min_size=1, max_size=5)
@@ -159,8 +159,9 @@ data_sets = st.lists(names, min_size=1, max_size=4, unique=True).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(data_sets, st.booleans(), st.booleans())
-def test_multisets_survive_jsonl(tmp_path_factory, data_set, counted, ascii_only):
+def test_multisets_written_as_jsonl_are_read_unchanged(tmp_path_factory, data_set, counted, ascii_only):
     classes, rows = data_set
     path = tmp_path_factory.mktemp("jsonl") / "data.jsonl"
     lines = [
@@ -176,7 +177,7 @@ def test_multisets_survive_jsonl(tmp_path_factory, data_set, counted, ascii_only
 
 
 @given(data_sets, st.sampled_from(["repeats", "counts", "columns"]), st.sampled_from([",", ";", "\t"]))
-def test_multisets_survive_csv(tmp_path_factory, data_set, form, delimiter):
+def test_multisets_written_as_csv_are_read_unchanged(tmp_path_factory, data_set, form, delimiter):
     classes, rows = data_set
     text = io.StringIO()
     if form == "columns":
@@ -184,7 +185,7 @@ def test_multisets_survive_csv(tmp_path_factory, data_set, form, delimiter):
         writer.writerow(["number", *(f"count:{name}" for name in classes)])
         writer.writerows([i, *(Counter(row)[name] for name in classes)] for i, row in enumerate(rows))
     else:
-        # ';' is the one sign that a name in a cell of labels cannot hold.
+        # A name in a cell of labels cannot contain ';'.
         classes = list(dict.fromkeys(name.replace(";", "+") for name in classes))
         rows = [[name.replace(";", "+") for name in row] for row in rows]
         writer = csv.writer(text, delimiter=delimiter)
@@ -225,14 +226,14 @@ def test_boxes_are_moved_with_the_image_and_give_the_areas(tmp_path):
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("exif", [True, False])
 def test_a_box_follows_its_object_through_exif_rotation(tmp_path, orientation, exif):
-    """A white square on black: wherever the image is shown, its box holds all the white and nothing else."""
+    """The box of a white square on black contains exactly the white pixels in every orientation."""
     pixels = np.zeros((40, 80, 3), dtype=np.uint8)
     pixels[10:20, 60:70] = 255
     image = Image.fromarray(pixels)
     tags = image.getexif()
     tags[0x0112] = orientation
     image.save(tmp_path / "a.png", exif=tags)
-    if exif:  # the annotator saw the image as a viewer shows it
+    if exif:  # the box was annotated in the displayed image
         from PIL import ImageOps
 
         with Image.open(tmp_path / "a.png") as stored:
@@ -246,7 +247,7 @@ def test_a_box_follows_its_object_through_exif_rotation(tmp_path, orientation, e
     assert white[top : top + height, left : left + width].all()
 
 
-def test_areas_and_the_boxes_of_arrays_are_as_given(tmp_path):
+def test_areas_and_boxes_of_arrays_are_not_changed(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 4, 4)))
     path = write(
         tmp_path,

@@ -22,7 +22,7 @@ def rows(examples) -> list[list[float]]:
     return examples.batch(range(len(examples))).x.tolist()
 
 
-def test_texts_are_categories_and_empty_cells_the_mean_of_the_training_examples(tmp_path):
+def test_texts_are_encoded_as_categories_and_empty_cells_as_the_training_mean(tmp_path):
     splits = read_manifest(write(tmp_path, "data.csv", *TABLE))
     assert rows(splits["train"]) == [[0, 1, 1], [1, 0, 2], [0, 1, 3]]
     assert rows(splits["validation"]) == [[0, 0, 8]]
@@ -31,7 +31,7 @@ def test_texts_are_categories_and_empty_cells_the_mean_of_the_training_examples(
         assert examples.columns == (Column("colour", ("blue", "red"), empty=1), Column("metres", mean=2.0, empty=2))
 
 
-def test_a_later_table_is_read_like_the_first_for_any_column_order(tmp_path):
+def test_a_later_table_is_encoded_like_the_first_in_any_column_order(tmp_path):
     columns = read_manifest(write(tmp_path, "data.csv", *TABLE))["train"].columns
     later = write(tmp_path, "later.csv", "metres,colour", "5,red", ",red", "7,")
     options = {"classes": ["cat", "dog"], "labelled": False, "fractions": ALL_TRAIN, "columns": columns}
@@ -49,7 +49,7 @@ def test_a_later_table_is_read_like_the_first_for_any_column_order(tmp_path):
     ]
 
 
-def test_features_of_jsonl_may_have_names_too(tmp_path):
+def test_features_of_jsonl_may_have_names(tmp_path):
     path = write(
         tmp_path,
         "data.jsonl",
@@ -76,7 +76,7 @@ def test_features_of_jsonl_may_have_names_too(tmp_path):
 @pytest.mark.parametrize(
     ("cells", "line", "message"),
     [
-        # One message, however many cells.
+        # One message for any number of cells.
         (["1", "two", "three", "4"] * 9, 3, "'x' must be a number such as 0.5, but is 'two' (18 lines have no number"),
         (['"1,5"', '"2,5"'] * 9, 2, "but is '1,5' (18 lines have no number there): write 1.5"),
         (
@@ -87,7 +87,7 @@ def test_features_of_jsonl_may_have_names_too(tmp_path):
         ([""] * 9, 0, "the column 'x' is empty in all training examples: fill it in, or remove it"),
     ],
 )
-def test_a_column_that_cannot_be_read_is_one_problem(tmp_path, cells, line, message):
+def test_an_unreadable_column_is_reported_once(tmp_path, cells, line, message):
     path = write(tmp_path, "data.csv", "x,y,labels", *(f"{cell},1,cat" for cell in cells))
     ((number, what),) = problems_of(path, fractions=ALL_TRAIN)
     assert number == line

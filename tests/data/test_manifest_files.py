@@ -15,13 +15,13 @@ from torchmultiset.data.manifest import ManifestError, read_manifest
 
 @pytest.fixture
 def photos(tmp_path):
-    """Four images that are fine, and three that are not, on lines 3, 5 and 7."""
+    """A list of four valid images, and three invalid ones on lines 3, 5 and 7."""
     for name in "aceg":
         draw(tmp_path / f"{name}.png")
     (tmp_path / "b.png").write_bytes(b"no image")
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "d.jpg")
-    (tmp_path / "d.jpg").write_bytes((tmp_path / "d.jpg").read_bytes()[:1000])  # the header is whole
+    (tmp_path / "d.jpg").write_bytes((tmp_path / "d.jpg").read_bytes()[:1000])  # the header is complete
     (tmp_path / "f.png").write_bytes(b"")
     files = ["a.png", "b.png", "c.png", "d.jpg", "e.png", "f.png", "g.png"]
     return write(tmp_path, "data.csv", "image,labels", *(f"{name},cat;{name[0]}" for name in files))
@@ -39,12 +39,12 @@ def test_unreadable_images_are_skipped_on_request_with_a_list(photos):
     (warning,) = caught
     assert all(f"line {line}: " in str(warning.message) for line in (3, 5, 7))
     assert set(together(splits)) == {"a.png", "c.png", "e.png", "g.png"}
-    assert splits["train"].classes == ("a", "b", "c", "cat", "d", "e", "f", "g")  # those of the whole file
+    assert splits["train"].classes == ("a", "b", "c", "cat", "d", "e", "f", "g")  # the classes of the whole file
     for examples in splits.values():
         assert examples.batch(range(len(examples))).x.shape == (len(examples), 3, 8, 8)
 
 
-def test_a_missing_file_that_is_in_another_folder_is_found(tmp_path):
+def test_a_missing_file_that_exists_in_another_folder_is_suggested(tmp_path):
     (tmp_path / "photos").mkdir()
     for path in ("a.png", "photos/b.png"):
         Image.new("RGB", (8, 8)).save(tmp_path / path)
@@ -64,14 +64,14 @@ def test_missing_files_are_not_skipped(photos):
     assert "there is no file" in what
 
 
-def test_nothing_left_after_skipping(tmp_path):
+def test_skipping_all_examples_is_an_error(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     path = write(tmp_path, "data.csv", "image,labels", "a.png,cat")
     with pytest.warns(UserWarning, match="skipped 1 of 1"):
         assert problems_of(path, skip_unreadable=True) == [(0, "no examples are left: none of the files can be read")]
 
 
-def test_images_that_were_not_checked_are_refused_when_they_are_read(photos):
+def test_unchecked_images_are_refused_when_they_are_read(photos):
     splits = read_manifest(photos, check_inputs=False)
     assert len(together(splits)) == 7
     (broken,) = (examples for examples in splits.values() if "b.png" in examples.ids)
@@ -89,19 +89,19 @@ def test_a_decompression_bomb_is_unreadable(tmp_path, monkeypatch):
     assert "too many pixels" in what
 
 
-opened: list[str] = []
+unpickled: list[str] = []
 
 
 class Trap:
     def __reduce__(self):
-        return note, ("a pickle was opened",)
+        return note, ("a pickle was loaded",)
 
 
 def note(what: str) -> None:
-    opened.append(what)
+    unpickled.append(what)
 
 
-def test_unreadable_arrays_are_all_listed_and_no_pickle_is_opened(tmp_path):
+def test_unreadable_arrays_are_all_listed_and_no_pickle_is_loaded(tmp_path):
     for i in range(8):
         np.save(tmp_path / f"{i}.npy", np.ones((2, 2)))
     np.save(tmp_path / "1.npy", np.array([Trap()], dtype=object), allow_pickle=True)
@@ -114,7 +114,7 @@ def test_unreadable_arrays_are_all_listed_and_no_pickle_is_opened(tmp_path):
         np.savez(file, x=np.ones(2))
     path = write(tmp_path, "data.csv", "array,labels", *(f"{i}.npy,cat" for i in range(8)))
     problems = problems_of(path)
-    assert not opened
+    assert not unpickled
     assert [line for line, _ in problems] == [3, 4, 5, 6, 7, 8, 9]
     assert all(str(tmp_path / f"{line - 2}.npy") in what for line, what in problems)
     assert "contains NaN" in problems[2][1]
@@ -123,7 +123,7 @@ def test_unreadable_arrays_are_all_listed_and_no_pickle_is_opened(tmp_path):
     assert splits["train"].ids == ["0.npy"]
 
 
-def test_arrays_of_another_shape_or_type_are_problems_and_not_skipped(tmp_path):
+def test_arrays_of_another_shape_or_dtype_are_reported_and_not_skipped(tmp_path):
     like, other = np.ones((1, 2, 3)), np.ones((1, 2, 3), dtype=np.uint8)
     for i, array in enumerate([like, np.ones(3), other, np.ones((2, 3), int)]):
         np.save(tmp_path / f"{i}.npy", array)
@@ -141,7 +141,7 @@ def test_arrays_of_another_shape_or_type_are_problems_and_not_skipped(tmp_path):
         train.batch([0, 1])
 
 
-def test_an_array_of_several_images_is_refused_with_its_name(tmp_path):
+def test_an_array_of_several_images_is_refused_with_its_path(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((5, 3, 8, 8)))
     path = write(tmp_path, "data.csv", "array,labels", "a.npy,cat")
     ((line, what),) = problems_of(path, fractions=ALL_TRAIN)
@@ -150,7 +150,7 @@ def test_an_array_of_several_images_is_refused_with_its_name(tmp_path):
 
 
 @given(st.integers(0, 127), st.binary(min_size=1, max_size=3))
-def test_a_damaged_array_header_is_a_problem_or_no_damage(tmp_path_factory, at, noise):
+def test_a_damaged_array_header_is_reported_unless_it_is_still_valid(tmp_path_factory, at, noise):
     folder = tmp_path_factory.mktemp("damage")
     np.save(folder / "a.npy", np.ones((2, 2)))
     data = bytearray((folder / "a.npy").read_bytes())

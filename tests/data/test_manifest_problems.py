@@ -9,7 +9,7 @@ from manifests import draw, problems_of, write
 
 from torchmultiset.data.manifest import ManifestError, read_manifest
 
-FINE = {"features": [1, 2], "labels": ["cat"]}
+VALID = {"features": [1, 2], "labels": ["cat"]}
 
 
 @pytest.mark.parametrize(
@@ -65,22 +65,22 @@ FINE = {"features": [1, 2], "labels": ["cat"]}
         ({"features": [1, 2], "counts": {"cat": "2"}}, "but is '2'"),
         ('{"features": [1, 2], "counts": {"cat": NaN}}', "the count of 'cat' must be a whole number"),
         ({"features": [1, 2], "counts": {"cat": 10**12}}, "but is 1000000000000"),
-        ({**FINE, "split": "trian"}, "'split' must be one of train, validation, test, but is 'trian'"),
-        ({**FINE, "split": 1.5}, "'split' must be a non-empty string, but is 1.5"),
-        ({**FINE, "id": [1]}, "'id' must be a non-empty string, but is [1]"),
-        ({**FINE, "boxes": [[0, 0, 1, 1]]}, "'boxes' requires an image or an array"),
+        ({**VALID, "split": "trian"}, "'split' must be one of train, validation, test, but is 'trian'"),
+        ({**VALID, "split": 1.5}, "'split' must be a non-empty string, but is 1.5"),
+        ({**VALID, "id": [1]}, "'id' must be a non-empty string, but is [1]"),
+        ({**VALID, "boxes": [[0, 0, 1, 1]]}, "'boxes' requires an image or an array"),
         ({"image": "a", "labels": ["cat"], "boxes": [[0, 0, 1]]}, "a box must be [x, y, width, height]"),
         ({"image": "a", "labels": ["cat"], "boxes": [[0, 0, 1, -1]]}, "must not be negative"),
         ({"image": "a", "labels": ["cat"], "boxes": [[0, 0, 1, "1"]]}, "a box coordinate must be a finite number"),
         ({"image": "a", "labels": ["cat"], "boxes": []}, "'boxes' must be a list of length 1, one per label"),
         ({"image": "a", "counts": {"cat": 1}, "boxes": [[0, 0, 1, 1]]}, "write 'labels' as a list"),
-        ({**FINE, "areas": [1, 2]}, "'areas' must be a list of length 1, one per label"),
-        ({**FINE, "areas": [-1]}, "'areas' must not be negative"),
-        ({**FINE, "areas": [None]}, "an area must be a finite number"),
+        ({**VALID, "areas": [1, 2]}, "'areas' must be a list of length 1, one per label"),
+        ({**VALID, "areas": [-1]}, "'areas' must not be negative"),
+        ({**VALID, "areas": [None]}, "an area must be a finite number"),
     ],
 )
-def test_a_malformed_line_of_jsonl_is_reported_by_number(tmp_path, line, message):
-    problems = problems_of(write(tmp_path, "data.jsonl", FINE, "", line, FINE, FINE))
+def test_a_malformed_line_of_jsonl_is_reported_with_its_number(tmp_path, line, message):
+    problems = problems_of(write(tmp_path, "data.jsonl", VALID, "", line, VALID, VALID))
     assert {number for number, _ in problems} == {3}
     assert any(message in what for _, what in problems)
     assert all(len(what) < 300 for _, what in problems)
@@ -108,14 +108,14 @@ def test_a_malformed_line_of_jsonl_is_reported_by_number(tmp_path, line, message
         ('1,2,"cat"dog', 'is a quote (") not closed, or not doubled?'),
     ],
 )
-def test_a_malformed_line_of_csv_is_reported_by_number(tmp_path, line, message):
+def test_a_malformed_line_of_csv_is_reported_with_its_number(tmp_path, line, message):
     path = write(tmp_path, "data.csv", "x,y,labels", "1,2,cat", "", line, "1,2,cat")
     ((number, what),) = problems_of(path)
     assert number == 4
     assert message in what
 
 
-def test_a_quote_that_is_never_closed_is_reported_where_it_opens(tmp_path):
+def test_an_unclosed_quote_is_reported_where_it_opens(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels", "1,cat", '2,"cat', "3,cat", "4,cat")
     ((number, what),) = problems_of(path)
     assert number == 3
@@ -144,14 +144,14 @@ def test_a_quote_that_is_never_closed_is_reported_where_it_opens(tmp_path):
         ),
     ],
 )
-def test_a_header_that_does_not_fit(tmp_path, header, message):
+def test_an_invalid_header_is_reported(tmp_path, header, message):
     path = write(tmp_path, "data.csv", header, "a.png,cat,1")
     problems = problems_of(path)
     assert {number for number, _ in problems} == {1}
     assert any(message in what for _, what in problems)
 
 
-def test_all_problems_come_at_once(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     draw(tmp_path / "a.png")
     (tmp_path / "text.png").write_text("this is not an image")
     path = write(
@@ -192,7 +192,7 @@ def test_the_message_shows_ten_problems_and_counts_the_rest(tmp_path):
     assert len(lines) == 12
     assert lines[-1] == "  ... and 41 more"
     assert len(caught.value.problems) == 51
-    # It comes back from a worker process as it is.
+    # Worker processes return it pickled.
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
@@ -208,7 +208,7 @@ def test_an_empty_data_set_is_refused(tmp_path, name, text):
     assert "the file is empty" in what or "the file has no examples" in what
 
 
-def test_lines_that_do_not_fit_to_the_first(tmp_path):
+def test_lines_that_do_not_match_the_first_are_reported(tmp_path):
     path = write(
         tmp_path,
         "data.jsonl",
@@ -236,7 +236,7 @@ def test_text_that_is_not_utf8_is_reported_line_by_line(tmp_path):
     assert "UTF-16" in what
 
 
-def test_a_path_that_is_not_a_manifest(tmp_path):
+def test_a_path_that_is_not_a_manifest_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         read_manifest(tmp_path / "missing.csv")
     with pytest.raises(FileNotFoundError, match=r"it has no labels\.csv\. Write one"):
@@ -244,18 +244,18 @@ def test_a_path_that_is_not_a_manifest(tmp_path):
     with pytest.raises(ValueError, match=r"is neither a \.jsonl or \.csv file nor a folder: save a spreadsheet as CSV"):
         read_manifest(write(tmp_path, "data.txt", "x,labels"))
     write(tmp_path, "labels.csv", "x,labels")
-    write(tmp_path, "labels.jsonl", FINE)
+    write(tmp_path, "labels.jsonl", VALID)
     with pytest.raises(ValueError, match="must be a folder with one labels file"):
         read_manifest(tmp_path)
 
 
-def test_folders_of_another_system_get_a_hint(tmp_path):
+def test_a_backslash_in_a_path_gets_a_hint(tmp_path):
     path = write(tmp_path, "data.csv", "image,labels", "images\\a.png,cat")
     assert problems_of(path)[0][1].endswith(": use / as the path separator")
 
 
 @given(st.binary(max_size=60), st.sampled_from([".csv", ".jsonl"]))
-def test_every_bad_file_raises_a_manifest_error(tmp_path_factory, data, suffix):
+def test_any_damaged_file_is_read_or_raises_a_manifest_error(tmp_path_factory, data, suffix):
     path = tmp_path_factory.mktemp("noise") / f"data{suffix}"
     start = b"x,labels\n1,a\n2,b\n3,c\n" if suffix == ".csv" else b'{"features": [1], "labels": ["a"]}\n' * 3
     path.write_bytes(start + data)

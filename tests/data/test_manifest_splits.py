@@ -12,14 +12,14 @@ from torchmultiset.data._splits import split_by_id
 from torchmultiset.data.manifest import read_manifest
 
 
-def test_given_classes_keep_their_order_and_may_be_more_than_occur(tmp_path):
+def test_given_classes_keep_their_order_and_may_include_unused_ones(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels,split", "1,b;a,train")
     train = read_manifest(path, classes=["c", "b", "a"])["train"]
     assert train.classes == ("c", "b", "a")
     assert train.counts.tolist() == [[0, 1, 1]]
 
 
-def test_empty_multisets_only_need_classes(tmp_path):
+def test_a_data_set_of_empty_multisets_needs_classes(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels,split", "1,,train", "2,,train")
     ((line, what),) = problems_of(path)
     assert line == 0
@@ -38,7 +38,7 @@ def test_labels_unknown_to_the_given_classes_are_listed_with_a_hint(tmp_path):
     ]
 
 
-def test_labels_that_differ_only_in_how_they_are_written_must_be_meant(tmp_path):
+def test_labels_that_differ_only_in_case_or_unicode_form_must_be_given_as_classes(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels", "1,cat;caf\u00e9", "2,Cat", "3,cafe\u0301", "4,Cat")
     (line, what), (line_2, _) = problems_of(path)
     assert (line, line_2) == (3, 4)
@@ -61,7 +61,7 @@ def test_labels_that_differ_only_in_how_they_are_written_must_be_meant(tmp_path)
         ({"image_size": 0}, "image_size must be at least 1 pixel"),
     ],
 )
-def test_bad_arguments_are_refused_by_name(tmp_path, options, message):
+def test_invalid_arguments_are_refused_with_their_names(tmp_path, options, message):
     path = write(tmp_path, "data.csv", "x,labels", "1,cat", "2,cat", "3,cat")
     with pytest.raises(ValueError, match=message):
         read_manifest(path, **options)
@@ -74,12 +74,12 @@ def test_a_split_that_does_not_occur_in_the_column_is_empty(tmp_path):
     assert splits["validation"].batch([]).target.shape == (0, 2)
 
 
-def test_splits_by_seed_hold_every_example_once_and_repeat(tmp_path):
+def test_splits_by_seed_contain_every_example_once_and_are_reproducible(tmp_path):
     rows = [f"{i},a:{i % 3},id {i}" for i in range(200)]
     path = write(tmp_path, "data.csv", "x,labels,id", *rows)
     splits, again, other = (read_manifest(path, seed=seed) for seed in (1, 1, 2))
-    everyone = [name for examples in splits.values() for name in examples.ids]
-    assert sorted(everyone) == sorted(f"id {i}" for i in range(200))
+    all_ids = [name for examples in splits.values() for name in examples.ids]
+    assert sorted(all_ids) == sorted(f"id {i}" for i in range(200))
     assert all(splits[name].ids == again[name].ids for name in splits)
     assert splits["test"].ids != other["test"].ids
     random.Random(0).shuffle(rows)
@@ -88,15 +88,16 @@ def test_splits_by_seed_hold_every_example_once_and_repeat(tmp_path):
 
 
 @given(st.integers(3, 40), st.integers(1, 40), st.integers(0, 99))
-def test_more_lines_do_not_move_the_others(count, more, seed):
+def test_adding_lines_does_not_move_the_others(count, more, seed):
     ids = [f"{i}.jpg" for i in range(count + more)]
     shares = (0.5, 0.25, 0.25)
     before, after = split_by_id(ids[:count], shares, seed), split_by_id(ids, shares, seed)
-    # One that was moved into a split because it was empty may return; such a split holds it alone.
+    # An example moved into an empty split, where it was the only one, may move back.
     alone = np.bincount(before)[before] == 1
     assert ((before == after[:count]) | alone).all()
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.text(max_size=5), min_size=3, max_size=12, unique=True),
     st.integers(0, 99),
@@ -104,7 +105,7 @@ def test_more_lines_do_not_move_the_others(count, more, seed):
         [(0.7, 0.15, 0.15), (0.98, 0.01, 0.01), (0.01, 0.98, 0.01), (0.0, 0.5, 0.5), (0.9, 0.1, 0.0), ALL_TRAIN]
     ),
 )
-def test_no_wanted_split_is_empty_and_no_other_is_filled(ids, seed, fractions):
+def test_exactly_the_splits_with_a_positive_fraction_have_examples(ids, seed, fractions):
     sizes = np.bincount(split_by_id(ids, fractions, seed), minlength=3)
     assert ((sizes > 0) == (np.array(fractions) > 0)).all()
     assert sizes.sum() == len(ids)
@@ -123,14 +124,14 @@ def test_training_has_a_label_if_any_example_has(labelled, seed, fractions):
     assert (splits != drawn).sum() == (0 if has[drawn == 0].any() or not has.any() else 2)
 
 
-def test_splits_by_seed_have_the_shares_that_were_asked_for():
+def test_splits_by_seed_have_the_given_fractions():
     ids = [f"{i}.jpg" for i in range(20_000)]
     sizes = np.bincount(split_by_id(ids, (0.7, 0.15, 0.15), seed=3))
     wanted = np.array([0.7, 0.15, 0.15]) * len(ids)
     assert ((sizes - wanted) ** 2 / wanted).sum() < 13.8  # chi-square, 2 degrees of freedom, p = 0.001
 
 
-def test_too_few_examples_for_three_splits(tmp_path):
+def test_too_few_examples_for_three_splits_are_reported(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels", "1,a", "2,a")
     ((line, what),) = problems_of(path)
     assert line == 0

@@ -13,7 +13,7 @@ NAMES = ["methane", "ethane", "éthanol", "", "3-methyl, 2", "x" * 100_000]
 
 
 def texts(examples) -> list[str]:
-    """The texts of all examples, from their bytes."""
+    """Texts of all examples, decoded from their bytes."""
     rows = examples.batch(range(len(examples))).x[..., 0].int().tolist()
     assert all(row[0] == START for row in rows)
     return [bytes(value - 1 for value in row[1:] if value).decode() for row in rows]
@@ -23,7 +23,7 @@ def whole(path, **options):
     return read_manifest(path, fractions=ALL_TRAIN, **options)["train"]
 
 
-def test_a_column_named_text_is_text_whatever_it_holds(tmp_path):
+def test_a_column_named_text_is_always_text(tmp_path):
     path = write(tmp_path, "data.csv", "Text,labels", "12,a", "12,a", "nan,b", ",a", '"two, words",a', "012,a")
     examples = whole(path)
     assert examples.tokens == "text"
@@ -31,7 +31,7 @@ def test_a_column_named_text_is_text_whatever_it_holds(tmp_path):
     assert examples.columns == (Column("text", text=True, empty=1),)
 
 
-def test_text_is_recognised_and_long_text_is_cut(tmp_path):
+def test_text_is_recognised_and_truncated(tmp_path):
     path = write(tmp_path, "data.csv", "name,labels", *(f'"{name}",a' for name in NAMES))
     examples = whole(path)
     assert texts(examples) == [*NAMES[:-1], "x" * LONGEST]
@@ -48,7 +48,7 @@ def test_a_handful_of_strings_are_categories(tmp_path):
     assert whole(many).columns[0] == Column("name", text=True, different=101)
 
 
-def test_text_numbers_and_categories_together(tmp_path):
+def test_a_table_may_have_text_numbers_and_categories(tmp_path):
     lines = [f"{name},{i},{'red' if i % 2 else 'blue'},a" for i, name in enumerate(["ab", "cd", "ef", "gh", "ij"])]
     path = write(tmp_path, "data.csv", "name,metres,colour,labels", *lines)
     examples = whole(path)
@@ -69,7 +69,7 @@ def test_several_text_columns_are_joined(tmp_path):
     assert texts(whole(write(tmp_path, "data.jsonl", *rows)))[:2] == ["t0\nb0", "t1\nb1"]
 
 
-def test_jsonl_has_text_alone_or_beside_features(tmp_path):
+def test_jsonl_may_have_text_with_or_without_features(tmp_path):
     alone = [{"text": text, "labels": ["a"]} for text in ("b", "b", "漢字 \ud800", "")]
     assert texts(whole(write(tmp_path, "alone.jsonl", *alone))) == ["b", "b", "漢字 ?", ""]
     beside = [{"text": "b", "features": features, "labels": ["a"]} for features in ([1, 2], [3, 4])]
@@ -81,7 +81,7 @@ AS_READ = [[[1, 1, 2], [1, 3, 4]], [[0, 0, 0], [0, 0, 0]], [[1, 5, 6], [0, 0, 0]
 
 
 @pytest.mark.parametrize("key", ["set", "sequence"])
-def test_jsonl_has_sets_and_sequences(tmp_path, key):
+def test_jsonl_may_have_sets_and_sequences(tmp_path, key):
     examples = whole(write(tmp_path, "data.jsonl", *({key: rows, "labels": ["a"]} for rows in ROWS)))
     assert examples.tokens == key
     assert examples.batch([0, 1, 2]).x.tolist() == AS_READ
@@ -96,7 +96,7 @@ def test_features_that_are_arrays_of_arrays_are_vectors(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["set", "array"])
-def test_files_of_vectors(tmp_path, key):
+def test_sets_may_be_files_of_vectors(tmp_path, key):
     for i, rows in enumerate(ROWS):
         np.save(tmp_path / f"{i}.npy", np.array(rows).reshape(-1, 2))
     examples = whole(write(tmp_path, "data.csv", f"{key},labels", *(f"{i}.npy,a" for i in range(3))))
@@ -104,7 +104,7 @@ def test_files_of_vectors(tmp_path, key):
     assert examples.batch([0, 1, 2]).x.tolist() == AS_READ
 
 
-def test_arrays_of_one_shape_are_images_still(tmp_path):
+def test_arrays_of_one_shape_are_images(tmp_path):
     for i in range(3):
         np.save(tmp_path / f"{i}.npy", np.zeros((5, 4)))
     examples = whole(write(tmp_path, "data.csv", "array,labels", *(f"{i}.npy,a" for i in range(3))))
@@ -141,7 +141,7 @@ def test_arrays_of_one_shape_are_images_still(tmp_path):
         ([{"set": [[1]], "boxes": [[0, 0, 1, 1]], "labels": ["a"]}], "'boxes' requires an image or an array as input"),
     ],
 )
-def test_what_is_wrong_is_said_by_line(tmp_path, lines, message):
+def test_problems_are_reported_with_their_line(tmp_path, lines, message):
     np.save(tmp_path / "flat.npy", np.zeros(3))
     np.save(tmp_path / "nan.npy", np.full((2, 2), np.nan))
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
@@ -150,7 +150,7 @@ def test_what_is_wrong_is_said_by_line(tmp_path, lines, message):
         whole(path)
 
 
-def test_a_mixed_column_names_the_remedy(tmp_path):
+def test_a_column_of_numbers_and_text_is_reported_with_a_remedy(tmp_path):
     path = write(tmp_path, "data.csv", "x,labels", "1,a", "one,a")
     ((_, what),) = problems_of(path, fractions=ALL_TRAIN)
     assert "name a column of text 'text'" in what

@@ -1,4 +1,4 @@
-"""MNIST Multi: what is in the images and how often, and what is refused."""
+"""The distribution and the content of the images of MNIST Multi, and the parameters that are refused."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from toy_digits import flat_digits, pixels
 from torchmultiset.data.digits import Digits, load_digits
 from torchmultiset.data.mnist_multi import VARIANTS, MnistMulti, generate, stream
 
-# --- what the parameters promise
+# --- distribution
 
 
-def test_the_variants_are_the_papers() -> None:
+def test_the_variants_have_the_parameters_of_the_paper() -> None:
     four, up_to_four, ten = (VARIANTS[name] for name in ("4", "1-4", "10"))
     assert (four.sizes, four.digit_px) == ((4, 4), (20, 50))
     assert (up_to_four.sizes, up_to_four.digit_px) == ((1, 4), (20, 50))
@@ -31,36 +31,37 @@ def test_the_variants_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", ["4", "1-4"])
 def test_numbers_sizes_and_digits_are_uniform(name: str) -> None:
-    """On 12,000 images; the 200 digits of the pool are of unequal classes, so that digits, not classes, are even."""
+    """Over 12,000 images. Classes have different numbers of digits in the pool; digits are uniform, not classes."""
     labels = [min(i // 10, 9) for i in range(200)]
     examples = generate(replace(VARIANTS[name], clutter=0), flat_digits(range(1, 201), labels), "train", range(12_000))
-    there, slots = examples.labels >= 0, np.arange(4)
-    sizes = there.sum(1)
+    present, slots = examples.labels >= 0, np.arange(4)
+    sizes = present.sum(1)
     if name == "4":
         assert (sizes == 4).all()
     else:
         assert_uniform(sizes - 1, 4)
-    # Labels first, padding after.
-    assert (there == (slots < sizes[:, None])).all()
+    # Padding follows the labels.
+    assert (present == (slots < sizes[:, None])).all()
 
     px = examples.boxes[..., 2].astype(int)
     corner = examples.boxes[..., :2].astype(int)
     digit = pixels(examples)[np.arange(12_000)[:, None], corner[..., 1], corner[..., 0]].astype(int) - 1
     for slot in slots:
-        assert_uniform(px[there[:, slot], slot] - 20, 31)
-        assert_uniform(digit[there[:, slot], slot], 200)
-    np.testing.assert_array_equal(examples.labels[there], np.array(labels)[digit[there]])
-    expected = np.bincount(labels, minlength=10) / 200 * there.sum()
-    assert_expected(np.bincount(examples.labels[there], minlength=10), expected)
+        assert_uniform(px[present[:, slot], slot] - 20, 31)
+        assert_uniform(digit[present[:, slot], slot], 200)
+    np.testing.assert_array_equal(examples.labels[present], np.array(labels)[digit[present]])
+    expected = np.bincount(labels, minlength=10) / 200 * present.sum()
+    assert_expected(np.bincount(examples.labels[present], minlength=10), expected)
 
-    # One digit says nothing about the next, nor its size about its class.
-    pair = there[:, 1]
+    # Successive digits are independent, and so are size and class.
+    pair = present[:, 1]
     assert_uniform(digit[pair, 0] // 20 * 10 + digit[pair, 1] // 20, 100)
-    assert_uniform(digit[there] // 20 * 31 + px[there] - 20, 310)
+    assert_uniform(digit[present] // 20 * 31 + px[present] - 20, 310)
 
 
+@pytest.mark.slow
 def test_places_are_uniform() -> None:
-    """Ten digits of 20 px have 25 cells, and each lies in each as often; the room in a cell is used evenly."""
+    """Ten digits of 20 px are uniform over 25 cells, and positions within a cell are uniform."""
     examples = generate(VARIANTS["10"], flat_digits(range(1, 11)), "train", range(10_000))
     corner = examples.boxes[..., :2].astype(int)
     assert (corner % 20 == 0).all()
@@ -69,7 +70,7 @@ def test_places_are_uniform() -> None:
     for slot in (0, 9):
         assert_uniform(cell[:, slot], 25)
 
-    # Where the largest digit has 50 px, a digit of 41 px has 10 x 10 places in each of the four cells.
+    # If the largest digit has 50 px, a digit of 41 px has 10 x 10 positions in each of the four cells.
     examples = generate(MnistMulti(digit_px=(41, 50)), flat_digits(range(1, 11)), "train", range(12_000))
     px = examples.boxes[..., 2]
     chosen = (px == 41) & (px.max(1, keepdims=True) == 50)
@@ -78,8 +79,9 @@ def test_places_are_uniform() -> None:
     assert_uniform(corner[:, 1] % 50 * 10 + corner[:, 0] % 50, 100)
 
 
+@pytest.mark.slow
 def test_clutter_is_uniform() -> None:
-    """Which digit a piece is cut from, where there, and where it is put: 10,000 images with nothing but a piece."""
+    """Source digit, source position and target position are uniform over about 10,000 images of a single piece."""
     ramp = (1 + np.arange(28) + 28 * np.arange(9)[:, None]).astype(np.uint8)
     down = np.repeat(ramp[:, :, None], 28, axis=2)
     parameters = MnistMulti(sizes=(0, 1), clutter=1, classes=(0,))
@@ -96,21 +98,21 @@ def test_clutter_is_uniform() -> None:
 
 
 def test_without_repeats_classes_are_uniform() -> None:
-    """However unequal the pool: every ordered pair of different classes is equally likely."""
+    """Every ordered pair of different classes is equally likely, although the pool is unbalanced."""
     labels = [0] * 60 + [1] * 30 + [2, 3, 4] * 20
     parameters = MnistMulti(sizes=(2, 4), classes=(0, 1, 2, 3, 4), repeats=False, clutter=0)
     examples = generate(parameters, flat_digits(range(1, 151), labels), "train", range(12_000))
     assert all(len({label for label in row if label >= 0}) == sum(x >= 0 for x in row) for row in examples.labels)
     pairs = {pair: i for i, pair in enumerate(itertools.permutations(range(5), 2))}
     assert_uniform(np.array([pairs[tuple(row)] for row in examples.labels[:, :2].tolist()]), 20)
-    # Within a class, each digit.
+    # Digits of a class are uniform.
     corner = examples.boxes[:, 0, :2].astype(int)
     digit = pixels(examples)[np.arange(12_000), corner[:, 1], corner[:, 0]].astype(int) - 1
     assert_uniform(digit[examples.labels[:, 0] == 0], 60)
     np.testing.assert_array_equal(np.array(labels)[digit], examples.labels[:, 0])
 
 
-def test_only_the_classes_asked_for() -> None:
+def test_only_the_given_classes_occur() -> None:
     examples = generate(MnistMulti(classes=(7, 2)), flat_digits(range(1, 101)), "train", range(200))
     assert examples.classes == ("7", "2")
     assert set(np.unique(examples.labels)) == {0, 1}
@@ -119,12 +121,12 @@ def test_only_the_classes_asked_for() -> None:
     np.testing.assert_array_equal((value - 1) % 10, np.array([7, 2])[examples.labels[:, 0]])
 
 
-# --- what is in an image
+# --- content
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_boxes_are_where_the_digits_are(name: str) -> None:
-    """Flat digits fill their boxes exactly; nothing is outside, and boxes neither overlap nor leave the canvas."""
+def test_boxes_contain_exactly_the_digits(name: str) -> None:
+    """Flat digits fill their boxes, all other pixels are zero, and boxes neither overlap nor leave the canvas."""
     examples = generate(replace(VARIANTS[name], clutter=0), flat_digits(range(1, 251)), "train", range(300))
     for image, labels, boxes, areas in zip(
         pixels(examples), examples.labels, examples.boxes, examples.areas, strict=True
@@ -145,7 +147,7 @@ def test_boxes_are_where_the_digits_are(name: str) -> None:
         assert not left.any()
 
 
-def test_digits_have_cells_of_their_own_as_large_as_the_largest() -> None:
+def test_each_digit_has_its_own_cell_of_the_size_of_the_largest() -> None:
     examples = generate(VARIANTS["1-4"], flat_digits(range(1, 11)), "train", range(1000))
     for labels, boxes in zip(examples.labels, examples.boxes.astype(int), strict=True):
         present = boxes[labels >= 0]
@@ -157,7 +159,7 @@ def test_digits_have_cells_of_their_own_as_large_as_the_largest() -> None:
 
 
 def test_boxes_contain_the_labelled_digit() -> None:
-    """With one real digit of each class, the label tells the image; and plain bilinear resizing tells the pixels."""
+    """With one real digit per class, the pixels are those of its image, resized bilinearly."""
     bundled = load_digits("bundled").train
     images = np.stack([bundled.images[bundled.labels == label][0] for label in range(10)])
     examples = generate(MnistMulti(clutter=0), Digits(images, np.arange(10)), "train", range(30))
@@ -169,7 +171,7 @@ def test_boxes_contain_the_labelled_digit() -> None:
             assert np.abs(image[y : y + px, x : x + px] - expected).max() <= 1.5
 
 
-def test_digits_lie_over_clutter_where_they_are_not_black() -> None:
+def test_digits_cover_clutter_where_they_are_not_black() -> None:
     digits = load_digits("bundled").train
     plain = generate(MnistMulti(clutter=0), digits, "train", range(100))
     cluttered = generate(MnistMulti(), digits, "train", range(100))
@@ -180,7 +182,7 @@ def test_digits_lie_over_clutter_where_they_are_not_black() -> None:
     around = (pixels(cluttered) > 0) & ~digit
     assert around.sum((1, 2)).max() <= 8 * 25
     assert around.any((1, 2)).mean() > 0.9
-    # Also inside the boxes, where the digit leaves room.
+    # There is clutter inside the boxes, too, where the digit is black.
     corner = plain.boxes[:, 0].astype(int)
     assert any(around[i, y : y + px, x : x + px].any() for i, (x, y, px, _) in enumerate(corner))
 
@@ -193,7 +195,7 @@ def test_an_image_may_be_empty() -> None:
     assert pixels(examples)[~empty].any((1, 2)).all()
 
 
-# --- what is refused
+# --- refused
 
 
 @pytest.mark.parametrize(
@@ -234,14 +236,14 @@ def test_impossible_parameters_are_refused(wrong: dict[str, object], message: st
 @pytest.mark.parametrize(
     "fits", [{"sizes": (25, 25), "digit_px": (1, 20)}, {"sizes": (1, 1), "digit_px": (100, 100)}, {"sizes": (0, 4)}]
 )
-def test_layouts_that_just_fit_are_made(fits: dict[str, tuple[int, int]]) -> None:
+def test_layouts_that_just_fit_are_generated(fits: dict[str, tuple[int, int]]) -> None:
     examples = generate(MnistMulti(**fits, clutter=0), flat_digits(range(1, 251)), "train", range(20))
     covered = (pixels(examples) > 0).sum((1, 2))
     np.testing.assert_array_equal(covered, examples.areas.sum(1))
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_bad_requests_are_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     digits = flat_digits(range(1, 11))
     with pytest.raises(ValueError, match="split must be one of 'train', 'validation', 'test', 'seen', but is 'dev'"):
         generate(MnistMulti(), digits, "dev", range(3))

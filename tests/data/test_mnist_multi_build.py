@@ -1,4 +1,4 @@
-"""MNIST Multi: the same bytes come out however it is made, and each split from its own digits."""
+"""Builds of MNIST Multi are reproducible to the byte, and each split has its own digits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_example_depends_on_its_index_alone() -> None:
     )
 
 
-def test_other_seeds_splits_and_indices_give_other_examples() -> None:
+def test_seeds_splits_and_indices_change_the_examples() -> None:
     digits = load_digits("bundled").train
     made = [
         generate(SMALL, digits, "train", range(20)),
@@ -53,8 +53,8 @@ def test_other_seeds_splits_and_indices_give_other_examples() -> None:
     assert len({image.tobytes() for examples in made for image in pixels(examples)}) == 100
 
 
-def test_bytes_never_change() -> None:
-    """If this fails, data sets in use elsewhere would no longer be the same: raise GENERATOR, then the checksums."""
+def test_the_bytes_of_a_data_set_never_change() -> None:
+    """If this fails, existing data sets can no longer be reproduced: raise GENERATOR, then update the checksums."""
     images = (np.arange(60 * 784, dtype=np.int64) * 2654435761 % 509).clip(0, 255).astype(np.uint8)
     digits = Digits(images.reshape(60, 28, 28), np.arange(60) % 10)
     made = {name: generate(variant, digits, "train", range(50)) for name, variant in VARIANTS.items()}
@@ -73,7 +73,7 @@ def test_bytes_never_change() -> None:
 
 
 def test_a_stream_gives_the_examples_that_a_build_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # 16 images at a time, so that the batches of 6 come in several blocks.
+    # 16 images per chunk, so that batches of 6 span several chunks.
     monkeypatch.setattr(mnist_multi, "_CHUNK_PIXELS", 160_000)
     pools = load_digits("bundled")
     stored = build(tmp_path, SMALL, pools)
@@ -127,7 +127,7 @@ def test_a_killed_build_resumes_to_the_same_bytes(tmp_path: Path, monkeypatch: p
     deadline = time.monotonic() + 60
     while not (journal.exists() and journal.read_text().count("]") >= 5):
         assert process.poll() is None, "the build ended before it could be killed"
-        assert time.monotonic() < deadline, "the build did not begin"
+        assert time.monotonic() < deadline, "the build did not start"
         time.sleep(0.005)
     process.kill()
     assert process.wait() == -signal.SIGKILL
@@ -140,13 +140,13 @@ def test_a_killed_build_resumes_to_the_same_bytes(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(mnist_multi, "generate", lambda *given: made.append(given) or original(*given))
     monkeypatch.setattr(mnist_multi, "_CHUNK_PIXELS", 200_000)
     build(killed, parameters, pools)
-    # 20, 2 and 2 chunks of up to twenty examples: only those are made that were not finished.
+    # There are 20, 2 and 2 chunks of up to twenty examples, and only unfinished ones are generated.
     assert len(made) == 24 - done
     assert contents(killed) == contents(whole)
     load(killed)
 
 
-def test_splits_share_no_digit_clutter_included(tmp_path: Path) -> None:
+def test_splits_share_no_digits_not_even_in_clutter(tmp_path: Path) -> None:
     splits = build(tmp_path, MnistMulti(train=300, validation=300, test=300), flat_pools())
     for split, first in (("train", 1), ("validation", 101), ("test", 201)):
         assert set(np.unique(splits[split].inputs)) == {0, *range(first, first + 50)}
@@ -163,7 +163,7 @@ def test_a_folder_with_other_parameters_or_digits_is_not_changed(tmp_path: Path)
     assert len(build(tmp_path, SMALL, flat_pools())["test"]) == 30
 
 
-def test_test_images_may_be_unlike_the_others(tmp_path: Path) -> None:
+def test_test_images_may_have_other_parameters(tmp_path: Path) -> None:
     learned = MnistMulti(sizes=(1, 2), canvas=80, digit_px=(20, 26), train=40, validation=20, test=99)
     tested = replace(learned, sizes=(5, 8), test=30)
     pools = load_digits("bundled")
@@ -175,7 +175,7 @@ def test_test_images_may_be_unlike_the_others(tmp_path: Path) -> None:
     alone = generate(tested, pools.test, "test", range(30))
     np.testing.assert_array_equal(pixels(made["test"]), pixels(alone))
     np.testing.assert_array_equal(made["test"].labels, alone.labels)
-    # Narrower ones are padded as all others are.
+    # Shorter label rows are padded.
     narrow = generate(learned, pools.train, "train", range(40))
     np.testing.assert_array_equal(made["train"].labels[:, :2], narrow.labels)
     assert (made["train"].labels[:, 2:] == -1).all()

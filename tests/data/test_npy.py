@@ -1,4 +1,4 @@
-"""Damaged files of NumPy: whatever their header makes NumPy raise, the error names the file and what to do."""
+"""Errors about damaged NumPy files have the file and a remedy, whatever exception NumPy raises."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEADERS = {
 
 @cache
 def model() -> Predictor:
-    """One that reads four numbers."""
+    """A model with four numbers as input."""
     predictor = Predictor(MLPEncoder(4, (4,)), FeedForwardPolicy(2, 4), ("a", "b"), max_size=1, stop="fixed").eval()
     predictor.record = {"input": {"shape": [4], "dtype": "float32", "exif": False}}
     return predictor
@@ -63,13 +63,13 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 def with_header(header: bytes, *, version: int = 1) -> bytes:
-    """The content of an .npy file with any header."""
+    """The content of an .npy file with this header."""
     length = len(header).to_bytes(2 if version == 1 else 4, "little")
     return b"\x93NUMPY" + bytes([version, 0]) + length + header + ARRAY.tobytes()
 
 
 def damaged(content: bytes, chance: random.Random, start: int, end: int) -> bytes:
-    """The same with one to four bytes between these two places changed, left out or added."""
+    """The content with one to four bytes between `start` and `end` changed, removed or inserted."""
     changed = bytearray(content)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(start, end)
@@ -79,7 +79,7 @@ def damaged(content: bytes, chance: random.Random, start: int, end: int) -> byte
 
 
 def message_of(read: Callable[[Path], object], path: Path) -> str | None:
-    """What the error says, None without one; anything but a ValueError or an OSError escapes."""
+    """The message of a ValueError or OSError, None without an error; other exceptions propagate."""
     try:
         read(path)
     except (ValueError, OSError) as error:
@@ -89,7 +89,7 @@ def message_of(read: Callable[[Path], object], path: Path) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.filterwarnings("ignore")  # as for a user: here a warning would be an error, and stop NumPy too early
+@pytest.mark.filterwarnings("ignore")  # tests turn warnings into errors, which would stop NumPy early
 def test_any_damage_to_a_header_is_reported_with_the_file(reader, tmp_path):
     path, chance, errors = tmp_path / "numbers.npy", random.Random(0), 0
     np.save(path, ARRAY)
@@ -97,29 +97,29 @@ def test_any_damage_to_a_header_is_reported_with_the_file(reader, tmp_path):
     assert message_of(READERS[reader], path) is None
     for _ in range(500):
         path.write_bytes(damaged(whole, chance, 0, len(whole) - ARRAY.nbytes))
-        told = message_of(READERS[reader], path)
-        errors += told is not None
-        assert told is None or str(path) in told, told
+        message = message_of(READERS[reader], path)
+        errors += message is not None
+        assert message is None or str(path) in message, message
     assert errors > 250
 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("header", HEADERS)
 @pytest.mark.filterwarnings("ignore")
-def test_an_impossible_header_is_reported_with_what_to_do(reader, header, tmp_path):
+def test_an_invalid_header_is_reported_with_a_remedy(reader, header, tmp_path):
     path = tmp_path / "numbers.npy"
     for version in (1, 2, 3):
         path.write_bytes(with_header(HEADERS[header], version=version))
-        told = message_of(READERS[reader], path)
-        assert told is not None
-        assert told.startswith(f"{path} is damaged or not a NumPy file (")
-        assert ": delete the folder and build" in told if "store" in reader else ": save it again with" in told
-        assert "\n" not in told
-        assert len(told) < len(str(path)) + 300
+        message = message_of(READERS[reader], path)
+        assert message is not None
+        assert message.startswith(f"{path} is damaged or not a NumPy file (")
+        assert ": delete the folder and build" in message if "store" in reader else ": save it again with" in message
+        assert "\n" not in message
+        assert len(message) < len(str(path)) + 300
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_archives_and_empty_files_are_not_arrays(reader, tmp_path):
+def test_archives_and_empty_files_are_refused_as_arrays(reader, tmp_path):
     path = tmp_path / "numbers.npy"
     with path.open("wb") as file:
         np.savez(file, x=ARRAY)
@@ -136,24 +136,25 @@ def test_inputs_to_predict_must_be_numbers(tmp_path, dtype):
         predict(path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_any_damage_to_an_archive_of_inputs_is_reported_with_the_file(tmp_path):
     tables = place("table-3", "L_multi", (0, 0), {"em": 0.95, "f1": 0.987})
     path = write_record(tmp_path, "digits/multi/seed-0", tables, [True, False]).with_name("predictions.npz")
     (run,) = read_runs(tmp_path)
     arrays = dict(np.load(path))
-    np.savez(path, **arrays)  # not compressed, so that headers are in reach
+    np.savez(path, **arrays)  # uncompressed, so that damage reaches the headers
     whole, chance, errors = path.read_bytes(), random.Random(0), 0
     assert run.predictions("test")[0].shape == arrays["test_predicted"].shape
     for _ in range(500):
         path.write_bytes(damaged(whole, chance, 0, len(whole)))
-        told = message_of(lambda _: run.predictions("test"), path)
-        errors += told is not None
-        assert told is None or (str(path) in told and "run the cell again with: " in told), told
+        message = message_of(lambda _: run.predictions("test"), path)
+        errors += message is not None
+        assert message is None or (str(path) in message and "run the cell again with: " in message), message
     assert errors > 250
 
 
-def test_an_error_of_the_disk_keeps_its_type_and_its_file(tmp_path):
+def test_an_error_of_the_file_system_keeps_its_type_and_path(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"), readable(tmp_path / "file", "mend it"):
         (tmp_path / "nowhere").read_bytes()
     with (

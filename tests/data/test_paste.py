@@ -1,4 +1,4 @@
-"""Resizing and pasting, against loops over single pixels."""
+"""Resizing and pasting, compared with loops over pixels."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def plain_resize(image: np.ndarray, px: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("px", [1, 5, 20, 27, 28, 29, 35, 50, 90])
-def test_resize_is_bilinear_up_to_one_grey_level(px: int) -> None:
+def test_resizing_is_bilinear_up_to_rounding(px: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 28, 28), dtype=np.uint8)
     resized = resize(images, px)
     for image, ours in zip(images, resized, strict=True):
-        # Half a level from rounding, and at most 2 * 255 / 512 from weights in 256ths.
+        # Rounding adds at most half a level, and weights in 256ths at most 2 * 255 / 512.
         assert np.abs(plain_resize(image, px) - ours).max() <= 1.5
 
 
-def test_resize_to_the_same_size_changes_nothing() -> None:
+def test_resizing_to_the_same_size_changes_nothing() -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 28, 28), dtype=np.uint8)
     np.testing.assert_array_equal(resize(images, 28), images)
 
 
 @pytest.mark.parametrize("px", [3, 20, 33, 50])
-def test_resize_keeps_a_flat_image_flat(px: int) -> None:
-    """So the weights of each pixel add up to exactly 1, and the brightest value does not overflow."""
+def test_resizing_keeps_a_flat_image_flat(px: int) -> None:
+    """The weights of each pixel sum to exactly 1, and the brightest value does not overflow."""
     images = np.array([1, 100, 254, 255], dtype=np.uint8)[:, None, None] * np.ones((28, 28), dtype=np.uint8)
     np.testing.assert_array_equal(resize(images, px), np.broadcast_to(images[:, :1, :1], (4, px, px)))
 
 
-def test_resize_is_exact() -> None:
-    """Whole-number arithmetic gives the same bytes: no rounding in float32 can differ from machine to machine."""
+def test_resizing_is_exact_integer_arithmetic() -> None:
+    """Integer arithmetic gives the same bytes, so results do not depend on the rounding of a machine."""
     images = np.random.default_rng(0).integers(0, 256, (4, 28, 28), dtype=np.uint8)
     for px in (20, 37, 50):
         weights = np.zeros((px, 28), dtype=np.int64)
@@ -61,7 +61,7 @@ def test_resize_is_exact() -> None:
         np.testing.assert_array_equal(resize(images, px), (exact + (1 << 15)) >> 16)
 
 
-def test_cut_and_paste() -> None:
+def test_cutting_and_pasting_equals_a_loop_over_pixels() -> None:
     rng = np.random.default_rng(0)
     source = rng.integers(0, 3, (6, 28, 28), dtype=np.uint8)
     canvas = rng.integers(10, 20, (4, 30, 30), dtype=np.uint8)

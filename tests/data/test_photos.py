@@ -1,4 +1,4 @@
-"""Augmented photographs and mosaics: pixels against plain loops, labels exactly."""
+"""Augmented photographs and mosaics: pixels are compared with plain loops, labels exactly."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def multiset(labels: torch.Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_is_a_function_of_images_and_generator_and_changes_them(family):
+def test_each_family_changes_images_reproducibly(family):
     images = noise(6, 3, 24, 24)
     views = augment_photos(images, seeded(3), (family,))
     assert views.dtype == torch.uint8
     assert views.shape == images.shape
     assert torch.equal(views, augment_photos(images, seeded(3), (family,)))
     assert not torch.equal(views, augment_photos(images, seeded(4), (family,))) or family == "shift"
-    assert not torch.equal(views, images) or family == "shift"  # an image that fills the frame has no room
+    assert not torch.equal(views, images) or family == "shift"  # an image that fills the frame cannot be shifted
 
 
-def test_floats_stay_floats_in_range():
+def test_float_images_stay_floats_from_0_to_1():
     views = augment_photos(torch.rand(4, 3, 9, 9), seeded(), FAMILIES)
     assert views.dtype == torch.float32
     assert 0 <= float(views.min()) <= float(views.max()) <= 1
 
 
-def test_flip_mirrors_about_half():
+def test_flip_mirrors_about_half_of_the_images():
     images = noise(64, 3, 8, 8)
     views = augment_photos(images, seeded(), ("flip",))
     flipped = [torch.equal(view, image.flip(2)) for view, image in zip(views, images, strict=True)]
@@ -64,12 +64,12 @@ def test_a_rotated_image_keeps_its_four_corners():
         images[:, :, row : row + 8, column : column + 8] = 255
     views = augment_photos(images, seeded(), ("turn",)).float().mean(1)
     bright = (views - 60).clamp(min=0).sum((1, 2)) / 195
-    area = (views > 20).sum((1, 2)) / (64 * 40)  # how much smaller the image has become
+    area = (views > 20).sum((1, 2)) / (64 * 40)  # share of the area that is left
     assert (area > 0.4).all()
     torch.testing.assert_close(bright / area, torch.full((40,), 4 * 64.0), rtol=0.15, atol=0)
 
 
-def test_pixels_are_those_of_a_plain_loop():
+def test_pixels_equal_a_plain_loop():
     """Bilinear interpolation of rotation and scale, pixel by pixel."""
     image = noise(1, 1, 7, 9).float() / 255
     view, geometry = photos._draw_tile(image, (7, 9), ("rotation", "scale", "flip", "shift"), seeded(1))
@@ -120,12 +120,12 @@ def test_mosaics_without_families_are_the_images_scaled_to_their_cells(layout):
 
 
 def test_labels_of_mosaics_are_sums_of_multisets():
-    """The images are of one colour each, so that the joined ones can be read off the pixels."""
+    """Each image has one colour, so that the pixels show which images were joined."""
     labels = [[0, -1, -1, -1], [1, 1, -1, -1], [2, -1, -1, -1], [0, 2, -1, -1], [1, -1, -1, -1], [0, 1, 2, 2]]
     batch = make_batch(labels)
     x = (40 * torch.arange(1, 7, dtype=torch.uint8)).view(6, 1, 1, 1).expand(6, 3, 16, 16).contiguous()
     batch = batch._replace(x=x)
-    seen = set()
+    numbers_of_parts = set()
     for seed in range(30):
         joined = PhotoAugmentation((), mosaic=0.7)(batch, seeded(seed))
         assert joined.labels.shape == (6, 4)
@@ -140,14 +140,15 @@ def test_labels_of_mosaics_are_sums_of_multisets():
             else:
                 parts = quarters
             expected = sorted(label for part in parts for label in labels[part] if label >= 0)
-            if len(expected) == len(multiset(joined.labels[i])):  # two equal neighbours can hide a part
+            if len(expected) == len(multiset(joined.labels[i])):  # equal neighbours can hide an image
                 assert multiset(joined.labels[i]) == expected
-                seen.add(len(parts))
+                numbers_of_parts.add(len(parts))
             assert len(multiset(joined.labels[i])) <= 4
         assert torch.equal(joined.target, from_labels(joined.labels, 3))
-    assert seen == {1, 2, 4}
+    assert numbers_of_parts == {1, 2, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_size", [2, 3, 6])
 def test_sizes_of_mosaics_are_bounded(max_size):
     batch = make_batch([[0, -1], [1, -1], [2, -1], [0, 1]] * 4)
@@ -156,7 +157,7 @@ def test_sizes_of_mosaics_are_bounded(max_size):
     assert int(sizes.min()) >= 1
 
 
-def test_without_room_nothing_is_joined():
+def test_without_room_no_images_are_joined():
     batch = make_batch([[0, 1], [1, 2], [2, 2]])
     same = PhotoAugmentation((), mosaic=1.0)(batch, seeded())
     assert torch.equal(same.x, batch.x)
@@ -166,7 +167,7 @@ def test_without_room_nothing_is_joined():
 
 
 def test_boxes_follow_their_objects():
-    """A bright object on grey: after any change, its box is centred where the bright pixels are."""
+    """The box of a bright object on grey stays centred on the bright pixels."""
     x = torch.full((8, 3, 64, 64), 60, dtype=torch.uint8)
     boxes, areas = torch.zeros(8, 2, 4), torch.zeros(8, 2)
     for i in range(8):
@@ -188,7 +189,7 @@ def test_boxes_follow_their_objects():
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_wrong_arguments():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match=r"families must be one of 'flip', .* but is 'blur'"):
         PhotoAugmentation(("blur",))
     with pytest.raises(ValueError, match=r"mosaic must be a probability, but is 1\.5"):

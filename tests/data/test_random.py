@@ -1,4 +1,4 @@
-"""Random numbers by position: against plain Python integers, and against chance."""
+"""Random numbers by position, compared with Python integers and tested for uniformity."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def plain_draw(seed: int, stream: int, index: int, purpose: int, slot: int, belo
 
 
 @pytest.mark.parametrize("below", [1, 2, 10, 60_000, 3 << 30, (1 << 31) + 1, 1 << 32])
-def test_draw_is_the_plain_definition(below: int) -> None:
-    # With 2^31 + 1 half of all numbers are drawn again.
+def test_draw_equals_its_definition_in_python_integers(below: int) -> None:
+    # With 2^31 + 1, half of all numbers are redrawn.
     drawn = draw(example_keys(WORD - 1, 2, np.array([0, 7, 1 << 40])), 5, 20, below)
     expected = [[plain_draw(WORD - 1, 2, i, 5, slot, below) for slot in range(20)] for i in (0, 7, 1 << 40)]
     np.testing.assert_array_equal(drawn, expected)
 
 
-def test_a_bound_for_each_number() -> None:
+def test_each_number_may_have_its_own_bound() -> None:
     below = np.array([[3, 1 << 31 | 1], [100, 7]])
     drawn = draw(example_keys(0, 0, np.arange(2)), 1, 2, below)
     expected = [[plain_draw(0, 0, i, 1, slot, int(below[i, slot])) for slot in range(2)] for i in range(2)]
@@ -50,13 +50,13 @@ def test_draws_are_uniform(below: int) -> None:
     assert_uniform(draw(example_keys(0, 0, np.arange(10_000)), 0, 20, below), below)
 
 
-def test_draws_have_no_bias_where_the_bound_is_large() -> None:
-    # Without drawing again, every third number would come twice as often as the others.
+def test_draws_with_a_large_bound_are_unbiased() -> None:
+    # Without redrawing, every third number would be twice as likely as the others.
     assert_uniform(draw(example_keys(0, 0, np.arange(30_000)), 0, 1, 3 << 30) % 3, 3)
 
 
 def test_draws_of_neighbours_are_independent() -> None:
-    """Pairs that differ in one of seed, stream, index, purpose and slot are spread over all 100 combinations."""
+    """Pairs that differ in one of seed, stream, index, purpose and slot are uniform over all 100 combinations."""
     indices = np.arange(40_000)
     base = draw(example_keys(0, 0, indices), 0, 2, 10)
     others = {
@@ -76,7 +76,7 @@ def test_choices_without_repeats_are_uniform() -> None:
     assert_uniform(np.array([orders[tuple(row)] for row in chosen.tolist()]), 24)
 
 
-def test_choices_without_repeats_keep_to_the_bound_of_each_row() -> None:
+def test_choices_without_repeats_respect_the_bound_of_each_row() -> None:
     below = np.tile([4, 9, 25], 1000)
     chosen = draw_distinct(example_keys(0, 0, np.arange(3000)), 0, 4, below)
     assert all(len(set(row)) == 4 for row in chosen.tolist())
@@ -84,7 +84,7 @@ def test_choices_without_repeats_keep_to_the_bound_of_each_row() -> None:
         assert_uniform(chosen[below == bound], bound)
 
 
-def test_no_examples() -> None:
+def test_no_examples_give_empty_arrays() -> None:
     none = example_keys(0, 0, np.arange(0))
     assert draw(none, 0, 3, 10).shape == (0, 3)
     assert draw_distinct(none, 0, 3, np.arange(0)).shape == (0, 3)

@@ -36,7 +36,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def tensors(rows: list[list[Item]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Labels, areas and boxes, padded; what stands at padding must not matter, so it is odd."""
+    """Labels, areas and boxes with padding, whose areas and boxes have values that must not matter."""
     longest = max(map(len, rows))
     padded = [[*row, *[Item(-1, 3, (5, 5, 2, 2))] * (longest - len(row))] for row in rows]
     labels = torch.tensor([[item.label for item in row] for row in padded], dtype=torch.int64)
@@ -52,7 +52,7 @@ def reading_order(item: Item, bands: int) -> tuple[int, Fraction]:
 
 
 def without_padding(sequence: Tensor) -> list[list[int]]:
-    """The rows without their padding, which must be -1 and at the end."""
+    """Rows without padding, which must be -1 and at the end."""
     rows = []
     for row in sequence.tolist():
         kept = [label for label in row if label >= 0]
@@ -97,11 +97,11 @@ def test_every_rank_keeps_the_multiset(rows, seed):
 
 
 @given(batches, seeds)
-def test_the_order_of_the_annotations_decides_nothing_but_ties(rows, seed):
+def test_the_order_of_the_annotations_only_breaks_ties(rows, seed):
     shuffled = [random.Random(seed).sample(row, len(row)) for row in rows]
     permutation = class_permutation(CLASSES, torch.Generator().manual_seed(seed))
     (labels, areas, boxes), (labels_2, areas_2, boxes_2) = tensors(rows), tensors(shuffled)
-    # Two labels of one class are the same label: there are no ties to decide.
+    # Two labels of one class are equal, so there are no ties.
     assert torch.equal(random_rank(labels, permutation), random_rank(labels_2, permutation))
 
     def distinct(keys: list[object]) -> bool:
@@ -128,28 +128,28 @@ def test_padding_in_the_middle_moves_to_the_end():
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
-def test_nothing_to_order(shape):
+def test_empty_batches_and_empty_rows_are_allowed(shape):
     labels = torch.full(shape, -1)
     assert area_rank(labels, torch.zeros(shape)).shape == shape
     assert random_rank(labels, torch.tensor([0])).shape == shape
     assert spatial_rank(labels, torch.zeros(*shape, 4), bands=2, height=9).shape == shape
 
 
-def test_objects_of_one_line_are_read_from_left_to_right_though_one_lies_higher():
+def test_objects_in_one_band_are_read_from_left_to_right():
     labels = torch.tensor([[1, 0]])
     boxes = torch.tensor([[[50.0, 9, 10, 10], [10.0, 11, 10, 10]]])
     assert spatial_rank(labels, boxes, bands=4, height=100).tolist() == [[0, 1]]
     assert spatial_rank(labels, boxes, bands=100, height=100).tolist() == [[1, 0]]
 
 
-def test_a_permutation_gives_each_class_one_rank_and_follows_from_the_generator():
+def test_a_permutation_gives_each_class_one_rank_and_is_reproducible():
     first, again, other = (class_permutation(50, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert Counter(first.tolist()) == Counter(range(50))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_one_generator_gives_another_permutation_each_time():
+def test_successive_permutations_of_a_generator_differ():
     generator = torch.Generator().manual_seed(0)
     assert not torch.equal(class_permutation(50, generator), class_permutation(50, generator))
 
@@ -174,6 +174,6 @@ LABELS = torch.tensor([[0, 1, 2]])
         (lambda: spatial_rank(LABELS, torch.zeros(1, 3, 4), bands=2, height=0), "height must be greater than 0"),
     ],
 )
-def test_bad_input_is_refused_by_name(call, message):
+def test_invalid_input_is_refused_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""Data sets in a folder: whole or not at all, and never mixed up."""
+"""Data sets in folders: complete or absent, and never mixed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAN = Plan(
 
 
 def make(chunk: Chunk) -> dict[str, np.ndarray]:
-    """Row i of a split holds numbers made of i, so that each is in its place or is not."""
+    """Rows whose content is computed from their index, so that misplaced rows are detected."""
     i = np.arange(chunk.start, chunk.stop) + (1000 if chunk.split == "test" else 0)
     return {
         "inputs": (i[:, None, None] + np.arange(6).reshape(2, 3) / 8).astype("<f4"),
@@ -44,7 +44,7 @@ def make(chunk: Chunk) -> dict[str, np.ndarray]:
 
 
 class Counting:
-    """`make`, which remembers what was asked of it, and fails at a given call."""
+    """Like `make`, but records the chunks and fails at a given call."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.made: list[Chunk] = []
@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_every_row_is_in_its_place(tmp_path: Path, chunk: int, workers: int) -> None:
+def test_every_row_is_stored_at_its_index(tmp_path: Path, chunk: int, workers: int) -> None:
     splits = write(tmp_path / "new" / "folder", PLAN, make, chunk=chunk, workers=workers)
     assert [*splits] == ["train", "validation", "test"]
     for split, examples in splits.items():
@@ -76,7 +76,7 @@ def test_every_row_is_in_its_place(tmp_path: Path, chunk: int, workers: int) -> 
     assert splits["train"].batch([7]).boxes is not None
 
 
-def test_what_is_written_is_what_load_opens_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_load_opens_the_written_files_and_no_others_are_left(tmp_path: Path) -> None:
     write(tmp_path, PLAN, make, chunk=4)
     files = {f"{split}/{name}.npy" for split in PLAN.splits for name in PLAN.arrays}
     assert set(contents(tmp_path)) == files | {"manifest.json"}
@@ -117,7 +117,7 @@ def test_a_failed_build_is_not_a_data_set_and_can_be_resumed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("cut_off", ['["train", 2', '["train", 2, 4', "[", "nonsense", "3"])
-def test_a_line_that_was_cut_off_costs_one_chunk(tmp_path: Path, cut_off: str) -> None:
+def test_after_a_truncated_line_one_chunk_is_rewritten(tmp_path: Path, cut_off: str) -> None:
     with pytest.raises(RuntimeError):
         write(tmp_path, PLAN, Counting(fails_at=1), chunk=2)
     with (tmp_path / "finished.jsonl").open("a") as journal:
@@ -130,7 +130,7 @@ def test_a_line_that_was_cut_off_costs_one_chunk(tmp_path: Path, cut_off: str) -
     np.testing.assert_array_equal(load(tmp_path)["train"].inputs, make(Chunk("train", 0, 10))["inputs"])
 
 
-def test_a_file_that_is_lost_in_between_is_made_again(tmp_path: Path) -> None:
+def test_a_file_deleted_during_a_build_is_rewritten(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         write(tmp_path, PLAN, Counting(fails_at=3), chunk=2)
     (tmp_path / "train" / "labels.npy").unlink()
@@ -138,12 +138,12 @@ def test_a_file_that_is_lost_in_between_is_made_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(tmp_path)["train"].labels, make(Chunk("train", 0, 10))["labels"])
 
 
-def test_a_run_killed_before_its_first_file_was_whole_is_begun_again(tmp_path: Path) -> None:
+def test_a_build_killed_before_its_first_file_is_restarted(tmp_path: Path) -> None:
     (tmp_path / "building.json.partial").write_text('{"form')
     assert len(write(tmp_path, PLAN, make, chunk=4)["train"]) == 10
 
 
-@pytest.mark.parametrize("fails_at", [None, 2], ids=["whole", "begun"])
+@pytest.mark.parametrize("fails_at", [None, 2], ids=["finished", "unfinished"])
 def test_a_folder_with_another_data_set_is_not_changed(tmp_path: Path, fails_at: int | None) -> None:
     with pytest.raises(RuntimeError) if fails_at else nullcontext():
         write(tmp_path, PLAN, Counting(fails_at), chunk=4)
@@ -198,7 +198,7 @@ def test_impossible_plans_are_refused(changes: dict[str, object], message: str) 
         replace(PLAN, **changes)
 
 
-def test_no_data_set(tmp_path: Path) -> None:
+def test_a_folder_without_a_data_set_is_reported(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(FileNotFoundError, match=r"there is no data set in .*: it has no manifest.json"):
             load(folder)
@@ -273,21 +273,21 @@ def _other_shape(folder: Path) -> None:
         (_other_shape, r"labels.npy has dtype <i8 and shape \(10, 3\), but the manifest has <i8 and \(10, 2\)"),
     ],
 )
-def test_damage_is_reported_by_name(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_damage_is_reported_with_the_file(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
     write(tmp_path, PLAN, make, chunk=4)
     damage(tmp_path)
     with pytest.raises(ValueError, match=message):
         load(tmp_path)
 
 
-def test_a_missing_array_is_reported_by_name(tmp_path: Path) -> None:
+def test_a_missing_array_is_reported_with_its_file(tmp_path: Path) -> None:
     write(tmp_path, PLAN, make, chunk=4)
     (tmp_path / "test" / "areas.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"areas.npy is missing"):
         load(tmp_path)
 
 
-def test_a_single_changed_byte_is_found(tmp_path: Path) -> None:
+def test_a_single_changed_byte_is_detected(tmp_path: Path) -> None:
     write(tmp_path, PLAN, make, chunk=4)
     load(tmp_path)
     path = tmp_path / "train" / "inputs.npy"

@@ -12,7 +12,7 @@ from torchmultiset.data.tokens import LONGEST, START, TokenRows, TokenText, cut_
 
 
 @given(st.lists(st.text(), min_size=1, max_size=5), st.data())
-def test_a_text_is_its_bytes(texts, data):
+def test_a_text_is_encoded_as_its_bytes(texts, data):
     inputs = TokenText(texts)
     assert isinstance(inputs, Inputs)
     chosen = np.array(data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=4)))
@@ -25,7 +25,7 @@ def test_a_text_is_its_bytes(texts, data):
         assert (row[len(positions) :] == 0).all()
 
 
-def test_columns_are_beside_the_first_position():
+def test_columns_are_stored_at_the_first_position():
     batch = TokenText(["ab", ""], np.array([[1.5], [2.5]], dtype=np.float32))[np.array([1, 0])]
     assert batch[..., 1].tolist() == [[2.5, 0, 0], [1.5, 0, 0]]
 

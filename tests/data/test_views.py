@@ -1,4 +1,4 @@
-"""Views in feature caches: which rows are read, what is computed, what is resumed."""
+"""Augmented views in feature caches."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torchmultiset.data.views import AugmentedImages, cache_views
 
 
 class Shrink(torch.nn.Module):
-    """A backbone that averages 4 x 4 pixels and counts the images it has seen."""
+    """A backbone that averages 4 x 4 pixels and counts its input images."""
 
     name = "shrink"
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = 0
+        self.images = 0
 
     def fingerprint(self) -> str:
         return "shrink"
 
     def forward(self, images):
-        self.seen += len(images)
+        self.images += len(images)
         return torch.nn.functional.avg_pool2d(images.float() / 255, 4)
 
 
@@ -53,17 +53,17 @@ def test_a_view_depends_on_key_and_number_but_not_on_its_batch():
         assert not np.array_equal(other[np.arange(6)], together)
 
 
-def test_features_of_views_are_those_of_augmented_images(tmp_path):
+def test_features_of_views_equal_those_of_augmented_images(tmp_path):
     images, backbone = pixels(), Shrink()
     cache = cache_views(backbone, images, tmp_path, keys=KEYS, families=FAMILIES, views=3)
-    assert (cache.views, len(cache), backbone.seen) == (4, 6, 24 + 1)  # one image to learn the shape
-    everything = np.arange(6)
-    np.testing.assert_array_equal(cache[everything], cache_features(backbone, images, tmp_path, keys=KEYS)[everything])
-    expected = [images, *(AugmentedImages(images, KEYS, FAMILIES, view=v)[everything] for v in range(3))]
+    assert (cache.views, len(cache), backbone.images) == (4, 6, 24 + 1)  # one image to determine the shape
+    all_images = np.arange(6)
+    np.testing.assert_array_equal(cache[all_images], cache_features(backbone, images, tmp_path, keys=KEYS)[all_images])
+    expected = [images, *(AugmentedImages(images, KEYS, FAMILIES, view=v)[all_images] for v in range(3))]
     of_views = [backbone(torch.from_numpy(each)).half().numpy() for each in expected]
     drawn = set()
     for epoch in range(12):
-        rows = cache.epoch(epoch, seed=5)[everything]
+        rows = cache.epoch(epoch, seed=5)[all_images]
         for i in range(6):
             matches = [v for v in range(4) if np.array_equal(rows[i], of_views[v][i])]
             assert len(matches) == 1
@@ -83,12 +83,12 @@ def test_views_are_computed_once_and_resumed(tmp_path):
     cache_views(Shrink(), images, tmp_path, keys=KEYS, families=FAMILIES, views=1)
     backbone = Shrink()
     cache_views(backbone, images, tmp_path, keys=KEYS, families=FAMILIES, views=3)
-    assert backbone.seen == 12  # the two new views
+    assert backbone.images == 12  # the two new views
     again = Shrink()
     cache_views(again, images, tmp_path, keys=KEYS, families=FAMILIES, views=3)
-    assert again.seen == 0
+    assert again.images == 0
     cache_views(again, images, tmp_path, keys=KEYS, families=("flip",), views=1)
-    assert again.seen == 6
+    assert again.images == 6
 
 
 def test_space_is_bounded(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The joint distribution of the cells' predictions, against an enumeration of all combinations."""
+"""The joint distribution of the cells' predictions, compared with an enumeration of all combinations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def all_multisets(most: int) -> list[Multiset]:
 
 @pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("cells", [1, 2, 4])
-def test_every_outcome_of_the_cells(cells, classes):
+def test_counts_of_cells_equal_a_sum_over_all_outcomes(cells, classes):
     """Multisets of different sizes in one batch, some with more labels than there are cells."""
     logits = draw(1, cells, classes + 1)
     by_hand = outcomes(logits[0])
@@ -73,11 +73,12 @@ def test_sizes_are_counts_of_cells_that_predict_a_class():
 
 @sizes
 @pytest.mark.parametrize("with_scores", [False, True])
-def test_the_belief_against_enumeration(least, most, with_scores):
+def test_the_belief_equals_enumeration(least, most, with_scores):
     logits = draw(B, N, C + 1)
     scores = draw(1, most + 1, seed=1) if with_scores else None
     belief = CellJoint(logits, least, most, size_scores=scores)
     ranked = belief.ranked(20)
+    size_probabilities, count_probabilities = belief.size_probabilities(), belief.count_probabilities()
     for i in range(B):
         by_hand = expected(logits[i], [0.0] * (most + 1) if scores is None else scores[0].tolist(), least, most)
         for m in all_multisets(most + 1):
@@ -90,10 +91,10 @@ def test_the_belief_against_enumeration(least, most, with_scores):
         assert tuple(belief.best()[i].tolist()) == order[0]
         for n in range(most + 1):
             share = math.fsum(p for m, p in by_hand.items() if sum(m) == n)
-            assert belief.size_probabilities()[i, n].item() == pytest.approx(share, abs=1e-12)
+            assert size_probabilities[i, n].item() == pytest.approx(share, abs=1e-12)
             for c in range(C):
                 share = math.fsum(p for m, p in by_hand.items() if m[c] == n)
-                assert belief.count_probabilities()[i, c, n].item() == pytest.approx(share, abs=1e-9)
+                assert count_probabilities[i, c, n].item() == pytest.approx(share, abs=1e-9)
         known = belief.given_size(most)
         left = {m: p for m, p in by_hand.items() if sum(m) == most}
         best = max(left, key=left.__getitem__)
@@ -103,7 +104,7 @@ def test_the_belief_against_enumeration(least, most, with_scores):
 
 
 @sizes
-def test_the_loss_is_that_of_the_belief(least, most):
+def test_the_loss_is_the_negative_log_probability_of_the_belief(least, most):
     logits, scores = draw(1, N, C + 1), draw(most + 1, seed=1)
     target = torch.tensor([m for m in all_multisets(most) if sum(m) >= least])
     logits = logits.expand(len(target), -1, -1)
@@ -116,7 +117,7 @@ def test_the_loss_is_that_of_the_belief(least, most):
     )
 
 
-def test_with_one_class_nothing_competes():
+def test_with_one_class_the_joint_loss_equals_the_independent_one():
     logits, target = draw(5, 6, 2), torch.arange(5)[:, None]
     torch.testing.assert_close(
         cell_joint_loss(logits, target, reduction="none"), cell_count_loss(logits, target, reduction="none")
@@ -125,7 +126,7 @@ def test_with_one_class_nothing_competes():
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 5])
 @pytest.mark.parametrize("states", [1, 2, 5, 8, 12, 100])
-def test_the_largest_size_whose_multisets_all_have_few_sub_multisets(classes, states):
+def test_the_largest_joint_size_equals_that_found_by_a_search(classes, states):
     def most_states(size: int) -> int:
         counts = [m for m in itertools.product(range(size + 1), repeat=classes) if sum(m) == size]
         return int(joint_states(torch.tensor(counts)).max())
@@ -141,11 +142,12 @@ bounds = pytest.mark.parametrize("states", BOUNDS)
 
 
 def mixed_by_hand(logits: Tensor, scores: list[float], least: int, most: int, exact: int) -> dict[Multiset, float]:
-    """Exact probabilities up to a size; above, the exact share of the size goes to independent counts of this size."""
-    joint = {m: p for m, p in outcomes(logits).items() if sum(m) <= most}
+    """Exact probabilities up to a size; larger sizes have their exact probability, divided by independent counts."""
+    all_outcomes = outcomes(logits)
+    joint = {m: p for m, p in all_outcomes.items() if sum(m) <= most}
     multisets = [m for m in itertools.product(range(most + 1), repeat=THREE_CLASSES) if sum(m) <= most]
     each = [
-        [math.fsum(p for m, p in outcomes(logits).items() if m[c] == n) for n in range(most + 1)]
+        [math.fsum(p for m, p in all_outcomes.items() if m[c] == n) for n in range(most + 1)]
         for c in range(THREE_CLASSES)
     ]
     apart = {m: math.prod(each[c][n] for c, n in enumerate(m)) for m in multisets}
@@ -217,7 +219,8 @@ def test_more_labels_than_cells_are_impossible_in_both_forms():
         assert belief.count_probabilities().sum(-1).tolist() == [pytest.approx([1, 1])]
 
 
-def test_gradients_also_where_many_states_are_impossible():
+@pytest.mark.slow
+def test_gradients_are_correct_even_if_many_states_are_impossible():
     logits, scores = draw(3, 3, 3).requires_grad_(), draw(3, 4, seed=1).requires_grad_()
     target = torch.tensor([[2, 1], [0, 0], [1, 0]])
     assert torch.autograd.gradcheck(lambda x: cell_joint_loss(x, target, reduction="none"), (logits,))
@@ -231,7 +234,7 @@ def test_gradients_also_where_many_states_are_impossible():
 
 
 @pytest.mark.parametrize("states", [1, 1024])
-def test_single_precision_and_extreme_scores(states):
+def test_extreme_scores_are_accurate_in_single_precision(states):
     generator = torch.Generator().manual_seed(0)
     logits = 20 * torch.randn(4, 64, 11, generator=generator)
     target = torch.zeros(4, 10, dtype=torch.int64)
@@ -289,6 +292,6 @@ def test_a_sentence_reports_the_sizes_with_independent_counts():
         (lambda: CellCounts(C, 5, joint_states=-1), "joint_states must be at least 0"),
     ],
 )
-def test_mismatches_are_reported_by_name(call, message):
+def test_mismatches_are_reported_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -38,7 +38,7 @@ def distribution(logits: Tensor, most: int) -> Tensor:
 
 
 def reference_distribution(logits: Tensor, most: int) -> Tensor:
-    """The logarithms for each example and class of counts up to `most`, one cell added after another."""
+    """Log-probabilities (B, C, most + 1) of the counts, with the cells added one at a time."""
     examples = [[reference.softmax(row) for row in example] for example in logits.tolist()]
     logarithms = [
         [
@@ -54,8 +54,8 @@ def reference_distribution(logits: Tensor, most: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float32, 2e-5), (torch.float64, 1e-13)])
-def test_p_and_its_complement_are_accurate_where_a_cell_is_sure(dtype, accuracy):
-    """Relative to the logarithm itself: also where it is -1e-30. Below the smallest float it may be 0."""
+def test_p_and_its_complement_are_accurate_for_confident_cells(dtype, accuracy):
+    """The error is relative to the logarithm, even if that is -1e-30. Below the smallest float it may be 0."""
     log_p, log_not = cell_log_probabilities(torch.tensor([EXTREME], dtype=dtype))
     for row, *found in zip(EXTREME, log_p[0].tolist(), log_not[0].tolist(), strict=True):
         cell = reference.softmax(torch.tensor(row, dtype=dtype).tolist())
@@ -69,18 +69,18 @@ def test_p_and_its_complement_are_accurate_where_a_cell_is_sure(dtype, accuracy)
 
 
 def precise_log(p: Decimal, complement: Decimal) -> float:
-    """ln p, by its series where 60 digits of p are all nines."""
+    """ln p, by its series if p is too close to 1 for 60 digits."""
     return -float(complement) if complement < Decimal("1e-20") else reference.log(p)
 
 
-def test_a_cell_by_hand():
+def test_a_cell_matches_a_calculation_by_hand():
     log_p, log_not = cell_log_probabilities(torch.tensor([[[0.2, 0.7, 0.1]]]).log())
     assert log_p.exp().flatten().tolist() == pytest.approx([0.2, 0.7])
     assert log_not.exp().flatten().tolist() == pytest.approx([0.8, 0.3])
 
 
 @given(st.lists(st.lists(st.floats(-120, 120), min_size=3, max_size=3), min_size=1, max_size=4))
-def test_log_odds_are_those_of_the_softmax(rows):
+def test_log_odds_equal_those_of_the_softmax(rows):
     log_p, log_not = cell_log_probabilities(torch.tensor([rows], dtype=torch.float64))
     for row, *found in zip(rows, log_p[0].tolist(), log_not[0].tolist(), strict=True):
         cell = reference.softmax(row)
@@ -90,7 +90,7 @@ def test_log_odds_are_those_of_the_softmax(rows):
             assert found[0][label] - found[1][label] == pytest.approx(wanted, rel=1e-12, abs=1e-12)
 
 
-def test_gradients_of_cells():
+def test_gradients_of_cells_pass_gradcheck():
     logits = random_logits(2, 3, 4).requires_grad_()
     assert gradcheck(cell_log_probabilities, (logits,))
     ties = torch.tensor([[[1.0, 1.0, 0.0], [0.5, 0.5, -80.0]]], dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_gradients_of_cells():
 
 
 @pytest.mark.parametrize("row", EXTREME, ids=str)
-def test_gradients_where_a_cell_is_sure(row):
+def test_gradients_are_accurate_for_confident_cells(row):
     """d log p_c / d x_j = [c = j] - p_j, and d log(1 - p_c) / d x_j = p_c (p_j / (1 - p_c)), -p_c for j = c."""
     logits = torch.tensor([[row]], requires_grad=True)
     log_p, log_not = cell_log_probabilities(logits)
@@ -116,7 +116,7 @@ def test_gradients_where_a_cell_is_sure(row):
         assert of_not.flatten().tolist() == pytest.approx(wanted_not, rel=1e-4, abs=1e-6)
 
 
-def test_classes_that_are_ruled_out():
+def test_excluded_classes_have_probability_zero_and_finite_gradients():
     logits = torch.tensor([[[0.0, -INF, 0.0], [-INF, 0.0, -INF], [-INF, -INF, 0.0]]], requires_grad=True)
     log_p, log_not = cell_log_probabilities(logits)
     assert log_p.exp().tolist() == [[[0.5, 0], [0, 1], [0, 0]]]
@@ -130,8 +130,8 @@ def test_classes_that_are_ruled_out():
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2), min_size=1, max_size=7), st.integers(0, 9))
-def test_every_subset_of_the_cells(weights, most):
-    """Probabilities of fifths, 0 and 1 among them, in two classes."""
+def test_count_distributions_equal_a_sum_over_subsets_of_the_cells(weights, most):
+    """With probabilities in fifths, including 0 and 1, and two classes."""
     cells = [[Decimal(a) / 5, Decimal(b) / 5] for a, b in weights]
     p = torch.tensor(weights, dtype=torch.float64) / 5
     found = poisson_binomial(p.log(), ((5 - 5 * p) / 5).log(), most)
@@ -145,8 +145,8 @@ def test_every_subset_of_the_cells(weights, most):
         assert [x == -INF for x in found[label].tolist()] == [x == 0 for x in wanted]
 
 
-def test_every_outcome_of_the_cells():
-    """Four cells of a softmax over three classes and nothing: 256 ways to speak."""
+def test_counts_of_cells_equal_a_sum_over_all_outcomes():
+    """Four cells over three classes and "nothing" have 256 outcomes."""
     logits = random_logits(1, 4, 4)
     joint = reference.counts_of_all_outcomes([reference.softmax(row) for row in logits[0].tolist()])
     found = distribution(logits, most=4).exp()[0]
@@ -156,13 +156,13 @@ def test_every_outcome_of_the_cells():
 
 
 @pytest.mark.parametrize("cells", [*range(1, 18), 31, 32, 33, 81])
-def test_any_number_of_cells(cells):
+def test_any_number_of_cells_equals_adding_them_one_at_a_time(cells):
     logits = random_logits(1, cells, 3, seed=cells)
     torch.testing.assert_close(distribution(logits, 6), reference_distribution(logits, 6), rtol=1e-11, atol=1e-12)
 
 
 class Distribution(nn.Module):
-    """What is exported."""
+    """The module to export."""
 
     def forward(self, log_p: Tensor, log_not: Tensor) -> Tensor:
         return poisson_binomial(log_p, log_not, 6)
@@ -175,7 +175,7 @@ def test_an_exported_model_has_the_same_distribution_for_any_number_of_cells(wit
     exported = export(Distribution(), example, dynamic_shapes=(sizes, sizes), strict=False).module()
     for cells, scale in [(1, 2.0), (5, 30.0), (16, 2.0), (33, 300.0), (300, 1.0)]:
         logits = random_logits(3, cells, 4, seed=cells, scale=scale)
-        # Each way of placing the most probable cells, and cells that surely predict nothing.
+        # The most probable cells in any place, first and last, and cells that certainly predict nothing.
         rows = [logits, logits.sort(1).values, logits.sort(1, descending=True).values]
         logits = torch.cat(rows)
         logits[1::3, cells // 2 :, :-1] = -INF
@@ -184,7 +184,7 @@ def test_an_exported_model_has_the_same_distribution_for_any_number_of_cells(wit
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 300.0])
-def test_float32_where_the_cells_are_sure(scale):
+def test_float32_is_accurate_for_confident_cells(scale):
     """Probabilities as small as 1e-300 and their products do not underflow."""
     logits = random_logits(2, 21, 4, scale=scale).float()
     found = distribution(logits, most=5).double()
@@ -202,11 +202,11 @@ def test_sums_to_one_and_has_the_expected_mean(cells):
 
 def test_smaller_and_larger_bounds_give_the_same_distribution():
     logits = random_logits(2, 11, 4)
-    all_of_it = distribution(logits, most=11)
+    complete = distribution(logits, most=11)
     for most in (0, 1, 2, 5, 10):
-        torch.testing.assert_close(distribution(logits, most), all_of_it[..., : most + 1])
+        torch.testing.assert_close(distribution(logits, most), complete[..., : most + 1])
     more = distribution(logits, most=13)
-    torch.testing.assert_close(more[..., :12], all_of_it)
+    torch.testing.assert_close(more[..., :12], complete)
     assert (more[..., 12:] == -INF).all()
 
 
@@ -216,7 +216,7 @@ def test_the_order_of_the_cells_does_not_matter():
     torch.testing.assert_close(distribution(logits[:, order], 5), distribution(logits, 5))
 
 
-def test_any_batch():
+def test_batches_may_have_any_shape():
     log_p, log_not = cell_log_probabilities(random_logits(6, 7, 4))
     found = poisson_binomial(log_p, log_not, 3)
     shaped = poisson_binomial(log_p.reshape(2, 3, 7, 3), log_not.reshape(2, 3, 7, 3), 3)
@@ -228,14 +228,14 @@ def test_any_batch():
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 5])
-def test_gradients_of_counts(most):
+def test_gradients_of_counts_pass_gradcheck(most):
     log_p, log_not = (x.detach().requires_grad_() for x in cell_log_probabilities(random_logits(1, 5, 3)))
     assert gradcheck(lambda a, b: poisson_binomial(a, b, most), (log_p, log_not))
     assert gradgradcheck(lambda a, b: poisson_binomial(a, b, most), (log_p, log_not))
 
 
 def test_the_gradient_is_the_posterior_of_each_cell():
-    """Of log P(N = 2) by log p_i: how probable it is that cell i is one of the two, which sums to two."""
+    """d log P(N = 2) / d log p_i is the posterior probability that cell i is one of the two."""
     p = torch.tensor([0.9, 0.5, 0.2, 0.7]).double()[:, None]
     log_p, log_not = p.log().requires_grad_(), (1 - p).log().requires_grad_()
     of_p, of_not = torch.autograd.grad(poisson_binomial(log_p, log_not, 2)[0, 2], (log_p, log_not))
@@ -250,7 +250,7 @@ def test_the_gradient_is_the_posterior_of_each_cell():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("cells", [1, 3, 6, 7, 12])
 def test_impossible_counts_have_no_gradient(cells, dtype):
-    """The first cell surely says the class, the last surely does not: neither 0 nor all of them, nor more."""
+    """The first cell certainly predicts the class and the last certainly does not, which excludes 0 and all cells."""
     log_p, log_not = (x.detach().to(dtype) for x in cell_log_probabilities(random_logits(1, cells, 2)))
     log_p[:, 0], log_not[:, 0] = 0, -INF
     if cells > 1:
@@ -290,7 +290,7 @@ ONES = torch.zeros(2, 3)
 
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda: cell_log_probabilities(ONES), r"logits must be .* \(B, N, C \+ 1\), but is .* \(2, 3\)"),
         (lambda: cell_log_probabilities(torch.zeros(2, 3, 4).long()), "logits must be .* int64"),
@@ -301,6 +301,6 @@ ONES = torch.zeros(2, 3)
         (lambda: poisson_binomial(ONES, ONES, -1), "most must be at least 0, but is -1"),
     ],
 )
-def test_bad_input(call, words):
-    with pytest.raises(ValueError, match=words):
+def test_invalid_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
         call()

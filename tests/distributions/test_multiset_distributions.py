@@ -1,4 +1,4 @@
-"""Distributions over multisets, against a list of all multisets of a tiny problem, in plain Python."""
+"""Distributions over multisets, compared with an enumeration in plain Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ B, C = 4, 3
 
 
 def all_multisets(least: int, most: int, classes: int = C) -> list[Multiset]:
-    """Counts of all multisets of so many labels."""
+    """Counts of all multisets of `least` to `most` labels."""
     return [
         tuple(labels.count(c) for c in range(classes))
         for size in range(least, most + 1)
@@ -39,7 +39,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 def independent(
     least: int, most: int, log_probabilities: Tensor | None = None
 ) -> tuple[IndependentCounts, list[Listed]]:
-    """One, and what it comes to for each input."""
+    """A distribution of independent counts, and the probabilities of all multisets for each input."""
     log_probabilities = draw(B, C, most + 1) if log_probabilities is None else log_probabilities
     expected = [
         normalised(
@@ -54,7 +54,7 @@ def independent(
 
 
 def listed(least: int, most: int, scores: Tensor | None = None) -> tuple[ListedMultisets, list[Listed]]:
-    """The numbering of multisets: by size, and among those of a size by the highest labels first."""
+    """A listed distribution, and its probabilities; multisets are ordered by size, then by their highest labels."""
     order = [
         tuple(labels.count(c) for c in range(C))
         for size in range(least, most + 1)
@@ -66,7 +66,7 @@ def listed(least: int, most: int, scores: Tensor | None = None) -> tuple[ListedM
 
 
 def sized(least: int, most: int) -> tuple[IndependentCounts, list[Listed]]:
-    """Independent counts with a size potential of each input."""
+    """Independent counts with a size potential for each input."""
     log_probabilities = draw(B, C, most + 1)
     scores = 2 * draw(B, most + 1)
     rows = [
@@ -93,7 +93,7 @@ sizes = pytest.mark.parametrize(("least", "most"), SIZES)
 
 @every
 @sizes
-def test_all_multisets_have_the_probability_they_should_and_sum_to_one(make, least, most):
+def test_probabilities_equal_enumeration_and_sum_to_one(make, least, most):
     belief, expected = make(least, most)
     multisets = all_multisets(0, most + 1)
     found = {
@@ -102,13 +102,13 @@ def test_all_multisets_have_the_probability_they_should_and_sum_to_one(make, lea
     }
     for i, row in enumerate(expected):
         assert math.fsum(chances[i] for chances in found.values()) == pytest.approx(1, abs=1e-12)
-        for multiset in multisets:  # 0 for those that are too small or too large
+        for multiset in multisets:  # 0 if too small or too large
             assert found[multiset][i] == pytest.approx(row.get(multiset, 0.0), rel=1e-9, abs=0)
 
 
 @every
 @sizes
-def test_the_best_is_the_most_probable_of_all(make, least, most):
+def test_the_best_multiset_is_the_most_probable(make, least, most):
     belief, expected = make(least, most)
     assert [tuple(row) for row in belief.best().tolist()] == [max(row, key=row.__getitem__) for row in expected]
 
@@ -116,7 +116,7 @@ def test_the_best_is_the_most_probable_of_all(make, least, most):
 @every
 @sizes
 @pytest.mark.parametrize("k", [1, 2, 7, 40])
-def test_the_k_most_probable_come_in_their_order(make, least, most, k):
+def test_the_k_most_probable_are_sorted(make, least, most, k):
     belief, expected = make(least, most)
     ranked = belief.ranked(k)
     assert ranked.counts.shape == (B, k, C)
@@ -131,7 +131,7 @@ def test_the_k_most_probable_come_in_their_order(make, least, most, k):
 
 @every
 @sizes
-def test_counts_and_sizes_are_what_the_multisets_add_up_to(make, least, most):
+def test_counts_and_sizes_are_marginals_of_the_multisets(make, least, most):
     belief, expected = make(least, most)
     counts, of_size = belief.count_probabilities(), belief.size_probabilities()
     assert counts.shape == (B, C, most + 1)
@@ -147,7 +147,7 @@ def test_counts_and_sizes_are_what_the_multisets_add_up_to(make, least, most):
 
 @every
 @sizes
-def test_once_the_size_is_known_only_multisets_of_that_size_are_left(make, least, most):
+def test_given_a_size_the_distribution_is_conditional_on_it(make, least, most):
     belief, expected = make(least, most)
     for size in range(least, most + 1):
         known = belief.given_size(size)
@@ -174,8 +174,8 @@ def test_a_batch_equals_its_examples(make):
         torch.testing.assert_close(alone.size_probabilities()[0], belief.size_probabilities()[i])
 
 
-def test_ties_are_all_found_once():
-    """Where all is equally probable, each multiset is still one of its own."""
+def test_equally_probable_multisets_are_each_found_once():
+    """If all multisets are equally probable, the ranking has no duplicates."""
     for belief, _ in (
         independent(0, 3, torch.zeros(1, C, 4, dtype=torch.float64)),
         listed(0, 3, torch.zeros(1, 20, dtype=torch.float64)),
@@ -187,12 +187,12 @@ def test_ties_are_all_found_once():
         assert best.exp().item() == pytest.approx(1 / 20)
 
 
-def test_the_best_of_each_class_is_given_up_where_it_makes_a_size_that_cannot_be():
-    # One of each, surely; but only two labels in all. The least is lost by leaving out class 1.
+def test_the_best_multiset_respects_the_sizes():
+    # One of each class is most probable, but at most two labels are allowed. Dropping class 1 costs least.
     sure = torch.tensor([[[0.1, 0.9, 0.0], [0.3, 0.7, 0.0], [0.2, 0.8, 0.0]]], dtype=torch.float64)
     belief, _ = independent(0, 2, sure.log())
     assert belief.best().tolist() == [[1, 0, 1]]
-    # Two labels in all, and class 0 surely has none of them.
+    # Exactly two labels are required, and class 0 has at most one.
     belief, _ = independent(2, 2, torch.tensor([[[0.9, 0.1, 0.0], [0.3, 0.3, 0.4]]], dtype=torch.float64).log())
     assert belief.best().tolist() == [[0, 2]]
 
@@ -200,7 +200,7 @@ def test_the_best_of_each_class_is_given_up_where_it_makes_a_size_that_cannot_be
 def test_impossible_multisets_are_not_found():
     log_probabilities = draw(2, C, 4)
     log_probabilities[0, 1, 1:] = -math.inf  # class 1 never occurs
-    log_probabilities[1, 0, 0] = -math.inf  # class 0 always does
+    log_probabilities[1, 0, 0] = -math.inf  # class 0 always occurs
     belief, expected = independent(0, 3, log_probabilities)
     found = belief.ranked(30)
     for row, counts, logs in zip(expected, found.counts.tolist(), found.log_probability.tolist(), strict=True):
@@ -208,8 +208,8 @@ def test_impossible_multisets_are_not_found():
         assert {tuple(one) for one, log in zip(counts, logs, strict=True) if log > -math.inf} == possible
         assert not any(any(one) for one, log in zip(counts, logs, strict=True) if log == -math.inf)
     assert belief.log_probability(torch.tensor([[0, 1, 0], [0, 1, 0]])).tolist() == [-math.inf, -math.inf]
-    for told in (belief.count_probabilities(), belief.size_probabilities()):
-        torch.testing.assert_close(told.sum(-1), torch.ones_like(told.sum(-1)))
+    for marginal in (belief.count_probabilities(), belief.size_probabilities()):
+        torch.testing.assert_close(marginal.sum(-1), torch.ones_like(marginal.sum(-1)))
     assert belief.count_probabilities()[0, 1].tolist() == [1, 0, 0, 0]
     scores = draw(1, 20)
     scores[0, 3:] = -math.inf
@@ -220,7 +220,7 @@ def test_impossible_multisets_are_not_found():
     assert found.log_probability[0, 3:].tolist() == [-math.inf] * 2
 
 
-def test_scores_are_taken_in_double_precision_and_need_not_sum_to_one():
+def test_scores_are_unnormalised_and_converted_to_double_precision():
     log_probabilities = draw(B, C, 4)
     belief = IndependentCounts((log_probabilities + 300).float(), 0, 3)
     other = IndependentCounts((log_probabilities + 300).float().double() - 250, 0, 3)
@@ -229,7 +229,7 @@ def test_scores_are_taken_in_double_precision_and_need_not_sum_to_one():
     torch.testing.assert_close(belief.ranked(4).log_probability, other.ranked(4).log_probability)
 
 
-def test_one_class_and_no_example():
+def test_one_class_and_empty_batches_are_allowed():
     belief = IndependentCounts(torch.tensor([[[0.2, 0.3, 0.5]]]).log(), 0, 2)
     assert belief.best().tolist() == [[2]]
     assert belief.ranked(3).counts.tolist() == [[[2], [1], [0]]]
@@ -241,7 +241,7 @@ def test_one_class_and_no_example():
 
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(
-    ("ask", "message"),
+    ("call", "message"),
     [
         (lambda: IndependentCounts(torch.zeros(1, 3, 4), 0, 4), r"log_probabilities must be of shape \(B, C, 5\)"),
         (
@@ -261,6 +261,6 @@ def test_one_class_and_no_example():
         (lambda: listed(0, 3)[0].log_probability(torch.zeros(2, C, dtype=torch.int64)), "counts must be"),
     ],
 )
-def test_mismatches_are_reported_by_name(ask, message):
+def test_mismatches_are_reported_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
-        ask()
+        call()

@@ -29,7 +29,7 @@ def small_backbone(**changes: object) -> Backbone:
     return Backbone(small_trunk(), **given)
 
 
-# --- what every backbone does ---
+# --- all backbones ---
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
@@ -41,7 +41,7 @@ def test_images_are_normalised_channel_by_channel(dtype):
     torch.testing.assert_close(backbone(images).flatten(), expected)
 
 
-def test_grey_images_are_the_same_as_their_three_equal_channels():
+def test_grey_images_equal_images_of_three_equal_channels():
     backbone, grey = small_backbone(), torch.randint(256, (2, 1, 9, 9), dtype=torch.uint8)
     torch.testing.assert_close(backbone(grey), backbone(grey.repeat(1, 3, 1, 1)), rtol=0, atol=0)
 
@@ -50,7 +50,7 @@ def test_a_backbone_does_not_change_while_the_model_trains():
     backbone = small_backbone()
     model = nn.Sequential(backbone, nn.Flatten(), nn.Linear(4 * 4 * 4, 2))
     model.train()
-    model.requires_grad_(True)  # even against this
+    model.requires_grad_(True)  # without effect on the backbone
     assert model[2].training
     assert not any(module.training for module in backbone.modules())
     before, head_before = copy.deepcopy(backbone.state_dict()), model[2].weight.detach().clone()
@@ -66,7 +66,7 @@ def test_a_backbone_does_not_change_while_the_model_trains():
     assert not torch.equal(model[2].weight, head_before)
 
 
-def test_its_parameters_require_no_gradient():
+def test_parameters_of_a_backbone_require_no_gradient():
     assert not any(parameter.requires_grad for parameter in small_backbone().parameters())
     assert not small_backbone()(torch.rand(1, 3, 9, 9)).requires_grad
 
@@ -89,7 +89,7 @@ def test_an_image_has_the_same_features_alone_and_in_a_batch():
         (torch.full((1, 3, 9, 9), float("nan")), "from nan to nan"),
     ],
 )
-def test_files_that_are_not_images_are_refused(images, message):
+def test_inputs_that_are_not_images_are_refused(images, message):
     with pytest.raises(ValueError, match=message):
         small_backbone()(images)
 
@@ -114,24 +114,24 @@ def test_the_fingerprint_covers_everything_that_changes_the_features():
     assert same.fingerprint() == fingerprint
 
 
-def test_the_fingerprint_is_of_the_bytes_alone():
+def test_the_fingerprint_is_the_hash_of_name_and_weights():
     trunk = nn.Conv2d(3, 1, 1, bias=False)
     trunk.weight.data = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
     backbone = Backbone(trunk, name="sum", channels=1, mean=(0.0,) * 3, std=(1.0,) * 3)
-    told = b"sum"
+    hashed = b"sum"
     for name, shape, values in [
         ("mean", (3, 1, 1), [0, 0, 0]),
         ("std", (3, 1, 1), [1, 1, 1]),
         ("trunk.weight", (1, 3, 1, 1), [1, 2, 3]),
     ]:
-        told += f"{name} torch.float32 {shape}".encode() + np.array(values, "<f4").tobytes()
-    assert backbone.fingerprint() == hashlib.sha256(told).hexdigest()
+        hashed += f"{name} torch.float32 {shape}".encode() + np.array(values, "<f4").tobytes()
+    assert backbone.fingerprint() == hashlib.sha256(hashed).hexdigest()
 
 
 # --- checkpoints ---
 
 
-def test_weights_are_loaded_from_a_file_and_the_classifier_left_out(tmp_path):
+def test_weights_are_loaded_from_a_file_without_the_classifier(tmp_path):
     source = small_trunk()
     torch.save({**source.state_dict(), "fc.weight": torch.zeros(10, 4)}, tmp_path / "weights.pth")
     torch.manual_seed(1)
@@ -153,7 +153,7 @@ def test_weights_are_loaded_from_safetensors(tmp_path):
         load_weights(trunk, tmp_path / "broken.safetensors", ignore="fc.")
 
 
-def test_a_checkpoint_of_another_network_is_refused_with_what_differs(tmp_path):
+def test_a_checkpoint_of_another_network_is_refused_with_the_differences(tmp_path):
     weights = small_trunk().state_dict()
     del weights["0.bias"], weights["1.running_var"]
     weights["0.weight"] = torch.zeros(4, 3, 5, 5)
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch, save
         load_weights(small_trunk(), tmp_path / "evil.pth", ignore="fc.")
     assert not Path("code-was-run").exists()
     pickle.loads(pickle.dumps(RunsCode()))
-    assert Path("code-was-run").exists()  # the trap is a real one
+    assert Path("code-was-run").exists()  # loading it without protection does run code
 
 
 def test_damaged_and_missing_files_are_distinguished(tmp_path):

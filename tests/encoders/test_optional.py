@@ -1,4 +1,4 @@
-"""An encoder of one's own may have optional attributes, and needs none of them."""
+"""Optional attributes of user-defined encoders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmultiset.training.loop import _groups
 
 
 class Plain(nn.Module):
-    """A map (B, 4, 2, 3) from inputs of any shape (B, ...)."""
+    """An encoder of inputs of any shape (B, ...) to a map (B, 4, 2, 3)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,11 +39,11 @@ def with_cells(encoder: nn.Module) -> Predictor:
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 20, 30), (2, 1, 7), (2, 5)])
-def test_a_map_of_any_inputs_covers_them_by_default(shape):
+def test_by_default_a_map_covers_its_inputs(shape):
     assert with_cells(Plain()).places(torch.rand(shape)).shape == (2, 2, 2, 3)
 
 
-def test_cells_that_a_map_lacks_are_zeros_around_it():
+def test_missing_cells_are_added_as_zeros_around_the_map():
     x = torch.rand(2, 1, 20, 30)
     encoder = Middle()
     predictor = with_cells(encoder)
@@ -54,7 +54,7 @@ def test_cells_that_a_map_lacks_are_zeros_around_it():
     assert missing_cells(ConvEncoder(), (8, 1, 100, 100)) == ConvEncoder().missing_cells(100, 100)
 
 
-def test_learning_rates_of_its_own_reach_the_optimiser():
+def test_learning_rates_of_an_encoder_reach_the_optimiser():
     def rates(encoder: nn.Module) -> dict[float, int]:
         groups = _groups(Predictor(encoder, CountTable(2, memory=4, most=3), classes="ab", max_size=3), 0.1, 0.0)
         return {group["lr"]: sum(parameter.numel() for parameter in group["params"]) for group in groups}
@@ -66,9 +66,9 @@ def test_learning_rates_of_its_own_reach_the_optimiser():
     assert [group["lr"] for group in parameter_groups(encoder, 0.1)] == [0.1 * 0.2, 0.1]
 
 
-def test_only_encoders_that_declare_it_read_features():
+def test_only_encoders_that_declare_it_accept_features():
     class Named(Plain):
-        backbone = name = "its own business"
+        backbone = name = "unrelated"
 
     assert feature_encoder(Named()) is None
     assert feature_encoder(FinetunedBackbone("efficientnet-lite0")) is None

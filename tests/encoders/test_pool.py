@@ -1,4 +1,4 @@
-"""Our pooling equals PyTorch's: values, gradients, and where it steps aside."""
+"""Pooling has the values and gradients of PyTorch's, including the cases that fall back to it."""
 
 import pytest
 import torch
@@ -29,20 +29,20 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(max_pool, maps(2, 3, 4, 6))
 
 
-def test_of_equals_one_gets_the_whole_gradient():
+def test_one_of_several_maxima_gets_the_whole_gradient():
     x = torch.zeros(1, 2, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
     max_pool(x).sum().backward()
     windows = x.grad.unfold(2, 2, 2).unfold(3, 2, 2).flatten(4)
     assert (windows.sort(-1).values == torch.tensor([0.0, 0, 0, 1])).all()
 
 
-def test_nan_is_not_lost():
+def test_nan_is_propagated():
     x = torch.zeros(1, 1, 2, 2)
     x[0, 0, 1, 0] = torch.nan
     assert max_pool(x.contiguous(memory_format=torch.channels_last)).isnan().all()
 
 
-def test_without_gradients_nothing_is_kept():
+def test_without_gradients_no_graph_is_built():
     with torch.no_grad():
         assert max_pool(maps(2, 3, 4, 6)).grad_fn is None
 
@@ -65,12 +65,12 @@ def test_the_position_of_the_maximum_is_computed_for_gradients_only(learns):
         (3, 12, 16, 5),  # too many channels for blocks
         (1, 13, 16, 5),  # odd sizes
         (1, 12, 15, 5),
-        (1, 12, 16, 4),  # a kernel without a middle
+        (1, 12, 16, 4),  # an even kernel
     ],
 )
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("learns", [True, False])
-def test_convolution_and_pooling_equal_pytorch_s(channels, height, width, kernel, biased, learns):
+def test_convolution_and_pooling_equal_those_of_pytorch(channels, height, width, kernel, biased, learns):
     weight = maps(4, channels, kernel, kernel)
     bias = torch.arange(4, dtype=torch.float64).requires_grad_() if biased else None
     x = maps(3, channels, height, width).detach()
@@ -87,7 +87,7 @@ def test_convolution_and_pooling_equal_pytorch_s(channels, height, width, kernel
             torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
-def test_frozen_weights_still_pass_gradients_on():
+def test_gradients_pass_through_frozen_weights():
     x, weight = maps(2, 1, 12, 12), maps(4, 1, 5, 5).detach()
     ours, theirs = conv_max_pool(x, weight), max_pool2d(conv2d(x, weight), 2)
     (found,) = torch.autograd.grad(ours.sum(), x)
@@ -103,13 +103,13 @@ def test_low_precision_equals_that_of_pytorch():
     torch.testing.assert_close(found, max_pool2d(convolved, 2), rtol=0, atol=0)
     (gradient,) = torch.autograd.grad(found.sum(), weight)
     windows = convolved.unfold(2, 2, 2).unfold(3, 2, 2).flatten(4)
-    assert (windows.sort(-1).values.diff() > 0)[..., -1].all(), "two are largest: which one learns is not said"
+    assert (windows.sort(-1).values.diff() > 0)[..., -1].all(), "the maximum is not unique"
     (expected,) = torch.autograd.grad(windows.amax(-1).sum(), weight)
     torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pictures_may_lie_anywhere_in_memory(dtype):
+def test_images_may_have_any_memory_layout(dtype):
     weight = torch.arange(50, dtype=dtype).view(2, 1, 5, 5)
     memory = torch.randint(0, 2, (3 * 13 * 14,), generator=torch.Generator().manual_seed(0)).to(dtype)
     for x in (
@@ -121,7 +121,7 @@ def test_pictures_may_lie_anywhere_in_memory(dtype):
             torch.testing.assert_close(conv_max_pool(x, weight), max_pool2d(conv2d(x, weight), 2))
 
 
-def test_no_pictures_give_no_maps():
+def test_empty_batches_give_empty_maps():
     with torch.no_grad():
         assert conv_max_pool(torch.zeros(0, 1, 12, 12), torch.zeros(4, 1, 5, 5), torch.zeros(4)).shape == (0, 4, 4, 4)
     assert max_pool(torch.zeros(0, 4, 8, 8).contiguous(memory_format=torch.channels_last)).shape == (0, 4, 4, 4)
@@ -129,8 +129,8 @@ def test_no_pictures_give_no_maps():
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_the_gradient_of_the_weights_lies_in_memory_as_they_do(layout, channels):
-    # Else processes that exchange it have to copy it, and PyTorch warns.
+def test_the_gradient_of_the_weights_has_their_memory_layout(layout, channels):
+    # Otherwise DistributedDataParallel copies it and warns.
     weight = maps(4, channels, 5, 5, layout=layout)
     x = torch.rand(2, channels, 12, 16, dtype=torch.float64)
     (of_weight,) = torch.autograd.grad(conv_max_pool(x, weight).sum(), weight)

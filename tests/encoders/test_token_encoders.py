@@ -1,4 +1,4 @@
-"""Encoders of text, sets and sequences: padding and batch mates change nothing, order matters where it should."""
+"""Encoders of text, sets and sequences: results are independent of padding and batch, and depend on order or not."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ every_encoder = pytest.mark.parametrize("name", ENCODERS)
 
 
 def rows(*lengths: int) -> Tensor:
-    made = np.random.default_rng(0).normal(size=(sum(lengths), D))
-    parts = np.split(made, np.cumsum(lengths)[:-1])
+    values = np.random.default_rng(0).normal(size=(sum(lengths), D))
+    parts = np.split(values, np.cumsum(lengths)[:-1])
     return torch.from_numpy(TokenRows(parts)[np.arange(len(lengths))])
 
 
@@ -55,7 +55,7 @@ def make(name: str) -> torch.nn.Module:
 
 
 @every_encoder
-def test_padding_and_batch_mates_change_nothing(name):
+def test_features_do_not_depend_on_padding_or_the_rest_of_the_batch(name):
     x, encoder = inputs(name).double(), make(name)
     together = encoder(x)
     for i, row in enumerate(x):
@@ -101,13 +101,24 @@ MODELS = {
     **{f"{name} {head or ''}": (name, head, None) for name, head in ONE_SHOT},
     **{f"multi {policy}": ("multi", None, policy) for policy in POLICIES if reads_tokens(policy)},
 }
+EXPENSIVE = (
+    "counts cells",
+    "counts gaussian",
+    "counts mixture",
+    "hungarian",
+    "power",
+    "multi lstm",
+    "multi transformer",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(EXPENSIVE)) for name in MODELS]
+)
 @settings(max_examples=6, deadline=None)
 @given(st.data())
-def test_predictions_do_not_depend_on_padding_or_batch_mates(kind, model, data):
+def test_predictions_do_not_depend_on_padding_or_the_rest_of_the_batch(kind, model, data):
     objective, head, policy = MODELS[model]
     made = predictor(kind, objective, head, policy)
     assert type(made.encoder) is KINDS[kind]
@@ -123,7 +134,7 @@ def test_predictions_do_not_depend_on_padding_or_batch_mates(kind, model, data):
         torch.testing.assert_close(each.probabilities[0, :steps], together.probabilities[i, :steps])
 
 
-def test_a_set_has_no_order_and_a_sequence_has():
+def test_order_matters_to_sequences_but_not_to_sets():
     x = rows(5).double()
     shuffled = x[:, [3, 0, 4, 1, 2]]
     for name in ("set", "set, attention"):
@@ -134,12 +145,12 @@ def test_a_set_has_no_order_and_a_sequence_has():
         assert not torch.allclose(encoder(x).values[:, [3, 0, 4, 1, 2]], encoder(shuffled).values)
 
 
-def test_the_order_of_letters_matters_to_text():
+def test_order_matters_to_text():
     values = TextEncoder(width=8, buckets=32)(texts("ab", "ba")).values.sum(1)
     assert not torch.allclose(values[0], values[1])
 
 
-def test_ngrams_are_counted_as_by_hand():
+def test_ngram_counts_equal_a_plain_loop():
     some = ["banana", "ana", "", "bé"]
     encoder = NgramEncoder(longest=3, features=500, buckets=2**18)
     x = texts(*some)
@@ -168,7 +179,7 @@ def test_features_are_standardised_without_padding():
     assert (values[..., D] == 1).all()
 
 
-def test_columns_beside_a_text_are_read():
+def test_columns_of_a_table_with_text_are_encoded():
     columns = np.array([[0.0, 10.0], [2.0, 30.0]], dtype=np.float32)
     x = torch.from_numpy(TokenText(["same", "same"], columns)[np.arange(2)])
     encoder = TextEncoder(2, width=8, buckets=32)
@@ -179,7 +190,7 @@ def test_columns_beside_a_text_are_read():
     assert ngrams(x)[:, -2:].tolist() == columns.tolist()
 
 
-def test_ridge_reads_sets_and_ngrams():
+def test_ridge_regression_accepts_sets_and_ngrams():
     assert predictor("ngrams", "ridge").predict(texts("ab", "").double()).shape == (2, 2)
     assert predictor("set", "ridge").predict(rows(2, 0).double()).shape == (2, 2)
 
@@ -193,13 +204,13 @@ def test_ridge_reads_sets_and_ngrams():
         (("mlp", "multi"), "encoder must be 'conv' for inputs of shape"),
     ],
 )
-def test_what_does_not_go_together_is_refused(arguments, message):
+def test_incompatible_settings_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         predictor(*arguments)
 
 
 @every_encoder
-def test_saved_and_loaded(name, tmp_path):
+def test_a_loaded_encoder_gives_the_same_predictions(name, tmp_path):
     encoder = make(name).float()
     width = encoder.features if name == "ngrams" else encoder.width
     from torchmultiset.heads import CountTable

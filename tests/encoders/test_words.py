@@ -1,4 +1,4 @@
-"""Word pieces with pretrained embeddings: compared with the package that brings them, alone and in a predictor."""
+"""Word pieces with pretrained embeddings, compared with their package."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def package():
     return WordLlama.load(cache_dir=words._folder(), disable_download=True)
 
 
-def test_pieces_and_embeddings_are_those_of_the_package(package):
+def test_pieces_and_embeddings_equal_those_of_the_package(package):
     some = ["Two cats and a dog.", "naïve 漢字", "1,2-dichloroethane"]
     for ids, theirs in zip(words.tokenise([text.encode() for text in some]), package.tokenize(some), strict=True):
-        first, *others = ids  # the package leaves out the beginning of a text
+        first, *others = ids  # the package omits the start token
         assert first == 1
         assert others == [piece for piece, used in zip(theirs.ids, theirs.attention_mask, strict=True) if used]
     ours = words._vectors(torch.device("cpu"))[ids]
@@ -47,7 +47,7 @@ def test_pieces_and_embeddings_are_those_of_the_package(package):
 
 
 @pytest.mark.parametrize("attention", [0, 1])
-def test_padding_and_batch_mates_change_nothing(attention):
+def test_features_do_not_depend_on_padding_or_the_rest_of_the_batch(attention):
     torch.manual_seed(0)
     encoder, x = WordEncoder(width=8, attention=attention).double().eval(), inputs(TEXTS).double()
     together = encoder(x)
@@ -60,9 +60,9 @@ def test_padding_and_batch_mates_change_nothing(attention):
             torch.testing.assert_close(values[mask], together.values[i][together.mask[i]])
 
 
-def test_texts_without_words():
+def test_texts_without_words_are_encoded():
     encoder = WordEncoder(width=8).eval()
-    assert encoder(inputs([""])).mask.tolist() == [[True]]  # the beginning of a text
+    assert encoder(inputs([""])).mask.tolist() == [[True]]  # the start token
     padding = encoder(torch.zeros(2, 3, 1))
     assert not padding.mask.any()
     assert padding.values.isfinite().all()
@@ -78,7 +78,7 @@ def test_joined_texts_are_read_as_lines():
     assert all(pieces in lines for pieces in encoder._pieces(joined.x)[0].tolist())
 
 
-def test_columns_beside_the_text_are_standardised_and_read():
+def test_columns_of_a_table_with_text_are_standardised_and_encoded():
     encoder = WordEncoder(2, width=8).eval()
     some = inputs(["a cat"] * 3, np.array([[1.0, 50.0], [2.0, 70.0], [2.0, 70.0]], dtype=np.float32))
     encoder.fit_inputs([some])
@@ -86,7 +86,7 @@ def test_columns_beside_the_text_are_standardised_and_read():
     assert not torch.allclose(first, second)
     torch.testing.assert_close(second, third)
     shifted = some.clone()
-    shifted[:, 0, 1:] = shifted[:, 0, 1:] * 10 + 3  # another unit makes no difference
+    shifted[:, 0, 1:] = shifted[:, 0, 1:] * 10 + 3  # another unit changes nothing
     encoder.fit_inputs([shifted])
     torch.testing.assert_close(encoder(shifted).values[0], first)
 
@@ -99,20 +99,21 @@ UNSEEN = {"animal": "elephant wolf donkey tiger", "vehicle": "helicopter taxi bo
 
 
 def sentences(number: int, seed: int, *, unseen: bool) -> Examples:
-    """Sentences with up to three animals and vehicles, all of them unseen in training or none."""
+    """Sentences with up to three animals and three vehicles, from the words seen in training or from others."""
     rng = np.random.default_rng(seed)
     chosen = {kind: names.split() for kind, names in (UNSEEN if unseen else SEEN).items()}
     texts, labels = [], np.full((number, 6), -1)
     for i in range(number):
         counts = rng.integers(0, 4, 2)
-        named = [str(rng.choice(chosen[kind])) for kind, n in zip(chosen, counts, strict=True) for _ in range(n)]
-        rng.shuffle(named)
-        texts.append("there was a " + " and a ".join(named or ["wall"]))
+        words = [str(rng.choice(chosen[kind])) for kind, n in zip(chosen, counts, strict=True) for _ in range(n)]
+        rng.shuffle(words)
+        texts.append("there was a " + " and a ".join(words or ["wall"]))
         labels[i, : sum(counts)] = [0] * counts[0] + [1] * counts[1]
     return Examples(TokenText(texts), labels, classes=("animal", "vehicle"), tokens="text")
 
 
-def test_words_that_were_never_seen_in_training_are_counted(tmp_path):
+@pytest.mark.slow
+def test_words_absent_from_training_are_counted(tmp_path):
     train, unseen = sentences(400, 0, unseen=False), sentences(200, 1, unseen=True)
     torch.manual_seed(0)
     encoder = WordEncoder(width=32, layers=0)
@@ -122,7 +123,7 @@ def test_words_that_were_never_seen_in_training_are_counted(tmp_path):
     fit(predictor, CountsObjective(), train, train.subset(np.arange(50)), optim, tmp_path / "run")
     counts = predictor.eval().predict(unseen.batch(np.arange(200)).x)
     right = (counts == torch.from_numpy(unseen.counts)).all(1).float().mean()
-    assert right > 0.6  # whoever counts the words, but does not know their kinds, is right for 7 of 16
+    assert right > 0.6  # counting words without knowing their kinds would be correct for 7 of 16
 
 
 def built() -> Predictor:
@@ -132,7 +133,7 @@ def built() -> Predictor:
     return build_predictor(model, objective, shape=(0, 1), classes=["a", "b"], max_size=3, stop="policy").eval()
 
 
-def test_a_saved_model_has_no_embeddings_and_knows_their_fingerprint(tmp_path, monkeypatch):
+def test_a_saved_model_has_the_fingerprint_of_the_embeddings_but_not_the_embeddings(tmp_path, monkeypatch):
     predictor = built()
     predictor.save(tmp_path / "model")
     assert sum(file.stat().st_size for file in (tmp_path / "model").iterdir()) < 100_000
@@ -143,7 +144,7 @@ def test_a_saved_model_has_no_embeddings_and_knows_their_fingerprint(tmp_path, m
         Predictor.load(tmp_path / "model")
 
 
-def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch):
+def test_without_the_extra_the_error_has_its_name(monkeypatch):
     monkeypatch.setattr(words, "_PACKAGE", "not_installed_at_all")
     words._fingerprint.cache_clear()
     assert not words.words_installed()
@@ -151,7 +152,7 @@ def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch):
         built()
 
 
-def test_export_is_refused_in_a_sentence():
+def test_export_is_refused_with_an_alternative():
     kind = InputKind((0, 1), "float32", exif=False)
     with pytest.raises(ValueError, match=r"encoder must be one that reads bytes \(train with --encoder text\)"):
         to_onnx(built(), kind=kind)

@@ -1,4 +1,4 @@
-"""Majority, nearest neighbour and ridge regression, against plain loops and refitting."""
+"""Majority, nearest neighbour and ridge regression, compared with plain loops and refitting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def problem(number: int = N, width: int = D, noise: float = 0.3) -> tuple[Tensor
 
 
 def solved(features: Tensor, counts: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Ridge regression by the normal equations, with features standardised as they are in all of the data."""
+    """Ridge regression by the normal equations, with features standardised over all data."""
     x, y = features, counts.double()
     centre, offset = x.mean(0), y.mean(0)
     weight = torch.linalg.solve(
@@ -38,7 +38,7 @@ def solved(features: Tensor, counts: Tensor, penalty: float) -> tuple[Tensor, Te
 
 
 @pytest.mark.parametrize(("number", "width"), [(30, 4), (6, 9)])
-def test_ridge_is_the_solution_of_the_normal_equations_with_the_best_left_out_error(number, width):
+def test_ridge_solves_the_normal_equations_with_the_best_leave_one_out_error(number, width):
     features, counts = problem(number, width)
     ridge = fit_ridge(features, counts)
     mean, scale = features.mean(0), features.std(0, correction=0)
@@ -72,7 +72,7 @@ def test_noise_is_shrunk_to_the_mean():
     assert (features @ ridge.weight.T + ridge.bias - counts.float().mean(0)).abs().max() < 1
 
 
-def test_constant_columns_and_a_single_example_are_no_problem():
+def test_constant_columns_and_a_single_example_are_allowed():
     features, counts = problem()
     features[:, 1] = 7.0
     assert fit_ridge(features, counts).weight.isfinite().all()
@@ -97,7 +97,7 @@ def test_a_ridge_head_predicts_within_the_sizes_and_is_saved(pool, tmp_path):
     assert torch.equal(Predictor.load(tmp_path, encoder=nn.Identity()).predict(memory), found)
 
 
-def test_the_three_baselines_by_hand():
+def test_the_three_baselines_equal_plain_loops():
     features, counts = problem()
     new = problem(noise=2.0)[0] * 1.1
     fitted = fit_baselines(features, counts)
@@ -129,6 +129,6 @@ def test_the_three_baselines_by_hand():
         (lambda x, y: fit_baselines(x, y)["neighbour"].predict(x[:, :2]), "features must be"),
     ],
 )
-def test_mismatches_are_reported_by_name(call, message):
+def test_mismatches_are_reported_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call(*problem())

@@ -1,4 +1,4 @@
-"""One-shot heads: their distributions against an enumeration of all outcomes in plain Python."""
+"""One-shot heads: distributions, compared with an enumeration of all outcomes in plain Python."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def all_multisets(least: int) -> list[Multiset]:
 
 
 def cell_count_probabilities(scores: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Probability of 0, 1, ... of each class, summed over all combinations of the cells' predictions."""
+    """Distribution of the count of each class, summed over all combinations of the cells' predictions."""
     chances = [reference.softmax(row) for row in scores]
     counts = [[0.0] * (len(scores) + 1) for _ in range(C)]
     for outcome in itertools.product(range(C + 1), repeat=len(scores)):
@@ -95,12 +95,12 @@ def expected(name: str, scores: Sequence[Sequence[float]], least: int) -> dict[M
 
 @every
 @sizes
-def test_its_distribution_follows_from_its_scores(name, stop):
+def test_distributions_equal_an_enumeration(name, stop):
     predictor, x = make(name, stop)
     least = MOST if stop == "fixed" else 0
     scores, shape = predictor(x), MADE[name][2]
     assert shape is None or scores.shape == (len(x), *shape)
-    belief = predictor.belief(x)
+    count_probabilities = predictor.belief(x).count_probabilities()
     found = {
         multiset: predictor.log_probability(x, torch.tensor([multiset]).expand(len(x), -1)).exp().tolist()
         for multiset in all_multisets(0)
@@ -115,24 +115,24 @@ def test_its_distribution_follows_from_its_scores(name, stop):
         assert [tuple(counts) for counts in ranked.counts[i, : len(order)].tolist()] == order
         for c, n in itertools.product(range(C), range(MOST + 1)):
             chance = math.fsum(by_multiset[multiset] for multiset in by_multiset if multiset[c] == n)
-            assert float(belief.count_probabilities()[i, c, n]) == pytest.approx(chance, abs=1e-10)
+            assert float(count_probabilities[i, c, n]) == pytest.approx(chance, abs=1e-10)
 
 
 @every
 @sizes
-def test_it_predicts_the_most_probable_multiset(name, stop):
+def test_heads_without_their_own_rule_predict_the_most_probable_multiset(name, stop):
     predictor, x = make(name, stop, 40)
     counts = predictor.predict(x)
     assert len({tuple(row) for row in counts.tolist()}) > 1
     if "slots" in name or "poisson" in name:
-        return  # these predict by their own rules, which other tests check
+        return  # these have their own rules, which other tests check
     assert torch.equal(counts, predictor.belief(x).best())
     assert torch.equal(counts, predictor.search(x, k=1).counts[:, 0])
 
 
 @pytest.mark.parametrize("name", ["slots", "more slots"])
 @sizes
-def test_slots_predict_the_most_probable_answer_of_all_slots_of_a_size_that_can_be(name, stop):
+def test_slots_predict_their_most_probable_joint_outcome_of_an_allowed_size(name, stop):
     predictor, x = make(name, stop, 40)
     least = MOST if stop == "fixed" else 0
     plain = []
@@ -150,12 +150,12 @@ def test_slots_predict_the_most_probable_answer_of_all_slots_of_a_size_that_can_
         plain.append(counts == [freely.count(c) for c in range(C)])
     assert any(plain)
     if name == "more slots" or stop == "fixed":
-        assert not all(plain), "else the sizes would not matter"
+        assert not all(plain), "the sizes make no difference"
 
 
 @pytest.mark.parametrize("name", ["poisson", "poisson of a map"])
 @sizes
-def test_poisson_counts_are_the_nearest_to_what_is_expected_if_they_make_a_size_that_can_be(name, stop):
+def test_poisson_heads_round_the_expected_counts_if_their_size_is_allowed(name, stop):
     predictor, x = make(name, stop, 40)
     least, most = predictor.sizes
     fitting = []
@@ -208,7 +208,7 @@ LOSSES = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_shape_hook")
 @every
-def test_it_learns_a_few_multisets(name):
+def test_heads_learn_a_few_multisets(name):
     predictor, x = make(name, number=4)
     predictor.train()
     target = torch.tensor([[0, 0], [2, 0], [1, 2], [0, 1]])
@@ -225,14 +225,14 @@ def test_it_learns_a_few_multisets(name):
         assert torch.equal(predictor.decode(x).counts, target)
 
 
-def test_the_mean_over_places_is_all_that_the_others_see_of_a_map():
+def test_heads_of_vectors_read_the_mean_of_a_map():
     torch.manual_seed(0)
     memory = torch.rand(2, D, 2, 3)
     for head in (CountTable(C, D, most=MOST), PoissonCounts(C, D)):
         torch.testing.assert_close(head(memory), head(memory.mean((2, 3))))
 
 
-def test_the_sizes_of_a_head():
+def test_the_sizes_of_a_predictor_depend_on_how_it_stops():
     assert make("cells")[0].sizes == (0, MOST)
     assert make("cells", "fixed")[0].sizes == (MOST, MOST)
 
@@ -253,7 +253,7 @@ class Coin(OneShotHead):
         return scores
 
 
-def test_a_user_defined_head():
+def test_a_user_defined_head_predicts():
     predictor = Predictor(nn.Identity(), Coin(), ["ant", "bee"], max_size=MOST)
     x = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
     assert predictor.predict_labels(x) == [["ant", "bee", "bee"], []]
@@ -290,7 +290,7 @@ def test_a_user_defined_head():
         (lambda: make("table")[0].search(torch.zeros(1, D).double(), k=0), "k must be at least 1"),
     ],
 )
-def test_bad_input_is_reported_by_name(build, message, without_shape_hook):
+def test_invalid_input_is_reported_with_the_argument(build, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         build()
 
@@ -321,16 +321,17 @@ def test_numbers_are_not_rounded_in_mixed_precision(kind):
     from torchmultiset.heads import GaussianCounts, RegressedCounts
 
     torch.manual_seed(0)
-    made = {
+    heads = {
         "gaussian": lambda: GaussianCounts(2, 3, most=30, pool="sum"),
         "poisson": lambda: PoissonCounts(2, 3, pool="sum"),
         "regression": lambda: RegressedCounts(2, 3, pool="sum"),
     }
-    head = made[kind]()
+    head = heads[kind]()
     head.classifier.weight.data.uniform_(0.9, 1.1)
-    memory = torch.rand(4, 3, 8, 8).bfloat16()  # 64 positions: numbers of about 10
+    memory = torch.rand(4, 3, 8, 8).bfloat16()  # 64 positions, so sums are about 10
     exact = head(memory.float())
     with torch.autocast("cpu", torch.bfloat16):
         mixed = head(memory)
-        assert not torch.equal(head.classifier(memory.float().sum((2, 3)) / 10)[..., None], exact)  # it would be
+        rounded = head.classifier(memory.float().sum((2, 3)) / 10)[..., None]
+        assert not torch.equal(rounded, exact)
     torch.testing.assert_close(mixed, exact)

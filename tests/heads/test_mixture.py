@@ -1,4 +1,4 @@
-"""A mixture of count tables, against a list of all multisets in plain Python."""
+"""A mixture of count tables, compared with an enumeration of all multisets in plain Python."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make(potential: bool) -> tuple[Predictor, Tensor]:
 
 
 def enumerated(predictor: Predictor, scores: Tensor) -> dict[tuple[int, ...], float]:
-    """Each component normalised over all multisets, then mixed."""
+    """Probabilities of all multisets: each component is normalised over them, then they are mixed."""
     head = predictor.head
     of_size = [0.0] * (MOST + 1) if head.size_scores is None else head.size_scores.tolist()
     gates = reference.softmax(scores[:, -1].tolist())
@@ -46,9 +46,10 @@ def enumerated(predictor: Predictor, scores: Tensor) -> dict[tuple[int, ...], fl
 
 
 @pytest.mark.parametrize("potential", [False, True])
-def test_belief_and_loss_against_enumeration(potential):
+def test_belief_and_loss_equal_an_enumeration(potential):
     predictor, x = make(potential)
     belief, ranked = predictor.belief(x), predictor.search(x, k=12)
+    size_probabilities, count_probabilities = belief.size_probabilities(), belief.count_probabilities()
     losses = {}
     for m in MULTISETS:
         target = torch.tensor([m]).expand(B, -1)
@@ -57,22 +58,22 @@ def test_belief_and_loss_against_enumeration(potential):
         )
         assert losses[m] == pytest.approx(-predictor.log_probability(x, target).mean().item())
     for i, scores in enumerate(predictor(x)):
-        told = enumerated(predictor, scores)
-        assert math.fsum(told.values()) == pytest.approx(1)
+        by_hand = enumerated(predictor, scores)
+        assert math.fsum(by_hand.values()) == pytest.approx(1)
         for m in [*MULTISETS, (0, 0), (2, 2)]:
             found = belief.log_probability(torch.tensor([m]).expand(B, -1))[i].exp().item()
-            assert found == pytest.approx(told.get(m, 0.0))
-        order = sorted(told, key=told.__getitem__, reverse=True)
+            assert found == pytest.approx(by_hand.get(m, 0.0))
+        order = sorted(by_hand, key=by_hand.__getitem__, reverse=True)
         assert [tuple(row) for row in ranked.counts[i, : len(order)].tolist()] == order
         assert (ranked.log_probability[i, len(order) :] == -math.inf).all()
         assert tuple(predictor.predict(x)[i].tolist()) == order[0]
         for n in range(MOST + 1):
-            share = math.fsum(p for m, p in told.items() if sum(m) == n)
-            assert belief.size_probabilities()[i, n].item() == pytest.approx(share, abs=1e-12)
+            share = math.fsum(p for m, p in by_hand.items() if sum(m) == n)
+            assert size_probabilities[i, n].item() == pytest.approx(share, abs=1e-12)
             for c in range(C):
-                share = math.fsum(p for m, p in told.items() if m[c] == n)
-                assert belief.count_probabilities()[i, c, n].item() == pytest.approx(share, abs=1e-12)
-        left = {m: p for m, p in told.items() if sum(m) == 2}
+                share = math.fsum(p for m, p in by_hand.items() if m[c] == n)
+                assert count_probabilities[i, c, n].item() == pytest.approx(share, abs=1e-12)
+        left = {m: p for m, p in by_hand.items() if sum(m) == 2}
         known = belief.given_size(2)
         for m, p in left.items():
             found = known.log_probability(torch.tensor([m]).expand(B, -1))[i].exp().item()
@@ -80,14 +81,14 @@ def test_belief_and_loss_against_enumeration(potential):
 
 
 def test_classes_can_depend_on_each_other():
-    """Half the time two of the first class, half the time two of the second: independent counts cannot say so."""
+    """Two labels of the first class or two of the second, each with probability 1/2, are not independent counts."""
     surely = torch.tensor([[[-9.0, -9.0, 9.0], [9.0, -9.0, -9.0]], [[9.0, -9.0, -9.0], [-9.0, -9.0, 9.0]]])
     belief = MixtureBelief(torch.zeros(1, 2), [IndependentCounts(table[None], 2, 2) for table in surely])
     chances = [belief.log_probability(torch.tensor([m])).exp().item() for m in ([2, 0], [0, 2], [1, 1])]
     assert chances == pytest.approx([0.5, 0.5, 0.0], abs=1e-6)
 
 
-def test_one_component_is_a_table():
+def test_a_mixture_of_one_component_equals_a_table():
     torch.manual_seed(0)
     tables, gates, target = torch.randn(3, 1, C, 4), torch.randn(3, 1), torch.tensor([[1, 0], [0, 2], [1, 2]])
     for scores in (None, torch.randn(4), torch.randn(3, 4)):
@@ -100,7 +101,7 @@ def test_one_component_is_a_table():
     )
 
 
-def test_gradients():
+def test_gradients_of_the_mixture_loss_pass_gradcheck():
     torch.manual_seed(0)
     inputs = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((2, K, C, 4), (2, K), (4,))]
     target = torch.tensor([[1, 0], [0, 2]])
@@ -109,7 +110,7 @@ def test_gradients():
     )
 
 
-def test_it_is_saved(tmp_path):
+def test_a_loaded_mixture_gives_the_same_predictions(tmp_path):
     predictor, x = make(potential=True)
     predictor.save(tmp_path)
     loaded = Predictor.load(tmp_path, encoder=nn.Identity())
@@ -130,6 +131,6 @@ def test_it_is_saved(tmp_path):
         ),
     ],
 )
-def test_mismatches_are_reported_by_name(call, message):
+def test_mismatches_are_reported_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

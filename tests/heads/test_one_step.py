@@ -1,4 +1,4 @@
-"""The one-step model: shares and a size; and counts by regression, its un-normalised variant."""
+"""The one-step model of shares and a size, and its un-normalised variant, which regresses counts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torchmultiset.losses import count_regression_loss, one_step_loss
 C, D = 6, 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(D,), (D, 3, 4)])
 def test_one_step_learns_counts_by_shares_and_size(shape):
     torch.manual_seed(0)
@@ -55,20 +56,20 @@ def test_one_step_skips_the_recurrence_and_pools_the_memory():
     torch.testing.assert_close(model.probabilities(scores, 0, 3)[:, 0], shares.softmax(-1))
 
 
-def test_a_negative_rate_rounds_to_no_label():
+def test_a_negative_rate_is_rounded_to_zero():
     assert torch.equal(round_counts(torch.tensor([[-3.0, 0.49, 1.51]])), torch.tensor([[0, 0, 2]]))
     scores = torch.tensor([[[-3.0], [0.49], [1.51]]])
     assert RegressedCounts(3, D).counts(scores, 0, 3).tolist() == [[0, 0, 2]]
 
 
-def test_what_is_shown_of_regressed_counts_are_shares():
+def test_probabilities_of_regressed_counts_are_shares():
     scores = torch.tensor([[[-3.0], [0.5], [1.5]], [[-1.0], [-2.0], [0.0]]])
     expected = torch.tensor([[[0.0, 0.25, 0.75]], [[0.0, 0.0, 0.0]]])
     torch.testing.assert_close(RegressedCounts(3, D).probabilities(scores, 0, 3), expected)
 
 
 @pytest.mark.parametrize("model", [OneStep(C, D), RegressedCounts(C, D)])
-def test_it_has_no_distribution(model):
+def test_heads_without_probabilities_have_no_distribution(model):
     assert not model.probabilistic
     with pytest.raises(NotImplementedError):
         model.believe(model(torch.rand(2, D)), 0, 3)
@@ -82,6 +83,6 @@ def test_it_has_no_distribution(model):
         (lambda: RegressedCounts(0, D), "num_classes must be at least 1"),
     ],
 )
-def test_bad_input_is_reported_by_name(build, message, without_shape_hook):
+def test_invalid_input_is_reported_with_the_argument(build, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         build()

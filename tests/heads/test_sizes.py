@@ -1,4 +1,4 @@
-"""Sizes that can occur: in the likelihood of count heads, and in what regressed counts are rounded to."""
+"""The allowed sizes in the likelihood of count heads and in the rounding of regressed counts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def batch(x: Tensor, target: Tensor) -> Batch:
         lambda: make_size_head(joint_states=64),
     ],
 )
-def test_the_loss_is_the_likelihood_that_predictions_have_and_it_sums_to_one(made):
+def test_the_loss_is_the_negative_log_probability_which_sums_to_one(made):
     predictor, x = made()
     chances = []
     for multiset in MULTISETS:
@@ -76,7 +76,7 @@ def test_the_loss_is_the_likelihood_that_predictions_have_and_it_sums_to_one(mad
 
 
 @every
-def test_the_potential_is_zero_at_first_learns_and_is_saved(name, tmp_path):
+def test_the_potential_starts_at_zero_receives_gradients_and_is_saved(name, tmp_path):
     torch.manual_seed(0)
     build, shape = MADE[name]
     head = build(sizes=(LEAST, MOST), size_potential=True)
@@ -102,7 +102,7 @@ def test_a_size_head_weighs_the_sizes_of_each_input_by_its_pooled_features(joint
     angles = [[math.pi * (n + 0.5) * k / (MOST + 1) for n in range(MOST + 1)] for k in range(MOST + 1)]
     cosines = [[math.cos(angle) for angle in row] for row in angles]
     basis = torch.tensor([[x / math.hypot(*row) for x in row] for row in cosines], dtype=torch.float64)
-    torch.testing.assert_close(basis @ basis.T, torch.eye(MOST + 1).double())  # any scores of few sizes can be learned
+    torch.testing.assert_close(basis @ basis.T, torch.eye(MOST + 1).double())  # a complete basis for few sizes
     weights = (pooled @ head.size_head.classifier.weight.T @ basis).exp()
     assert head.counted_places(head(x)).shape == (3, 4, C)
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_scores_of_many_sizes_are_smooth():
     _, scores = head.split(head(torch.randn(4, D, 6, 6)))
     assert scores.shape == (4, 31)
     changes = scores.diff(dim=1)
-    assert (changes[:, 1:] * changes[:, :-1] < 0).sum(1).max() <= 7  # turns up and down
+    assert (changes[:, 1:] * changes[:, :-1] < 0).sum(1).max() <= 7  # number of turning points
 
 
 def test_a_size_head_is_saved_and_gets_gradients(tmp_path):
@@ -144,7 +144,7 @@ def make_poisson(sizes: tuple[int, int] | None, number: int = 3) -> tuple[Predic
     return predictor.double().eval(), 3 * torch.randn(number, D, dtype=torch.float64)
 
 
-def test_poisson_counts_are_normalised_in_training_as_in_prediction():
+def test_poisson_counts_are_normalised_over_the_sizes_in_training_and_prediction():
     predictor, x = make_poisson((LEAST, MOST))
     chances = []
     for multiset in MULTISETS:
@@ -165,13 +165,13 @@ def test_poisson_counts_predict_the_multiset_nearest_to_the_expected_counts_of_t
     assert not torch.equal(predictor.predict(x), nearest_counts(free, LEAST, MOST))
 
 
-def test_a_poisson_head_that_was_saved_without_sizes_is_loaded_and_trained_without(tmp_path):
+def test_a_poisson_head_saved_without_sizes_is_loaded_and_trained_without_them(tmp_path):
     predictor, x = make_poisson(None)
     predictor.save(tmp_path)
     path = tmp_path / "predictor.json"
-    told = json.loads(path.read_text())
-    del told["head"]["arguments"]["sizes"], told["description_sha256"]
-    path.write_text(json.dumps(told))
+    description = json.loads(path.read_text())
+    del description["head"]["arguments"]["sizes"], description["description_sha256"]
+    path.write_text(json.dumps(description))
     loaded = Predictor.load(tmp_path, encoder=nn.Identity()).double()
     assert torch.equal(loaded.predict(x), predictor.predict(x))
     target = torch.tensor([[1, 0], [0, 2], [1, 1]])
@@ -184,7 +184,7 @@ def test_a_poisson_head_that_was_saved_without_sizes_is_loaded_and_trained_witho
 
 
 @every
-def test_without_sizes_the_loss_and_the_weights_are_as_before(name):
+def test_without_sizes_heads_have_no_size_parameters_and_the_plain_loss(name):
     build, shape = MADE[name]
     head = build()
     assert not any("size" in key for key in head.state_dict())
@@ -196,7 +196,7 @@ def test_without_sizes_the_loss_and_the_weights_are_as_before(name):
         torch.testing.assert_close(loss, cell_count_loss(head(x), target))
 
 
-def test_regressed_counts_are_the_nearest_multiset_of_a_size_that_can_be():
+def test_regressed_counts_are_rounded_to_the_nearest_multiset_of_an_allowed_size():
     torch.manual_seed(0)
     rates = 1.5 * torch.randn(300, 3) + 0.5
     found = nearest_counts(rates, 1, 3).tolist()
@@ -206,13 +206,13 @@ def test_regressed_counts_are_the_nearest_multiset_of_a_size_that_can_be():
         distance = {m: math.fsum((n - r) ** 2 for n, r in zip(m, row, strict=True)) for m in allowed}
         assert distance[tuple(counts)] == pytest.approx(min(distance.values()))
         sizes.add(sum(max(round(r), 0) for r in row))
-    assert min(sizes) == 0  # else the limits would not matter
+    assert min(sizes) == 0  # the limits make a difference
     assert max(sizes) > 3
     assert nearest_counts(rates[:0], 1, 3).shape == (0, 3)
 
 
 @pytest.mark.parametrize("head", [OneStep(3, D), RegressedCounts(3, D)])
-def test_heads_that_round_keep_to_the_sizes_too(head):
+def test_heads_that_round_respect_the_sizes(head):
     torch.manual_seed(0)
     predictor = Predictor(nn.Identity(), head, ["a", "b", "c"], max_size=2, min_size=1)
     sizes = predictor.predict(5 * torch.randn(50, D)).sum(-1)
@@ -238,6 +238,6 @@ def test_heads_that_round_keep_to_the_sizes_too(head):
         ),
     ],
 )
-def test_mismatches_are_reported_by_name(call, message):
+def test_mismatches_are_reported_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""The oracle of lists by brute force: all orders of the missing labels, written out, without code of the package."""
+"""The oracle of lists by brute force over all orders of the missing labels, without code of the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END = 0
 
 
 def split(tokens: Sequence[int], vocabulary: Sequence[Piece]) -> tuple[list[Piece], Piece]:
-    """Complete pieces of a row, (END,) among them, and the rest of it."""
+    """Complete pieces of a row, including (END,), and the incomplete rest."""
     done, rest = [], ()
     for token in tokens:
         rest += (token,)
@@ -26,7 +26,7 @@ def split(tokens: Sequence[int], vocabulary: Sequence[Piece]) -> tuple[list[Piec
 
 
 def next_token(target: Counter[Piece], tokens: Sequence[int], vocabulary: Sequence[Piece]) -> dict[int, float]:
-    """The distribution of the next token when all orders of the missing labels are equally likely; {} for none.
+    """Distribution of the next token if all orders of the missing labels are equally likely; {} after the end.
 
     Instances of the same label are distinguished, as in the paper: each order of the instances counts.
     """
@@ -52,7 +52,7 @@ def next_token(target: Counter[Piece], tokens: Sequence[int], vocabulary: Sequen
 def loss(
     log_p: Sequence[Sequence[float]], target: Counter[Piece], tokens: Sequence[int], vocabulary: Sequence[Piece]
 ) -> float:
-    """The sum over the steps of the cross-entropy from oracle to model."""
+    """Sum over the steps of the cross-entropy of the model relative to the oracle."""
     total = 0.0
     for t, row in enumerate(log_p):
         for token, share in next_token(target, tokens[:t], vocabulary).items():
@@ -61,7 +61,7 @@ def loss(
 
 
 def entropy(target: Counter[Piece], tokens: Sequence[int], vocabulary: Sequence[Piece]) -> float:
-    """The sum over the steps of the oracle's entropy."""
+    """Sum over the steps of the oracle's entropy."""
     rows = [next_token(target, tokens[:t], vocabulary) for t in range(len(tokens))]
     return -sum(share * math.log(share) for row in rows for share in row.values())
 
@@ -72,12 +72,12 @@ class Lists(NamedTuple):
     vocabulary: list[Piece]
     targets: list[Counter[Piece]]
     rows: list[list[int]]
-    """Tokens of each list: labels that are missing or not, and ends that come early or late."""
+    """Tokens of each list, with missing and other labels, and ends that are early or late."""
 
 
 @st.composite
 def vocabularies(draw: st.DrawFn) -> list[Piece]:
-    """Pieces over the tokens 2 to 4, ended by the separator 1, or one of them merged with it: free of prefixes."""
+    """Prefix-free pieces of the tokens 2 to 4, terminated by the separator 1 or by 5, a letter merged with it."""
     words = draw(
         st.lists(st.lists(st.sampled_from([2, 3, 4]), max_size=3).map(tuple), min_size=1, max_size=5, unique=True)
     )
@@ -86,7 +86,7 @@ def vocabularies(draw: st.DrawFn) -> list[Piece]:
 
 @st.composite
 def lists(draw: st.DrawFn) -> Lists:
-    """A batch of up to three lists, cut off anywhere."""
+    """A batch of up to three lists, truncated anywhere."""
     vocabulary = draw(vocabularies())
     targets, rows = [], []
     for _ in range(draw(st.integers(1, 3))):

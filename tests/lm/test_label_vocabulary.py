@@ -1,4 +1,4 @@
-"""Labels as tokens: what is ambiguous is refused, and lists are read back from tokens."""
+"""Labels as tokens: lists are encoded and decoded, and ambiguous labels are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiny_language_models import byte_tokenizer, metaspace_tokenizer
 
 
 @given(st.data())
-def test_lists_in_any_order_are_read_back(data):
+def test_lists_in_any_order_are_encoded_and_decoded(data):
     pieces = data.draw(vocabularies())
     vocabulary = LabelVocabulary([*map(str, pieces)], pieces, END)
     written = data.draw(st.lists(st.sampled_from(vocabulary.labels), max_size=6))
@@ -38,7 +38,7 @@ def test_labels_start_and_end_where_a_plain_loop_finds_them(problem):
 
 
 @given(lists())
-def test_allowed_tokens_are_those_that_continue_a_list(problem):
+def test_allowed_tokens_continue_a_list(problem):
     vocabulary = LabelVocabulary([*map(str, problem.vocabulary)], problem.vocabulary, END)
     for row in problem.rows:
         (allowed,) = vocabulary.allowed(torch.tensor([row], dtype=torch.int64))
@@ -49,23 +49,23 @@ def test_allowed_tokens_are_those_that_continue_a_list(problem):
         assert len(allowed) == len({*allowed})
 
 
-def test_after_an_unknown_token_nothing_is_found():
+def test_after_an_unknown_token_no_label_is_found():
     vocabulary = LabelVocabulary(["rye", "oats"], [[8, 1], [9, 1]], end=0)
-    for stranger in (5, 999):
-        reading = vocabulary.read(torch.tensor([[8, 1, stranger, 8, 1, 0]]))
+    for unknown in (5, 999):
+        reading = vocabulary.read(torch.tensor([[8, 1, unknown, 8, 1, 0]]))
         assert reading.completed.tolist() == [[-1, 0, -1, -1, -1, -1]]
         assert reading.known.tolist() == [[True, True, False, False, False, False]]
-    assert not vocabulary.read(torch.tensor([[8, 0]])).known[0, 1]  # the end token inside of a label
+    assert not vocabulary.read(torch.tensor([[8, 0]])).known[0, 1]  # the end token inside a label
     assert vocabulary.allowed(torch.tensor([[5]])) == [[0]]
 
 
-def test_an_end_token_above_all_others_is_no_other_unknown_token():
+def test_an_end_token_above_all_others_is_not_confused_with_unknown_tokens():
     vocabulary = LabelVocabulary(["rye"], [[8, 1]], end=50)
     assert vocabulary.decode(torch.tensor([[8, 1, 50], [8, 1, 60]])) == [["rye"], ["rye"]]
     assert vocabulary.read(torch.tensor([[50, 8, 1], [60, 8, 1]])).known[:, 0].tolist() == [True, False]
 
 
-def test_an_incomplete_last_label_and_all_after_the_end_are_left_out():
+def test_an_incomplete_last_label_and_tokens_after_the_end_are_ignored():
     vocabulary = LabelVocabulary(["red apple", "rye"], [[5, 6, 1], [8, 1]], end=0)
     assert vocabulary.decode(torch.tensor([[8, 1, 5, 6], [8, 1, 0, 8]])) == [["rye"], ["rye"]]
 
@@ -80,18 +80,18 @@ def test_an_incomplete_last_label_and_all_after_the_end_are_left_out():
         ([[8], [9]], "one sequence for each of the 3 labels"),
     ],
 )
-def test_ambiguous_labels_are_refused_by_name(tokens, message):
+def test_ambiguous_labels_are_refused_with_their_names(tokens, message):
     with pytest.raises(ValueError, match=message):
         LabelVocabulary(["a", "b", "c"], tokens, end=0)
 
 
-def test_a_prefix_is_found_between_distant_labels():
+def test_a_common_prefix_of_distant_labels_is_found():
     pieces = [[1, 2, 3], [4, 5], [1, 2, 4], [9], [1, 2]]
     with pytest.raises(ValueError, match=r"labels 'e' and '[ac]' are ambiguous"):
         LabelVocabulary([*"abcde"], pieces, end=0)
 
 
-def test_an_unknown_label_is_reported_by_name():
+def test_an_unknown_label_is_reported():
     with pytest.raises(ValueError, match="label 'milk' is not in the vocabulary of 1 labels"):
         LabelVocabulary(["rye"], [[8, 1]], end=0).counts([["rye", "milk"]])
 
@@ -114,7 +114,7 @@ def test_labels_are_tokenised_so_that_every_order_is_canonical(tokenizer, separa
 @pytest.mark.parametrize(
     ("tokenizer", "labels", "separator", "message"),
     [
-        # GPT-2 and its kind join a space with the word behind it.
+        # Tokenizers such as GPT-2's join a space with the next word.
         (byte_tokenizer([", bread, rye"]), LABELS, ", ", "tokenised differently next to each other than alone"),
         (byte_tokenizer(LABELS), [*LABELS, "rye"], "\n", "labels 'rye' and 'rye' are ambiguous"),
         (metaspace_tokenizer(LABELS), LABELS, "\n", "is decoded as"),

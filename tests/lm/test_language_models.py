@@ -1,4 +1,4 @@
-"""Language models made from configs learn to write lists, by each of the ways to train them."""
+"""Small language models learn to write lists, with a plain training loop and with the Trainer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def collator(build, seed=0):
 
 
 def inputs_of(build):
-    """What a model is given to write the lists; prompts of a causal model are padded on the left."""
+    """Inputs for generating the lists; prompts of a causal model are padded on the left."""
     longest = max(len(example["input_ids"]) for example in EXAMPLES)
     rows = [example["input_ids"] for example in EXAMPLES]
     left = build is causal
@@ -49,17 +49,17 @@ def inputs_of(build):
     return {"input_ids": torch.tensor(tokens), "attention_mask": torch.tensor(mask)}
 
 
-def written(model, build, **options):
+def generated(model, build, **options):
     tokens = generate_lists(model, inputs_of(build), VOCABULARY, pad=PAD, max_new_tokens=40, **options)
     return VOCABULARY.decode(tokens)
 
 
 def exact(model, build):
-    return list_scores(written(model, build), [*LISTS.values()]).exact_match.tolist()
+    return list_scores(generated(model, build), [*LISTS.values()]).exact_match.tolist()
 
 
 @both
-def test_a_batch_holds_prompt_list_and_mask_in_a_fresh_order(build):
+def test_a_batch_has_prompts_masks_and_lists_in_random_order(build):
     collate, orders = collator(build), set()
     for _ in range(20):
         batch = collate(EXAMPLES)
@@ -77,7 +77,7 @@ def test_a_batch_holds_prompt_list_and_mask_in_a_fresh_order(build):
                 fed = batch["decoder_input_ids"][b, : len(VOCABULARY.encode(labels))].tolist()
                 assert fed == [PAD, *VOCABULARY.encode(labels)[:-1]]
             orders.add((b, *labels))
-    assert len(orders) == 2 + 1 + 6 + 1  # all of them
+    assert len(orders) == 2 + 1 + 6 + 1  # all orders
 
 
 @both
@@ -96,7 +96,7 @@ def test_padding_and_batching_do_not_change_the_loss_of_a_list(build):
 
 
 @both
-def test_the_loss_of_a_batch_is_the_plain_function_on_the_tokens_of_the_lists(build):
+def test_the_loss_of_a_batch_equals_the_function_on_the_tokens_of_the_lists(build):
     model, loss = build().eval(), ListLoss(VOCABULARY, causal=build is causal)
     batch = collator(build)(EXAMPLES)
     labels = batch.pop("labels")
@@ -111,8 +111,9 @@ def test_the_loss_of_a_batch_is_the_plain_function_on_the_tokens_of_the_lists(bu
     torch.testing.assert_close(loss(model(**batch), labels, num_items_in_batch=10), wanted / 10)
 
 
+@pytest.mark.slow
 @both
-def test_ten_lines_learn_the_lists(build):
+def test_a_plain_training_loop_learns_the_lists(build):
     model = build()
     adam = torch.optim.Adam(model.parameters(), lr=5e-3)
     loss_of = ListLoss(VOCABULARY, causal=build is causal)
@@ -134,14 +135,15 @@ def test_ten_lines_learn_the_lists(build):
 
 
 def parts(model, build):
-    """Order and content of the teacher's lists."""
+    """The parts `order` and `content` of the loss on the training lists."""
     batch = collator(build)(EXAMPLES)
     labels = batch.pop("labels")
     return ListLoss(VOCABULARY, causal=build is causal).order_and_content(model(**batch), labels)
 
 
+@pytest.mark.slow
 @both
-def test_own_samples_are_lists_of_known_labels_and_the_loss_corrects_them(build):
+def test_training_on_own_samples_lowers_the_loss(build):
     model = build()
     before = parts(model, build).content
     adam = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -165,9 +167,10 @@ def test_own_samples_are_lists_of_known_labels_and_the_loss_corrects_them(build)
     assert (parts(model, build).content < before / 2).all()
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_beams": 3}])
-def test_for_any_weights_every_output_is_a_list_of_known_labels(build, options):
+def test_generated_lists_have_known_labels_for_any_weights(build, options):
     for seed in range(3):
         model = build(seed).eval()
         tokens = generate_lists(model, inputs_of(build), VOCABULARY, pad=PAD, max_new_tokens=30, **options)
@@ -175,7 +178,8 @@ def test_for_any_weights_every_output_is_a_list_of_known_labels(build, options):
         assert all(label in LABELS for labels in VOCABULARY.decode(tokens) for label in labels)
         free = model.generate(**inputs_of(build), max_new_tokens=30, do_sample=False, pad_token_id=PAD)
         new = free[:, inputs_of(build)["input_ids"].shape[1] if build is causal else 1 :]
-        assert not VOCABULARY.read(VOCABULARY.until_end(new)).known[new >= 0].all()  # without restriction they are not
+        unrestricted = VOCABULARY.read(VOCABULARY.until_end(new))
+        assert not unrestricted.known[new >= 0].all()
 
 
 def test_allowed_tokens_keep_their_scores():
@@ -187,7 +191,7 @@ def test_allowed_tokens_keep_their_scores():
         assert torch.equal(restricted[b, allowed], scores[b, allowed])
 
 
-def test_lists_that_are_not_of_the_vocabulary_are_refused_and_not_ignored():
+def test_labels_outside_the_vocabulary_are_refused():
     tokens = torch.tensor([[*TOKENIZER("rye milk\n")["input_ids"], END]])
     with pytest.raises(ValueError, match=r"labels must hold tokens of the vocabulary's labels, but token \d+ of row 0"):
         ListLoss(VOCABULARY, causal=False)(torch.zeros(*tokens.shape, len(TOKENIZER)), tokens)
@@ -214,8 +218,9 @@ def trainer(model, build, examples, folder, **options):
     )
 
 
+@pytest.mark.slow
 @both
-def test_the_trainer_of_transformers_learns_the_lists(build, tmp_path):
+def test_the_trainer_learns_the_lists(build, tmp_path):
     model = build()
     training = trainer(model, build, EXAMPLES, tmp_path, num_train_epochs=60, learning_rate=5e-3)
     before = training.evaluate()["eval_loss"]
@@ -224,9 +229,10 @@ def test_the_trainer_of_transformers_learns_the_lists(build, tmp_path):
     assert exact(model.eval(), build)[1::2] == [1, 1]
 
 
-def test_accumulated_batches_equal_one(tmp_path):
-    """The sum over all tokens is divided once, by their number in all accumulated batches."""
-    examples = [{"input_ids": [5] * n, "labels": ["rye"] * n} for n in (1, 2, 3, 4)]  # lists with one order
+@pytest.mark.slow
+def test_accumulated_batches_equal_a_single_batch(tmp_path):
+    """The sum of the losses is divided by the number of tokens in all accumulated batches."""
+    examples = [{"input_ids": [5] * n, "labels": ["rye"] * n} for n in (1, 2, 3, 4)]  # lists with a single order
     weights = []
     for size, number in ((4, 1), (2, 2)):
         model = causal()

@@ -51,12 +51,12 @@ def test_the_oracle_is_the_mean_over_all_orders_of_the_missing_labels(problem):
 
 
 @given(lists())
-def test_loss_order_and_content_are_those_of_the_reference(problem):
-    given_ = arguments(problem)
-    tokens = given_[0]
+def test_loss_order_and_content_equal_the_reference(problem):
+    inputs = arguments(problem)
+    tokens = inputs[0]
     logits = torch.randn(*tokens.shape, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    losses = list_loss(logits, *given_, end=END, reduction="none")
-    order, content = order_and_content(logits, *given_, end=END)
+    losses = list_loss(logits, *inputs, end=END, reduction="none")
+    order, content = order_and_content(logits, *inputs, end=END)
     log_p = logits.log_softmax(-1).tolist()
     for b, (target, row) in enumerate(zip(problem.targets, problem.rows, strict=True)):
         wanted = reference.loss(log_p[b][: len(row)], target, row, problem.vocabulary)
@@ -68,28 +68,28 @@ def test_loss_order_and_content_are_those_of_the_reference(problem):
 
 @given(lists())
 def test_a_batch_equals_its_rows(problem):
-    given_ = arguments(problem)
-    logits = torch.randn(*given_[0].shape, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    together = list_loss(logits, *given_, end=END, reduction="none")
+    inputs = arguments(problem)
+    logits = torch.randn(*inputs[0].shape, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    together = list_loss(logits, *inputs, end=END, reduction="none")
     for b in range(len(together)):
-        alone = [x[b : b + 1] for x in (logits, *given_[:3])]
-        torch.testing.assert_close(list_loss(*alone, given_[3], end=END), together[b])
+        alone = [x[b : b + 1] for x in (logits, *inputs[:3])]
+        torch.testing.assert_close(list_loss(*alone, inputs[3], end=END), together[b])
 
 
 @given(lists())
 def test_the_gradient_is_policy_minus_oracle(problem):
-    given_ = arguments(problem)
-    logits = torch.randn(*given_[0].shape, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    inputs = arguments(problem)
+    logits = torch.randn(*inputs[0].shape, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits.requires_grad_()
-    list_loss(logits, *given_, end=END, reduction="sum").backward()
-    found = list_oracle(*given_, end=END)
+    list_loss(logits, *inputs, end=END, reduction="sum").backward()
+    found = list_oracle(*inputs, end=END)
     weights = found.weights.double()
     shares = torch.zeros_like(logits).scatter_add(2, found.tokens, weights / weights.sum(-1, keepdim=True).clamp(min=1))
     wanted = (logits.softmax(-1) - shares) * weights.any(-1, keepdim=True)
     torch.testing.assert_close(logits.grad, wanted.detach())
 
 
-def test_gradcheck_with_all_steps_and_with_some():
+def test_gradients_pass_gradcheck_with_and_without_padding():
     labels = torch.tensor([[2, 3, 1], [2, 4, 1]])
     starts = torch.tensor([[True, False, False, True]])
     logits = torch.randn(1, 4, SIZE, dtype=torch.float64, requires_grad=True)
@@ -99,7 +99,7 @@ def test_gradcheck_with_all_steps_and_with_some():
 
 
 @given(problems(end=True))
-def test_with_labels_of_one_token_it_is_the_multiset_loss_with_end(problem):
+def test_with_labels_of_one_token_the_loss_is_the_multiset_loss_with_end(problem):
     labels = torch.arange(problem.num_classes)[:, None]
     starts = torch.ones_like(problem.labels, dtype=torch.bool)
     ours = list_loss(
@@ -110,7 +110,7 @@ def test_with_labels_of_one_token_it_is_the_multiset_loss_with_end(problem):
 
 
 def test_the_product_over_the_tokens_of_a_label_is_the_oracle_over_labels():
-    """Definition 2: each missing label has the probability of its share among all missing labels."""
+    """Definition 2: the probability of a missing label is its share of all missing labels."""
     vocabulary = [(2, 3, 1), (2, 3, 3, 1), (2, 4, 1), (3, 1)]
     target = torch.tensor([[3, 1, 2, 0]])
     labels = LabelVocabulary([*map(str, vocabulary)], vocabulary, END)
@@ -122,7 +122,7 @@ def test_the_product_over_the_tokens_of_a_label_is_the_oracle_over_labels():
         assert chosen.prod().item() == pytest.approx(label_oracle(target)[0, number].item())
 
 
-def test_over_all_orders_of_a_teacher_order_is_the_number_of_orders():
+def test_averaged_over_all_orders_the_order_part_is_the_log_number_of_orders():
     vocabulary = [(2, 1), (2, 3, 1), (4, 1)]
     labels = LabelVocabulary([*map(str, vocabulary)], vocabulary, END)
     target = Counter({vocabulary[0]: 2, vocabulary[1]: 2, vocabulary[2]: 1})
@@ -135,24 +135,24 @@ def test_over_all_orders_of_a_teacher_order_is_the_number_of_orders():
     assert order.mean().item() == pytest.approx(math.log(math.factorial(5) / (2 * 2)), rel=1e-5)
 
 
-def test_over_all_orders_of_a_teacher_loss_and_gradient_are_those_of_cross_entropy():
-    """What differs is the noise of one order: the targets of cross-entropy add up to the same list in every order."""
+def test_averaged_over_all_orders_loss_and_gradient_equal_cross_entropy():
+    """For a single order they differ, because cross-entropy depends on the sampled order."""
     vocabulary = [(2, 1), (2, 3, 1), (4, 1)]
     labels = LabelVocabulary([*map(str, vocabulary)], vocabulary, END)
     rows = [(*sum(order, ()), END) for order in permutations([vocabulary[0], *vocabulary])]
     tokens, counts = torch.tensor(rows), torch.tensor([[2, 1, 1]]).expand(len(rows), -1)
-    # Logits that depend on all tokens before a step, as those of a model do.
+    # Logits that depend on all previous tokens, like those of a model.
     table = torch.randn(SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     logits = table[tokens].cumsum(1).roll(1, 1) + table[0]
     ours = list_loss(logits, tokens, labels.read(tokens).starts, counts, labels.tokens, end=END)
     plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="sum") / len(rows)
-    # The roll puts the whole list before the first step; the same for all, since it has the same tokens in any order.
+    # The roll moves the sum over the list to the first step, which is the same in any order.
     torch.testing.assert_close(ours, plain)
     gradients = [torch.autograd.grad(loss, table, retain_graph=True)[0] for loss in (ours, plain)]
     torch.testing.assert_close(*gradients)
 
 
-def test_after_any_teacher_order_only_the_end_is_left_and_then_nothing():
+def test_after_a_complete_list_only_the_end_follows_and_then_nothing():
     vocabulary = [(2, 1), (2, 3, 1)]
     labels = LabelVocabulary([*map(str, vocabulary)], vocabulary, END)
     for order in permutations([*vocabulary, vocabulary[0]]):
@@ -163,12 +163,12 @@ def test_after_any_teacher_order_only_the_end_is_left_and_then_nothing():
         assert not found.weights[0, -1].any()
 
 
-def test_a_label_that_is_not_missing_carries_no_loss_inside_and_consumes_nothing():
+def test_a_label_that_is_not_missing_has_no_loss_inside_and_is_not_removed():
     labels = torch.tensor([[2, 3, 1], [2, 4, 1], [3, 4, 1]])
     starts = torch.tensor([[True, False, False] * 3])
     tokens = torch.tensor([[2, 4, 1, 3, 4, 1, 2, 3, 1]])  # the first two labels are mistakes
     found = list_oracle(tokens, starts, torch.tensor([[1, 0, 0]]), labels, end=END)
-    # Of the first mistake, the shared first token is right and the second is penalised; then it is too late.
+    # The first mistake shares its first token with a missing label; only its second token is penalised.
     assert found.weights.any(-1).tolist() == [[True, True, False, True, False, False, True, True, True]]
     only = found.tokens.gather(2, found.weights.argmax(-1, keepdim=True))[0, :, 0]
     assert only[found.weights.any(-1)[0]].tolist() == [2, 3, 2, 2, 3, 1]
@@ -207,7 +207,7 @@ def test_a_batch_without_any_step_of_a_list_has_loss_zero():
         ({"reduction": "max"}, "reduction must be one of"),
     ],
 )
-def test_wrong_arguments_are_refused_by_name(without_shape_hook, change, message):
+def test_invalid_arguments_are_refused_with_their_names(without_shape_hook, change, message):
     right = {
         "logits": torch.zeros(1, 3, SIZE),
         "tokens": torch.tensor([[2, 1, 0]]),

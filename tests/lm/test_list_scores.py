@@ -12,7 +12,7 @@ LISTS = st.lists(st.sampled_from(["rye", "Rye", " rye", "milk", "oat  milk", "oa
 
 
 @given(st.lists(st.tuples(LISTS, LISTS), max_size=4), st.booleans(), st.booleans())
-def test_scores_are_those_of_multisets_of_strings(pairs, ignore_case, ignore_spaces):
+def test_scores_equal_those_of_multisets_of_strings(pairs, ignore_case, ignore_spaces):
     def multiset(labels):
         lowered = [label.lower() if ignore_case else label for label in labels]
         return Counter(" ".join(label.split()) if ignore_spaces else label for label in lowered)
@@ -43,6 +43,6 @@ def test_texts_are_split_at_the_separator():
         (["rye"], [["rye"]], "predicted must be lists of labels; see split_list"),
     ],
 )
-def test_wrong_lists_are_refused(without_shape_hook, predicted, target, message):
+def test_invalid_lists_are_refused(without_shape_hook, predicted, target, message):
     with pytest.raises(ValueError, match=message):
         list_scores(predicted, target)

@@ -1,4 +1,4 @@
-"""The experiment with shopping lists: its data, its record, and the tables made of it."""
+"""The benchmark of shopping lists: data, training, record and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks import lists
 from benchmarks.shopping import MOST, open_shop
 
 
-def test_a_list_has_all_that_dishes_and_items_of_the_text_need():
+def test_a_list_has_the_ingredients_and_items_of_its_text():
     shop = open_shop()
     assert shop == open_shop()
     for seed in range(50):
@@ -39,7 +39,7 @@ def test_every_method_trains_and_is_scored(monkeypatch):
     assert all(0 <= run["test"]["f1"] <= 1 and len(run["right"]) == 3 for run in runs)
 
 
-def test_the_tables_of_the_page_are_those_of_the_record():
+def test_the_tables_of_the_page_match_the_record():
     record, page = json.loads(lists.RECORD.read_text()), lists.PAGE.read_text()
     assert lists.document(record, page) == page
     for run in record["runs"]:

@@ -1,4 +1,4 @@
-"""What every loss must do, whatever it measures."""
+"""Properties of all losses."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from torchmultiset.multiset import from_labels
 
 C, T = 5, 5
 UNUSED = 4
-"""A class that no target holds and no trajectory names."""
+"""A class that occurs in no target and no trajectory."""
 
 
 class Batch(NamedTuple):
-    """Repeats, the empty multiset, one that is complete early, one larger than the number of steps."""
+    """Multisets: with repeats, empty, complete before the last step, and larger than the number of steps."""
 
     target: Tensor
     labels: Tensor
     with_end: Tensor
-    """The same as `labels`, with END (label C) in some places, right and wrong."""
+    """Like `labels`, with END (label C) at some correct and some wrong steps."""
     sequence: Tensor
 
     def example(self, b: int) -> Batch:
@@ -61,7 +61,7 @@ B = len(MULTISETS)
 
 
 class Case(NamedTuple):
-    """A loss, seen as a function of scores (and of further real numbers that it takes)."""
+    """A loss as a function of scores, and of further real inputs."""
 
     call: Callable[..., Tensor]
     """(scores, *others, batch, reduction) -> loss"""
@@ -70,11 +70,11 @@ class Case(NamedTuple):
     others: tuple[tuple[int, ...], ...] = ()
     """Shapes of the other real inputs of one example."""
     scores_are: str = "logits"
-    """Logits of a softmax over classes, counts of classes, or of neither kind."""
+    """Kind of scores, such as logits of a softmax over classes, or counts."""
     unbounded: bool = True
-    """Whether it costs infinity to rule out a class of the target."""
+    """Whether the loss is infinite if a class of the target is excluded."""
     reinforces: bool = False
-    """Whether the labels are the policy's own and a baseline is taken as a constant."""
+    """Whether the labels are samples of the policy and the baseline is a constant in gradients."""
 
     def inputs(self, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -111,7 +111,7 @@ CASES = {
     for divergence in ("kl", "js", "tv")
     for over_steps in ("sum", "mean")
     for end in (False, True)
-    for many, few in (("", C), (" many classes", 0))  # all classes are looked at, or the target's own
+    for many, few in (("", C), (" many classes", 0))  # all classes are visited, or those of the target
 }
 CASES |= {f"matching {divergence}": matching_case(divergence) for divergence in ("kl", "l1", 2.0, 3.5)}
 CASES |= {
@@ -172,14 +172,14 @@ every_policy_loss = pytest.mark.parametrize("case", POLICY_CASES.values(), ids=P
 
 
 def gradients(case: Case, inputs: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The loss of each example, and the gradients of their sum."""
+    """Losses of the examples, and the gradients of their sum."""
     inputs = [value.clone().requires_grad_() for value in inputs]
     loss = case(*inputs, reduction="none")
     return loss.detach(), torch.autograd.grad(loss.sum(), inputs)
 
 
 @every_loss
-def test_reductions(case):
+def test_reductions_are_mean_sum_and_none(case):
     inputs = case.inputs()
     each = case(*inputs, reduction="none")
     assert each.shape == (B,)
@@ -203,7 +203,7 @@ def test_the_loss_has_the_dtype_of_the_scores(case, dtype):
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_accumulated_in_float32(case, dtype):
-    """The loss of half-precision scores is that of the same scores in float32; only its gradient is rounded."""
+    """The loss equals that of the same scores in float32; only the gradient is rounded."""
     inputs = case.inputs(dtype)
     loss, found = gradients(case, inputs)
     exact, wanted = gradients(case, [value.float() for value in inputs])
@@ -217,13 +217,13 @@ def test_half_precision_is_accumulated_in_float32(case, dtype):
 @every_loss
 def test_gradcheck(case):
     scores, *others = case.inputs()
-    if not case.reinforces:  # the gradient of a baseline, which is partly a constant, has a test of its own
+    if not case.reinforces:  # the gradient of a baseline has its own test
         others = [value.requires_grad_() for value in others]
     assert torch.autograd.gradcheck(lambda *inputs: case(*inputs, reduction="none"), (scores.requires_grad_(), *others))
 
 
 @every_loss
-def test_batch_equals_singles(case):
+def test_a_batch_equals_its_examples(case):
     inputs = case.inputs()
     together = case(*inputs, reduction="none")
     alone = [case(*(value[b : b + 1] for value in inputs), batch=BATCH.example(b)).item() for b in range(B)]
@@ -231,11 +231,11 @@ def test_batch_equals_singles(case):
 
 
 @every_loss
-def test_a_batch_of_none_sums_to_nothing(case):
+def test_an_empty_batch_has_sum_zero(case):
     inputs = [value[:0] for value in case.inputs()]
-    nobody = Batch(*(field[:0] for field in BATCH))
-    assert case(*inputs, batch=nobody, reduction="sum") == 0
-    assert case(*inputs, batch=nobody, reduction="none").shape == (0,)
+    empty = Batch(*(field[:0] for field in BATCH))
+    assert case(*inputs, batch=empty, reduction="sum") == 0
+    assert case(*inputs, batch=empty, reduction="none").shape == (0,)
 
 
 @every_loss
@@ -248,8 +248,8 @@ def test_the_order_of_the_target_does_not_matter(case):
 
 
 @every_loss
-def test_the_names_of_the_classes_do_not_matter(case):
-    """The same permutation of the classes everywhere changes nothing; END stays the last."""
+def test_a_permutation_of_the_classes_does_not_matter(case):
+    """The same permutation is applied to scores, targets and labels; END stays the last."""
     order = torch.tensor([3, 0, 4, 1, 2, C])  # class c of the renamed problem is class order[c]
     new_name = order.argsort()
     renamed = Batch(
@@ -307,7 +307,7 @@ def test_extreme_scores_have_finite_values_and_gradients(case, extreme, dtype):
     scores, *others = case.inputs(dtype)
     generator = torch.Generator().manual_seed(3)
     signs = torch.randint(-1, 2, scores.shape, generator=generator).to(dtype)
-    # Its square, or its exponential, must still be a number.
+    # Squares and exponentials must not overflow.
     extreme = {"counts": 1e4, "log rates": 80.0}.get(case.scores_are, extreme)
     for extremes in (signs * extreme, torch.full_like(scores, extreme), torch.full_like(scores, -extreme)):
         loss, found = gradients(case, [extremes, *others])
@@ -318,7 +318,7 @@ def test_extreme_scores_have_finite_values_and_gradients(case, extreme, dtype):
 @every_policy_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_correctly_excluded_class_does_not_affect_the_loss(case, dtype):
-    """-inf on a class that is never free and never named: finite, and the rest is untouched."""
+    """A score of -inf for a class that is never free and never emitted leaves the loss finite and unchanged."""
     scores, *others = case.inputs(dtype)
     without = [*range(UNUSED), *range(UNUSED + 1, scores.shape[-1])]
     masked = scores.clone()
@@ -327,7 +327,7 @@ def test_a_correctly_excluded_class_does_not_affect_the_loss(case, dtype):
     assert torch.isfinite(loss).all()
     assert all(torch.isfinite(gradient).all() for gradient in found)
     assert (found[0][..., UNUSED] == 0).all()
-    # END is label C, so that it moves down by one where a class is gone
+    # END is label C, which decreases by one if a class is removed
     smaller = BATCH._replace(
         target=BATCH.target[:, :UNUSED],
         with_end=torch.where(BATCH.with_end == C, C - 1, BATCH.with_end),
@@ -338,11 +338,11 @@ def test_a_correctly_excluded_class_does_not_affect_the_loss(case, dtype):
 @every_policy_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_wrongly_excluded_class_gives_infinity_or_the_documented_loss_but_never_nan(case, dtype):
-    """-inf at every step on class 3, which only the first target holds and only its last label names."""
+    """The scores of class 3, which only the first target contains and only its last label emits, are -inf."""
     scores, *others = case.inputs(dtype)
     scores[0, ..., 3] = -torch.inf
     if case.reinforces:
-        scores[0, -1, 3] = 0.0  # a policy does not name what it has ruled out
+        scores[0, -1, 3] = 0.0  # a policy does not emit excluded labels
     loss = case(*[value.requires_grad_() for value in (scores, *others)], reduction="none")
     assert torch.isfinite(loss[1:]).all()
     assert not loss[0].isnan()

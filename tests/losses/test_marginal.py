@@ -1,4 +1,4 @@
-"""The likelihood of a multiset: over all of its orders, which are written out here and followed one by one."""
+"""The likelihood of a multiset, compared with a sum over all of its orders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ policies = pytest.mark.parametrize("name", POLICIES)
 
 
 def make(name: str, stop: str, number: int = 4) -> tuple[Predictor, Tensor]:
-    """A predictor whose scores depend much on what was named."""
+    """A predictor whose scores depend strongly on the emitted labels."""
     torch.manual_seed(0)
     policy = POLICIES[name](C + (stop == "end"))
     predictor = Predictor(MLPEncoder(5, (8,)), policy, ["ant", "bee", "cat"], max_size=MOST, stop=stop)
@@ -49,7 +49,7 @@ def counts_of(multisets: list[tuple[int, ...]]) -> Tensor:
 
 
 def enumerated(predictor: Predictor, x: Tensor, labels: tuple[int, ...]) -> float:
-    """Probability of a multiset of one input: of each of its orders, by a rollout that is told what to name."""
+    """Probability of a multiset for one input: the sum over its orders, each from a forced rollout."""
     total = []
     for order in sorted(set(itertools.permutations(labels))):
         padded = [*order, *[0] * (predictor.steps - len(order))]
@@ -59,7 +59,7 @@ def enumerated(predictor: Predictor, x: Tensor, labels: tuple[int, ...]) -> floa
         chance = math.prod(chances[t][label] for t, label in enumerate(order))
         if stops is not None:
             chance *= math.prod(1 - stops[t] for t in range(len(order)))
-        if predictor.stop != "fixed" and len(order) < MOST:  # after the largest it always ends
+        if predictor.stop != "fixed" and len(order) < MOST:  # the largest multisets always end
             chance *= chances[len(order)][C] if stops is None else stops[len(order)]
         total.append(chance)
     return math.fsum(total)
@@ -75,8 +75,8 @@ def losses(predictor: Predictor, x: Tensor, target: Tensor, max_size: int | None
 @every
 @policies
 @torch.no_grad()
-def test_all_orders_of_each_multiset_are_added_up(name, stop):
-    """With repeats, of several sizes in one batch, the empty one among them."""
+def test_the_likelihood_of_a_multiset_is_the_sum_over_its_orders(name, stop):
+    """For multisets with repeats and of several sizes in one batch, including the empty one."""
     predictor, x = make(name, stop, 1)
     multisets = all_multisets(stop)
     found = losses(predictor, x.expand(len(multisets), -1), counts_of(multisets))
@@ -87,7 +87,7 @@ def test_all_orders_of_each_multiset_are_added_up(name, stop):
 @every
 @policies
 @torch.no_grad()
-def test_all_multisets_together_are_certain(name, stop):
+def test_the_likelihoods_of_all_multisets_sum_to_one(name, stop):
     predictor, x = make(name, stop)
     for one in x:
         multisets = all_multisets(stop)
@@ -97,16 +97,16 @@ def test_all_multisets_together_are_certain(name, stop):
 
 @every
 @policies
-def test_it_equals_the_probability_of_the_multiset_by_the_predictor(name, stop):
+def test_the_loss_equals_the_negative_log_probability_of_the_predictor(name, stop):
     predictor, x = make(name, stop, 20)
     multisets = all_multisets(stop)
     target = counts_of([multisets[i % len(multisets)] for i in range(20)])
-    told = predictor.log_probability(x, target, beam=100)
-    torch.testing.assert_close(-losses(predictor, x, target), told)
+    log_probability = predictor.log_probability(x, target, beam=100)
+    torch.testing.assert_close(-losses(predictor, x, target), log_probability)
 
 
 @torch.no_grad()
-def test_where_there_is_no_largest_multiset_the_last_label_decides_nothing():
+def test_without_a_largest_multiset_the_last_label_is_followed_by_a_decision_to_stop():
     predictor, x = make("feed-forward", "policy")
     target = counts_of([(0, 1, 2), (0, 1), (), (2, 2, 2)])
     bounded, unbounded = losses(predictor, x, target), losses(predictor, x, target, max_size=None)
@@ -117,7 +117,7 @@ def test_where_there_is_no_largest_multiset_the_last_label_decides_nothing():
 
 
 @every
-def test_gradients_are_those_of_the_enumeration(stop):
+def test_gradients_of_the_marginal_loss_pass_gradcheck(stop):
     torch.manual_seed(0)
     target = counts_of([(0, 0, 2)] if stop == "fixed" else [(0, 0, 2), (1,), (), (1, 2)])
     logits = torch.randn(len(target), 8, C + (stop == "end"), dtype=torch.float64, requires_grad=True)
@@ -135,14 +135,14 @@ def test_a_batch_equals_its_examples():
     logits, stop = torch.randn(3, 8, C), torch.randn(3, 8)
     each = marginal_loss(logits, target, stop, reduction="none")
     for i, size in enumerate((3, 1, 0)):
-        # Of a smaller multiset alone only its own parts are asked for; they come first.
+        # Alone, a smaller multiset needs only its own parts, which come first.
         alone = marginal_loss(logits[i : i + 1, : 2**size], target[i : i + 1], stop[i : i + 1, : 2**size])
         torch.testing.assert_close(alone, each[i])
     torch.testing.assert_close(marginal_loss(logits, target, stop), each.mean())
     torch.testing.assert_close(marginal_loss(logits, target, stop, reduction="sum"), each.sum())
 
 
-def test_nothing_but_empty_multisets():
+def test_a_batch_of_empty_multisets_has_the_loss_of_stopping():
     nothing = torch.zeros(2, C, dtype=torch.int64)
     assert torch.equal(parts_of(nothing), torch.zeros(2, 1, C, dtype=torch.int64))
     stop = torch.tensor([[0.0], [2.0]], requires_grad=True)
@@ -153,7 +153,7 @@ def test_nothing_but_empty_multisets():
     assert stop.grad.isfinite().all()
 
 
-def test_parts_are_those_of_the_labels():
+def test_parts_are_all_subsets_of_the_labels():
     target = counts_of([(0, 0, 2), (1,)])
     parts = parts_of(target)
     assert parts.shape == (2, 8, C)
@@ -163,7 +163,7 @@ def test_parts_are_those_of_the_labels():
             assert counts == [chosen.count(c) for c in range(C)]
 
 
-def test_half_precision_is_added_up_in_full():
+def test_half_precision_is_accumulated_in_float32():
     torch.manual_seed(0)
     target = counts_of([(0, 0, 2), (1, 2, 2)])
     logits = torch.randn(2, 8, C).bfloat16()
@@ -188,7 +188,7 @@ def test_a_recurrent_policy_cannot_be_evaluated_at_a_multiset():
         ((torch.zeros(1, 4, C), torch.tensor([[1.0, 1.0, 0.0]])), "target must be"),
     ],
 )
-def test_mismatches_are_reported_by_name(arguments, message):
+def test_mismatches_are_reported_with_the_argument(arguments, message):
     with pytest.raises(ValueError, match=message):
         marginal_loss(*arguments)
 
@@ -199,7 +199,7 @@ def test_end_and_a_stop_head_exclude_each_other():
 
 
 def test_a_correctly_excluded_class_leaves_gradients_finite():
-    # The first is shorter, and padded; the class that stands for its padding is impossible.
+    # The first multiset is shorter and padded, and the class used for its padding is excluded.
     logits = torch.randn(2, 4, C, dtype=torch.float64)
     logits[0, :, 0] = -torch.inf
     logits.requires_grad_()

@@ -17,7 +17,7 @@ NAMES = ["kl", "l1", 1.0, 2.0, 3.5]
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
 @given(problem=problems())
-def test_matching_over_the_first_steps(name, problem):
+def test_matching_over_the_first_steps_equals_the_definition(name, problem):
     found = distribution_matching_loss(problem.logits, problem.target, divergence=name, reduction="none")
     wanted = [
         reference.distribution_matching_loss(rows, target, name)
@@ -28,7 +28,7 @@ def test_matching_over_the_first_steps(name, problem):
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
 @given(data=st.data())
-def test_matching_over_chosen_steps(name, data):
+def test_matching_over_chosen_steps_equals_the_definition(name, data):
     problem = data.draw(problems())
     where = data.draw(masks(*problem.labels.shape))
     found = distribution_matching_loss(problem.logits, problem.target, divergence=name, where=where, reduction="none")
@@ -53,7 +53,7 @@ def test_by_hand():
 
 
 @given(problems())
-def test_l1_is_the_norm_with_p_1(problem):
+def test_l1_is_the_norm_with_exponent_1(problem):
     named = distribution_matching_loss(problem.logits, problem.target, divergence="l1")
     assert torch.equal(named, distribution_matching_loss(problem.logits, problem.target, divergence=1.0))
 
@@ -68,7 +68,7 @@ def test_kl_is_the_default():
 
 @given(problems(min_size=1))
 def test_the_order_of_the_steps_does_not_matter(problem):
-    """The weakness that section 3.3 names: the aggregate forgets the order."""
+    """The weakness stated in section 3.3: the aggregate does not depend on the order."""
     where = torch.ones_like(problem.labels, dtype=torch.bool)
     forwards = distribution_matching_loss(problem.logits, problem.target, where=where)
     backwards = distribution_matching_loss(problem.logits.flip(1), problem.target, where=where)
@@ -76,7 +76,7 @@ def test_the_order_of_the_steps_does_not_matter(problem):
 
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
-def test_steps_that_do_not_count_take_no_gradient(name):
+def test_masked_steps_have_no_gradient(name):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(1, 4, 3, dtype=torch.float64, generator=generator, requires_grad=True)
     distribution_matching_loss(logits, torch.tensor([[1, 0, 1]]), divergence=name).backward()
@@ -87,7 +87,7 @@ def test_steps_that_do_not_count_take_no_gradient(name):
 @pytest.mark.parametrize("name", NAMES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_perfect_match_has_a_finite_gradient(name, dtype):
-    """The norm has a corner at 0, and |x|^p its own: no NaN may come from either."""
+    """The norm and |x|^p are not differentiable at 0, which must not give NaN."""
     logits = torch.tensor([[[1e4, 0.0, 0.0], [0.0, 0.0, 1e4]]], dtype=dtype, requires_grad=True)
     loss = distribution_matching_loss(logits, torch.tensor([[1, 0, 1]]), divergence=name)
     loss.backward()
@@ -95,8 +95,8 @@ def test_a_perfect_match_has_a_finite_gradient(name, dtype):
     assert torch.isfinite(logits.grad).all()
 
 
-def test_kl_stays_exact_far_below_what_a_probability_can_hold():
-    """The policy gives the target's class e^-10000: the loss says 10000, and still has a gradient."""
+def test_kl_is_exact_for_probabilities_that_underflow():
+    """If the target's class has probability e^-10000, the loss is 10000 and has a gradient."""
     logits = torch.tensor([[[0.0, 1e4], [0.0, 1e4]]], requires_grad=True)
     loss = distribution_matching_loss(logits, torch.tensor([[2, 0]]))
     loss.backward()
@@ -109,7 +109,7 @@ def test_kl_stays_exact_far_below_what_a_probability_can_hold():
 
 @pytest.mark.parametrize("size_weight", [1.0, 0.0, 0.3])
 @given(data=st.data())
-def test_one_step(size_weight, data):
+def test_the_one_step_loss_equals_the_definition(size_weight, data):
     problem = data.draw(problems())
     scores, size = problem.logits[:, 0], data.draw(logits(len(problem.target)))
     found = one_step_loss(scores, size, problem.target, size_weight=size_weight, reduction="none")
@@ -127,7 +127,7 @@ def test_one_step_by_hand():
     assert loss.item() == pytest.approx(2 / 3 * math.log(2) + 1 / 3 * math.log(4) + 4)
 
 
-def test_one_step_is_matching_with_one_step():
+def test_the_one_step_loss_is_distribution_matching_over_one_step():
     logits = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([[2, 0, 1], [0, 1, 0]])
     where = torch.ones(2, 1, dtype=torch.bool)
@@ -138,7 +138,7 @@ def test_one_step_is_matching_with_one_step():
 
 
 @given(problems())
-def test_count_regression(problem):
+def test_count_regression_equals_the_definition(problem):
     rates = problem.logits[:, 0]
     found = count_regression_loss(rates, problem.target, reduction="none")
     wanted = [

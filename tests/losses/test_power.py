@@ -14,7 +14,7 @@ EVERY = [
     *itertools.combinations_with_replacement(range(3), 1),
     *sorted(itertools.combinations_with_replacement(range(3), 2), key=lambda pair: pair[::-1]),
 ]
-"""All multisets of one or two of three labels, in the order of their numbers."""
+"""All multisets of one or two of three labels, in the order of their indices."""
 TARGET = torch.tensor([[1, 0, 0], [0, 2, 0], [1, 0, 1]])
 PLACES = [EVERY.index(labels) for labels in [(0,), (1, 1), (0, 2)]]
 
@@ -27,25 +27,25 @@ def loss(logits: torch.Tensor, **options: str) -> torch.Tensor:
     return power_loss(logits, TARGET, max_size=2, min_size=1, **options)
 
 
-def test_it_is_the_cross_entropy_of_a_classifier_over_all_multisets():
+def test_the_loss_is_the_cross_entropy_of_a_classifier_over_all_multisets():
     wanted = [-reference.log_softmax(row)[place] for row, place in zip(scores().tolist(), PLACES, strict=True)]
     assert loss(scores(), reduction="none").tolist() == pytest.approx(wanted, rel=1e-12)
     assert loss(scores(), reduction="sum").item() == pytest.approx(math.fsum(wanted), rel=1e-12)
     assert loss(scores()).item() == pytest.approx(math.fsum(wanted) / 3, rel=1e-12)
 
 
-def test_the_likelihoods_of_all_multisets_add_up_to_one():
+def test_the_likelihoods_of_all_multisets_sum_to_one():
     every = reference.to_counts([reference.Counter(labels) for labels in [(), *EVERY]], 3)
     logits = torch.randn(1, len(every), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     each = power_loss(logits.expand(len(every), -1), every, max_size=2, reduction="none")
     assert each.neg().exp().sum().item() == pytest.approx(1, rel=1e-12)
 
 
-def test_batch_equals_singles():
+def test_a_batch_equals_its_examples():
     singles = [power_loss(scores()[b : b + 1], TARGET[b : b + 1], max_size=2, min_size=1).item() for b in range(3)]
     assert loss(scores(), reduction="none").tolist() == pytest.approx(singles, rel=1e-12)
-    nobody = power_loss(scores()[:0], TARGET[:0], max_size=2, min_size=1, reduction="none")
-    assert nobody.shape == (0,)
+    none = power_loss(scores()[:0], TARGET[:0], max_size=2, min_size=1, reduction="none")
+    assert none.shape == (0,)
 
 
 def test_gradcheck():
@@ -59,7 +59,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     torch.testing.assert_close(found, loss(scores(dtype).float()))
 
 
-def test_an_excluded_multiset_gives_zero_if_correct_and_infinity_if_wrong():
+def test_an_excluded_multiset_gives_infinity_only_if_it_is_the_target():
     logits = scores()
     logits[:, PLACES[0]] = -torch.inf
     logits.requires_grad_()
@@ -98,6 +98,6 @@ def test_extreme_scores_have_finite_values_and_gradients():
     ],
 )
 @pytest.mark.usefixtures("without_shape_hook")
-def test_wrong_input_is_refused(call, message):
+def test_invalid_input_is_refused(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

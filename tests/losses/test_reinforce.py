@@ -19,9 +19,12 @@ from torchmultiset.rollout import forced, rollout
 
 @pytest.mark.parametrize("end", [False, True], ids=["no END", "END"])
 @pytest.mark.parametrize("masked", [False, True], ids=["unfinished steps", "chosen steps"])
-@pytest.mark.parametrize("with_baseline", [False, True], ids=["no baseline", "baseline"])
+@pytest.mark.parametrize(
+    "with_baseline",
+    [pytest.param(False, marks=pytest.mark.slow, id="no baseline"), pytest.param(True, id="baseline")],
+)
 @given(data=st.data())
-def test_value_of_one_trajectory(with_baseline, masked, end, data):
+def test_the_loss_of_a_trajectory_equals_the_definition(with_baseline, masked, end, data):
     problem = data.draw(problems(end=end))
     shape = tuple(problem.labels.shape)
     baseline = data.draw(logits(*shape)) if with_baseline else None
@@ -55,7 +58,7 @@ def test_value_of_one_trajectory(with_baseline, masked, end, data):
 
 
 def test_by_hand():
-    """{a}: b is wrong, a is right, and then all is named. Returns to go: 0, 1; the third step does not count."""
+    """For the target {a}, b is wrong and a is correct: returns to go 0 and 1. The third step does not count."""
     scores = torch.tensor([[0.8, 0.2], [0.5, 0.5], [0.9, 0.1]]).log()[None]
     baseline = torch.tensor([[0.5, 0.25, 9.0]])
     loss = reinforce_loss(scores, torch.tensor([[1, 0, 0]]), torch.tensor([[1, 0]]), baseline, entropy_weight=0.1)
@@ -65,7 +68,7 @@ def test_by_hand():
     assert loss.item() == pytest.approx(policy - bonus + value, abs=1e-6)
 
 
-def test_the_weights_have_the_defaults_of_the_notes():
+def test_the_weights_have_the_documented_defaults():
     generator = torch.Generator().manual_seed(0)
     scores, baseline = torch.randn(1, 2, 3, generator=generator), torch.randn(1, 2, generator=generator)
     labels, target = torch.tensor([[0, 1]]), torch.tensor([[1, 0, 1]])
@@ -75,7 +78,7 @@ def test_the_weights_have_the_defaults_of_the_notes():
     )
 
 
-def test_the_baseline_learns_the_return_and_takes_no_gradient_from_the_policy():
+def test_the_baseline_is_regressed_to_the_return_without_a_gradient_from_the_policy():
     scores = torch.zeros(1, 2, 2, dtype=torch.float64)
     baseline = torch.tensor([[0.5, -1.0]], dtype=torch.float64, requires_grad=True)
     labels, target = torch.tensor([[0, 1]]), torch.tensor([[1, 1]])  # returns to go: 2, 1
@@ -84,10 +87,10 @@ def test_the_baseline_learns_the_return_and_takes_no_gradient_from_the_policy():
 
 
 def test_the_entropy_bonus_makes_the_policy_flatter():
-    """A bonus: the paper's sign, as printed, would punish entropy."""
+    """The sign printed in the paper would penalise entropy."""
     scores = torch.tensor([[[2.0, 0.0]]], requires_grad=True)
     target = torch.tensor([[1, 0]])
-    baseline = torch.ones(1, 1)  # the advantage is 0, so that only the bonus is left
+    baseline = torch.ones(1, 1)  # the advantage is 0, so only the bonus has a gradient
     reinforce_loss(scores, torch.tensor([[0]]), target, baseline, entropy_weight=1.0).backward()
     assert scores.grad[0, 0, 0] > 0 > scores.grad[0, 0, 1]
 
@@ -106,16 +109,16 @@ TINY = {
 @pytest.mark.parametrize("every_step", [False, True], ids=["until complete", "all steps"])
 @pytest.mark.parametrize("with_baseline", [False, True], ids=["no baseline", "baseline"])
 @pytest.mark.parametrize(("target", "num_classes", "steps"), TINY.values(), ids=TINY)
-def test_the_expected_gradient_is_that_of_the_expected_return(
+def test_the_expected_gradient_is_the_gradient_of_the_expected_return(
     target, num_classes, steps, with_baseline, every_step, end
 ):
-    """All trajectories of a tiny problem: sum of p times the estimate's gradient = gradient of the sum of p times R.
+    """Over all trajectories of a tiny problem, the mean gradient of the estimate is the gradient of the mean return.
 
-    The baseline may depend on the prefix, and must not move the expectation.
+    The baseline may depend on the prefix, and must not change the expectation.
     """
-    names = num_classes + end
-    policy = TablePolicy.random(names, steps, seed=1)
-    every = torch.tensor(list(itertools.product(range(names), repeat=steps)))
+    num_labels = num_classes + end
+    policy = TablePolicy.random(num_labels, steps, seed=1)
+    every = torch.tensor(list(itertools.product(range(num_labels), repeat=steps)))
     scores, features, labels = rollout(policy, torch.zeros(len(every), 1), forced(every), steps)
     log_pi = scores.log_softmax(-1).gather(-1, labels[..., None]).squeeze(-1)
     probability = log_pi.sum(-1).exp()
@@ -147,11 +150,11 @@ def test_the_expected_gradient_is_that_of_the_expected_return(
     (found,) = torch.autograd.grad(probability.detach() @ estimates, policy.table)
     torch.testing.assert_close(found, wanted)
     if target and num_classes > 1:
-        assert (wanted.abs() > 1e-3).any(), "nothing to compare"
+        assert (wanted.abs() > 1e-3).any(), "the gradient is zero"
 
 
 @pytest.mark.parametrize("counts", [(2, 0, 1), (1, 1, 1), (0, 0, 2)])
-def test_the_return_is_largest_where_precision_and_recall_are_one(counts):
+def test_the_return_is_largest_exactly_if_precision_and_recall_are_one(counts):
     size = sum(counts)
     trajectories = torch.tensor(list(itertools.product(range(3), repeat=size + 1)))
     target = torch.tensor(counts).expand(len(trajectories), -1)

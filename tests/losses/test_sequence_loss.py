@@ -19,7 +19,7 @@ from torchmultiset.rollout import forced, rollout
 
 @st.composite
 def sequences(draw: st.DrawFn, num_classes: int, batch: int, steps: int) -> list[list[int]]:
-    """Target sequences, padded with negative labels of any kind."""
+    """Target sequences, padded with negative labels."""
     rows = []
     for _ in range(batch):
         row = draw(st.lists(st.integers(0, num_classes - 1), max_size=steps))
@@ -29,7 +29,7 @@ def sequences(draw: st.DrawFn, num_classes: int, batch: int, steps: int) -> list
 
 @pytest.mark.parametrize("masked", [False, True])
 @given(data=st.data())
-def test_minus_the_log_probability_of_the_sequence(masked, data):
+def test_the_loss_is_the_negative_log_probability_of_the_sequence(masked, data):
     num_classes, batch, steps = (data.draw(st.integers(1, n)) for n in (5, 3, 5))
     rows = data.draw(sequences(num_classes, batch, steps))
     scores = data.draw(logits(batch, steps, num_classes))
@@ -46,7 +46,7 @@ def test_by_hand():
     assert loss.item() == pytest.approx(-math.log(0.25) - math.log(0.8))
 
 
-def test_padding_is_not_read():
+def test_padding_has_no_loss_and_no_gradient():
     logits = torch.zeros(1, 2, 3, requires_grad=True)
     value = sequence_loss(logits + torch.tensor([[0.0], [1e30]]), torch.tensor([[1, -1]]))
     value.backward()
@@ -55,15 +55,15 @@ def test_padding_is_not_read():
 
 
 @given(multisets(3, min_size=1, max_size=4), st.integers(0, 999))
-def test_on_fresh_permutations_it_is_the_multiset_loss_of_oracle_rollouts(target, seed):
-    """Both expectations, and their gradients, over all orderings of the target, for any policy.
+def test_the_mean_over_permutations_equals_the_multiset_loss_of_oracle_rollouts(target, seed):
+    """Both expectations over all orderings of the target, and their gradients, are equal for any policy.
 
-    A uniform permutation of the items is a trajectory of the oracle: the policy then sees the same prefixes, and
-    minus the log of what comes next is, on average, the cross-entropy with the oracle.
+    A uniform permutation of the items is a trajectory of the oracle, so the policy receives the same prefixes, and the
+    expected negative log-probability of the next label is the cross-entropy with the oracle.
     """
     size = target.total()
     orderings = torch.tensor(sorted(set(itertools.permutations(target.elements()))))
-    # The oracle's probability of each: the product of (how many of this label are free) / (how many items are)
+    # The oracle's probability of each ordering is a product of shares of the free items.
     probability = torch.tensor(
         [
             math.prod(
@@ -87,8 +87,8 @@ def test_on_fresh_permutations_it_is_the_multiset_loss_of_oracle_rollouts(target
     torch.testing.assert_close(*gradients)
 
 
-def test_one_permutation_alone_is_not_the_multiset_loss():
-    """The equality is one of expectations, so the test above can fail."""
+def test_for_a_single_permutation_the_loss_differs_from_the_multiset_loss():
+    """Only the expectations are equal, so the test above can fail."""
     target = Counter({0: 1, 1: 1})
     policy = TablePolicy.random(2, 2, seed=0)
     scores, _, labels = rollout(policy, torch.zeros(1, 1), forced(torch.tensor([[0, 1]])), 2)

@@ -1,4 +1,4 @@
-"""The likelihood of counts over the sizes that can occur, against a list of all multisets in plain Python."""
+"""The likelihood of counts over the allowed sizes, compared with an enumeration in plain Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def all_multisets(least: int, most: int) -> list[tuple[int, ...]]:
 
 
 def by_hand(counts: list[list[float]], scores: list[float], least: int, most: int) -> dict[tuple[int, ...], float]:
-    """Probability of each multiset from those of the counts of each class."""
+    """Probability of each multiset from the distributions of the counts of each class."""
     weights = {
         multiset: math.exp(scores[sum(multiset)]) * math.prod(counts[c][n] for c, n in enumerate(multiset))
         for multiset in all_multisets(least, most)
@@ -39,7 +39,7 @@ def by_hand(counts: list[list[float]], scores: list[float], least: int, most: in
 
 @sizes
 @potential
-def test_a_table_against_all_multisets(least, most, with_scores):
+def test_the_likelihood_of_a_table_equals_an_enumeration(least, most, with_scores):
     logits, scores = draw(1, C, most + 1), draw(most + 1, seed=1) if with_scores else None
     expected = by_hand(
         [[float(p) for p in reference.softmax(row)] for row in logits[0].tolist()],
@@ -56,7 +56,7 @@ def test_a_table_against_all_multisets(least, most, with_scores):
 
 @sizes
 @potential
-def test_cells_against_all_multisets(least, most, with_scores):
+def test_the_likelihood_of_cells_equals_an_enumeration(least, most, with_scores):
     logits, scores = draw(1, 5, C + 1), draw(most + 1, seed=1) if with_scores else None
     joint = reference.counts_of_all_outcomes([reference.softmax(row) for row in logits[0].tolist()])
     counts = [[float(sum(p for one, p in joint.items() if one[c] == n)) for n in range(most + 1)] for c in range(C)]
@@ -69,7 +69,7 @@ def test_cells_against_all_multisets(least, most, with_scores):
 
 
 @sizes
-def test_poisson_counts_against_all_multisets(least, most):
+def test_the_likelihood_of_poisson_counts_equals_an_enumeration(least, most):
     log_rates = draw(1, C)
     rates = log_rates[0].exp().tolist()
     poisson = [[math.exp(-rate) * rate**n / math.factorial(n) for n in range(most + 1)] for rate in rates]
@@ -81,7 +81,7 @@ def test_poisson_counts_against_all_multisets(least, most):
 
 
 @sizes
-def test_gradients_of_poisson_counts(least, most):
+def test_gradients_of_poisson_counts_pass_gradcheck(least, most):
     target = torch.tensor(all_multisets(least, most))
     log_rates = draw(len(target), C).requires_grad_()
     assert torch.autograd.gradcheck(
@@ -106,7 +106,7 @@ def test_extreme_poisson_rates_have_finite_losses_and_bounded_gradients():
 
 
 @pytest.mark.parametrize(("classes", "most", "least"), [(80, 4, 1), (6, 30, 1), (1, 3, 0), (7, 1, 0)])
-def test_it_is_the_likelihood_that_predictions_have_also_in_single_precision(classes, most, least):
+def test_the_loss_equals_the_negative_log_probability_of_the_belief_in_single_precision(classes, most, least):
     generator = torch.Generator().manual_seed(0)
     log_counts = (5 * torch.randn(6, classes, most + 1, generator=generator)).log_softmax(-1)
     scores = torch.randn(6, most + 1, generator=generator)
@@ -120,7 +120,7 @@ def test_it_is_the_likelihood_that_predictions_have_also_in_single_precision(cla
 
 
 def test_a_uniform_table_of_many_classes_does_not_underflow():
-    """80 classes that each have 0 to 4 labels: at most four in all has a probability of about 5^-80."""
+    """With 80 classes of 0 to 4 labels each, at most four labels in total have a probability of about 5^-80."""
     logits = torch.zeros(1, 80, 5, requires_grad=True)
     target = torch.zeros(1, 80, dtype=torch.int64)
     target[0, 3] = 2
@@ -133,7 +133,7 @@ def test_a_uniform_table_of_many_classes_does_not_underflow():
     assert logits.grad.abs().max() > 0.1
 
 
-def test_gradients():
+def test_gradients_of_the_mixture_loss_pass_gradcheck():
     target = torch.tensor([[2, 0, 1], [0, 1, 0]])
     scores = draw(MOST + 1, seed=3).requires_grad_()
     table = draw(2, C, MOST + 1).requires_grad_()
@@ -171,7 +171,7 @@ def test_a_batch_equals_its_examples():
     )
 
 
-def test_sizes_of_independent_counts():
+def test_the_distribution_of_the_size_equals_an_enumeration():
     log_counts = draw(2, C, MOST + 1).log_softmax(-1)
     found = size_log_probabilities(log_counts).exp().tolist()
     for row, expected in zip(log_counts.exp().tolist(), found, strict=True):
@@ -203,6 +203,6 @@ def test_sizes_of_independent_counts():
         (lambda t: cell_count_loss(torch.zeros(1, 5, C + 1), t, size_scores=torch.zeros(5)), "None without sizes"),
     ],
 )
-def test_mismatches_are_reported_by_name(call, message):
+def test_mismatches_are_reported_with_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.tensor([[2, 0, 1]]))

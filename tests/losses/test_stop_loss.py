@@ -15,7 +15,7 @@ from torchmultiset.rollout import until_stop
 
 
 @given(st.data())
-def test_binary_cross_entropy_of_the_slots_up_to_the_size(data):
+def test_the_loss_is_the_binary_cross_entropy_of_the_slots_up_to_the_size(data):
     batch, steps = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
     targets = [data.draw(multisets(3, max_size=7)) for _ in range(batch)]
     scores = data.draw(logits(batch, steps))
@@ -25,7 +25,7 @@ def test_binary_cross_entropy_of_the_slots_up_to_the_size(data):
 
 
 def test_by_hand():
-    """Two items: slots 0 and 1 must say no, slot 2 yes, slot 3 is not asked."""
+    """With two items, the targets of slots 0 and 1 are no, that of slot 2 is yes, and slot 3 does not count."""
     probability = torch.tensor([[0.1, 0.2, 0.7, 0.4]])
     loss = stop_loss(probability.logit(), torch.tensor([[1, 1]]))
     assert loss.item() == pytest.approx(-math.log(0.9) - math.log(0.8) - math.log(0.7), rel=1e-5)
@@ -41,7 +41,7 @@ def test_an_empty_target_has_loss_in_the_first_slot_only():
 
 
 @pytest.mark.parametrize("extreme", [1e4, 1e30])
-def test_confident_correct_scores_have_loss_zero_and_the_right_size(extreme):
+def test_confident_correct_scores_have_loss_zero_and_the_correct_size(extreme):
     target = torch.tensor([[1, 1], [0, 0], [3, 0]])
     scores = torch.full((3, 4), -extreme)
     scores[torch.arange(3), target.sum(-1)] = extreme
@@ -49,8 +49,8 @@ def test_confident_correct_scores_have_loss_zero_and_the_right_size(extreme):
     assert until_stop(scores).sum(-1).tolist() == [2, 0, 3]
 
 
-def test_infinite_scores():
-    """Sure and right costs 0, sure and wrong infinity, and a slot that is not asked says nothing."""
+def test_infinite_scores_have_loss_zero_if_correct_and_infinity_if_wrong():
+    """Slots after the size do not count."""
     scores = torch.tensor(
         [[-torch.inf, torch.inf, torch.inf], [torch.inf, 0.0, 0.0], [-torch.inf, -torch.inf, 0.0]],
         requires_grad=True,

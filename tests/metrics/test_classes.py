@@ -43,7 +43,7 @@ class Data:
         self.where[0] = True
 
     def wanted(self) -> dict[str, float | list[float]]:
-        """What each metric is, by definition, over all examples at once."""
+        """Values of all metrics over all examples, by their definitions."""
         pairs = list(zip(to_counters(self.counts), to_counters(self.target), strict=True))
         entropies = [
             [reference.entropy(reference.softmax(row)) for row in self.logits[self.where[:, t], t].tolist()]
@@ -95,7 +95,7 @@ def check(found: dict[str, list[float]], data: Data) -> None:
 
 @settings(max_examples=15)
 @given(st.integers(0, 999), st.lists(st.integers(1, 5), min_size=1, max_size=6))
-def test_right_under_any_batch_size(seed, sizes):
+def test_metrics_do_not_depend_on_batch_sizes(seed, sizes):
     data, all_metrics, start = Data(sum(sizes), seed), new(), 0
     for size in sizes:
         update(all_metrics, data, slice(start, start + size))
@@ -103,14 +103,14 @@ def test_right_under_any_batch_size(seed, sizes):
     check(compute(all_metrics), data)
 
 
-def test_a_batch_of_none_changes_nothing():
+def test_an_empty_batch_changes_nothing():
     data, all_metrics = Data(5), new()
     update(all_metrics, data, slice(0, 5))
     update(all_metrics, data, slice(5, 5))
     check(compute(all_metrics), data)
 
 
-def test_reset_forgets():
+def test_reset_discards_earlier_batches():
     data, all_metrics = Data(5), new()
     update(all_metrics, Data(3, seed=9), slice(0, 3))
     for metric in all_metrics.values():
@@ -119,7 +119,7 @@ def test_reset_forgets():
     check(compute(all_metrics), data)
 
 
-def test_forward_gives_the_batch_and_keeps_the_whole():
+def test_forward_returns_the_batch_value_and_accumulates():
     data = Data(7)
     metric = ExactMatch()
     parts = [metric(data.counts[part], data.target[part]).item() for part in (slice(0, 5), slice(5, 7))]
@@ -128,7 +128,7 @@ def test_forward_gives_the_batch_and_keeps_the_whole():
     assert metric.compute().item() == pytest.approx(each.mean().item())
 
 
-def test_a_step_that_no_example_counts_is_not_a_number():
+def test_a_step_masked_in_all_examples_has_entropy_nan():
     metric = StepEntropy(steps=2)
     metric.update(torch.zeros(3, 2, 4), torch.tensor([[True, False]] * 3))
     curve = metric.compute()
@@ -146,7 +146,7 @@ def test_all_steps_count_by_default():
 
 
 SHARES = [slice(0, 5), slice(5, 7)]
-"""Two processes with uneven shares: a mean of means would be wrong."""
+"""Uneven shares of the examples of two processes, for which a mean of means would be wrong."""
 
 
 def one_process(rank: int, folder: str) -> None:
@@ -162,14 +162,14 @@ def one_process(rank: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_right_across_processes(tmp_path: Path):
+def test_metrics_are_synchronised_across_processes(tmp_path: Path):
     torch.multiprocessing.spawn(one_process, args=(str(tmp_path),), nprocs=len(SHARES))
     for rank in range(len(SHARES)):
         check(json.loads((tmp_path / f"{rank}.json").read_text()), Data(7))
 
 
-def test_a_mean_of_the_shares_would_be_wrong():
-    """So the test above can fail."""
+def test_the_mean_of_the_values_of_processes_differs_from_the_metric():
+    """This shows that the test above can fail."""
     data = Data(7)
     each = metrics.f1(data.counts, data.target)
     mean_of_means = statistics.fmean(each[share].mean().item() for share in SHARES)
@@ -179,7 +179,7 @@ def test_a_mean_of_the_shares_would_be_wrong():
         assert statistics.fmean(parts) != pytest.approx(data.wanted()[name], abs=1e-3)
 
 
-def test_names():
+def test_metrics_are_attributes_of_the_module():
     assert set(metrics.__all__) <= set(dir(metrics))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = metrics.nothing

@@ -28,7 +28,7 @@ PER_EXAMPLE = [exact_match, precision, recall, f1]
 
 @st.composite
 def predictions(draw: st.DrawFn) -> tuple[int, list[Counter[int]], list[Counter[int]]]:
-    """Number of classes, predicted multisets, true multisets; some predictions are right."""
+    """Number of classes, predicted multisets and true multisets; some predictions are correct."""
     num_classes = draw(NUM_CLASSES)
     target = draw(st.lists(multisets(num_classes), min_size=1, max_size=5))
     predicted = [draw(st.one_of(st.just(one), multisets(num_classes))) for one in target]
@@ -37,7 +37,7 @@ def predictions(draw: st.DrawFn) -> tuple[int, list[Counter[int]], list[Counter[
 
 @pytest.mark.parametrize("metric", PER_EXAMPLE, ids=lambda metric: metric.__name__)
 @given(drawn=predictions())
-def test_appendix_a(metric, drawn):
+def test_metrics_equal_their_definitions_in_appendix_a(metric, drawn):
     num_classes, predicted, target = drawn
     found = metric(to_counts(predicted, num_classes), to_counts(target, num_classes))
     assert found.shape == (len(target),)
@@ -49,7 +49,7 @@ def test_appendix_a(metric, drawn):
 
 @given(predictions())
 def test_the_two_forms_of_appendix_a_agree(drawn):
-    """By enumeration, as the reference has it, and by multiplicities."""
+    """Definitions by enumeration, as in the reference, and by multiplicities."""
     num_classes, predicted, target = drawn
     for a, b in zip(predicted, target, strict=True):
         if a and b:
@@ -69,8 +69,8 @@ def test_the_example_of_appendix_a():
 
 
 @pytest.mark.parametrize("metric", PER_EXAMPLE, ids=lambda metric: metric.__name__)
-def test_empty_multisets(metric):
-    """Both empty: 1. One empty: 0."""
+def test_two_empty_multisets_score_one_and_a_single_one_zero(metric):
+    """In the order: both empty, empty prediction, empty target."""
     counts, target = from_labels([[], [], [0]], 2), from_labels([[], [1], []], 2)
     assert metric(counts, target).tolist() == [1, 0, 0]
 
@@ -84,14 +84,14 @@ def test_f1_is_at_least_exact_match(drawn):
 
 
 @given(predictions())
-def test_each_is_1_for_the_target_itself(drawn):
+def test_predicting_the_target_scores_one(drawn):
     num_classes, _, target = drawn
     counts = to_counts(target, num_classes)
     assert all((metric(counts, counts) == 1).all() for metric in PER_EXAMPLE)
 
 
 @given(predictions())
-def test_precision_and_recall_change_places_with_prediction_and_target(drawn):
+def test_exchanging_prediction_and_target_exchanges_precision_and_recall(drawn):
     num_classes, predicted, target = drawn
     a, b = to_counts(predicted, num_classes), to_counts(target, num_classes)
     assert torch.equal(precision(a, b), recall(b, a))
@@ -99,7 +99,7 @@ def test_precision_and_recall_change_places_with_prediction_and_target(drawn):
 
 
 @given(predictions())
-def test_class_f1(drawn):
+def test_class_f1_equals_its_definition(drawn):
     num_classes, predicted, target = drawn
     found = class_f1(to_counts(predicted, num_classes), to_counts(target, num_classes))
     assert found.shape == ()
@@ -115,21 +115,21 @@ def test_class_f1_by_hand():
     assert class_f1(counts, target).item() == pytest.approx(wanted)
 
 
-def test_class_f1_without_any_label_is_not_a_number():
+def test_class_f1_without_labels_is_nan():
     nothing = torch.zeros(2, 3, dtype=torch.int64)
     assert class_f1(nothing, nothing).isnan()
     assert class_f1(torch.ones_like(nothing), nothing).isnan()
 
 
 def test_class_f1_can_be_below_exact_match():
-    """Why it fits the paper's Table 3 (EM .221, F1 .085) and Appendix A does not: rare classes weigh as much."""
+    """Rare classes have the same weight, which explains Table 3 of the paper (EM .221, F1 .085)."""
     target = from_labels([[0]] * 8 + [[1], [2]], 3)
     counts = from_labels([[0]] * 10, 3)
     assert class_f1(counts, target) < exact_match(counts, target).mean()
 
 
 @given(predictions())
-def test_count_mae(drawn):
+def test_count_mae_equals_its_definition(drawn):
     num_classes, predicted, target = drawn
     found = count_mae(to_counts(predicted, num_classes), to_counts(target, num_classes))
     wanted = [reference.count_mae(a, b, num_classes) for a, b in zip(predicted, target, strict=True)]
@@ -141,7 +141,7 @@ FORMS = [{"nonzero": nonzero, "relative": relative} for nonzero in (False, True)
 
 @pytest.mark.parametrize("form", FORMS)
 @given(drawn=predictions())
-def test_count_rmse(form, drawn):
+def test_count_rmse_equals_its_definition(form, drawn):
     num_classes, predicted, target = drawn
     found = count_rmse(to_counts(predicted, num_classes), to_counts(target, num_classes), **form)
     assert found.shape == ()
@@ -163,7 +163,7 @@ def test_count_rmse_by_hand():
     assert count_mae(counts, target).tolist() == [2.5, 1.0]
 
 
-def test_count_errors_of_the_target_are_zero_and_need_labels():
+def test_count_errors_of_the_target_are_zero_or_nan_without_labels():
     target = torch.tensor([[2, 0], [1, 1]])
     assert [count_rmse(target, target, **form).item() for form in FORMS] == [0, 0, 0, 0]
     nothing = torch.zeros(2, 3, dtype=torch.int64)
@@ -171,7 +171,7 @@ def test_count_errors_of_the_target_are_zero_and_need_labels():
 
 
 @given(st.data())
-def test_step_entropy(data):
+def test_step_entropy_equals_its_definition(data):
     batch, steps, num_classes = (data.draw(st.integers(1, n)) for n in (3, 4, 5))
     scores = data.draw(logits(batch, steps, num_classes))
     found = step_entropy(scores)
@@ -180,12 +180,12 @@ def test_step_entropy(data):
     torch.testing.assert_close(found.double(), torch.tensor(wanted, dtype=torch.float64), atol=1e-6, rtol=1e-6)
 
 
-def test_step_entropy_of_any_leading_shape():
+def test_step_entropy_accepts_any_leading_shape():
     assert step_entropy(torch.zeros(4)).item() == pytest.approx(math.log(4))
     assert step_entropy(torch.zeros(2, 3, 5, 4)).shape == (2, 3, 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_step_entropy_of_extreme_logits(dtype):
+def test_step_entropy_of_extreme_logits_is_exact(dtype):
     scores = torch.tensor([[1e30, -1e30], [1e4, 1e4], [-torch.inf, 0.0]], dtype=dtype)
     assert step_entropy(scores).tolist() == pytest.approx([0.0, math.log(2), 0.0], abs=1e-6)

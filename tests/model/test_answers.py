@@ -1,4 +1,4 @@
-"""`Predictor.predict` with paths, images, arrays and tables, and the answers it gives."""
+"""`Predictor.predict` on paths, images, arrays and tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_images(channels: int = 3, dtype: str = "uint8") -> Predictor:
     head = CellCounts(2, encoder.memory_shape(SIDE, SIDE)[0], hidden=8)
     predictor = Predictor(encoder, head, CLASSES, max_size=3, min_size=1)
     with torch.no_grad():
-        for weight in predictor.parameters():  # untrained, but not the same for all inputs
+        for weight in predictor.parameters():  # so that predictions differ
             weight.mul_(5)
     predictor.record = {"input": {"shape": [channels, SIDE, SIDE], "dtype": dtype, "exif": False}}
     return predictor.eval()
@@ -49,7 +49,7 @@ def of_tables(columns: list[dict] = COLUMNS) -> Predictor:
 
 
 def picture(seed: int = 0, shape: tuple[int, ...] = (SIDE, SIDE, 3)) -> np.ndarray:
-    """Noise, brighter in some places and colours than in others."""
+    """Noise whose brightness depends on position and channel."""
     generator = np.random.default_rng(seed)
     height, width, *colours = shape
     spots = generator.random((-(-height // 4), -(-width // 4), *colours)) ** 2
@@ -57,7 +57,7 @@ def picture(seed: int = 0, shape: tuple[int, ...] = (SIDE, SIDE, 3)) -> np.ndarr
 
 
 def counts_of(predictor: Predictor, pixels: np.ndarray) -> Counter:
-    """What the tensor of these pixels (H, W, 3) gives, by class name."""
+    """Prediction for the tensor of these pixels (H, W, 3), by class name."""
     row = predictor.predict(torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None])[0].tolist()
     return Counter({name: count for name, count in zip(CLASSES, row, strict=True) if count})
 
@@ -69,7 +69,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_tensor_gives_counts_as_before():
+def test_a_tensor_is_predicted_as_a_tensor_of_counts():
     counts = of_images().predict(torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8))
     assert (counts.shape, counts.dtype) == ((2, 2), torch.int64)
 
@@ -86,7 +86,7 @@ def test_one_image_in_every_form_gives_one_answer(folder):
         pixels / 255.0,
         pixels.astype(np.int64),
         np.dstack([pixels, np.full((SIDE, SIDE), 255, dtype=np.uint8)]),
-        pixels.transpose(2, 0, 1),  # as a batch stores it
+        pixels.transpose(2, 0, 1),  # channels first
     ]
     for form in forms:
         answer = predictor.predict(form)
@@ -96,9 +96,9 @@ def test_one_image_in_every_form_gives_one_answer(folder):
 
 
 def test_hidden_files_of_a_folder_are_not_read(folder):
-    (folder / "._0.png").write_bytes(b"what macOS writes beside a copied image")
+    (folder / "._0.png").write_bytes(b"metadata of macOS")
     (folder / "__MACOSX").mkdir()
-    (folder / "__MACOSX" / "1.png").write_bytes(b"likewise, in an archive")
+    (folder / "__MACOSX" / "1.png").write_bytes(b"metadata in an archive")
     assert [answer.name for answer in of_images().predict(folder)] == [str(folder / f"{i}.png") for i in range(3)]
 
 
@@ -116,7 +116,7 @@ def test_several_images_in_every_form_give_answers_in_order(folder):
     assert predictor.predict([]) == []
 
 
-def test_images_of_other_sizes_and_modes(folder):
+def test_images_may_have_other_sizes_and_modes(folder):
     predictor = of_images()
     wide = picture(4, (20, 40, 3))
     Image.fromarray(wide).save(folder / "wide.png")
@@ -127,7 +127,7 @@ def test_images_of_other_sizes_and_modes(folder):
     assert predictor.predict(black_or_white) == predictor.predict(black_or_white.astype(np.float64))
 
 
-def test_a_model_of_grey_images_reads_colour_and_grey():
+def test_a_model_of_grey_images_accepts_colour_and_grey():
     predictor, pixels = of_images(channels=1), picture(1, (SIDE, SIDE))
     (row,) = predictor.predict(torch.from_numpy(pixels)[None, None]).tolist()
     expected = Counter({name: count for name, count in zip(CLASSES, row, strict=True) if count})
@@ -159,22 +159,22 @@ def test_a_copy_keeps_counts_and_probability():
             other.top(2)
 
 
-def test_a_policy_and_a_model_without_probabilities():
+def test_answers_of_models_without_probabilities_have_none():
     torch.manual_seed(0)
-    about = {"input": {"shape": [3], "dtype": "float32", "exif": True}}
+    record = {"input": {"shape": [3], "dtype": "float32", "exif": True}}
     policy = Predictor(MLPEncoder(3, (8,)), LSTMPolicy(2, 8, hidden=4), CLASSES, max_size=2)
-    policy.record = about
+    policy.record = record
     answer = policy.predict(np.ones(3))
     assert sum(one.proba for one in answer.top(20)) == pytest.approx(1)
-    share = Predictor(MLPEncoder(3, (8,)), OneStep(2, 8), CLASSES, max_size=2)
-    share.record = about
-    answer = share.predict(np.ones(3))
+    one_step = Predictor(MLPEncoder(3, (8,)), OneStep(2, 8), CLASSES, max_size=2)
+    one_step.record = record
+    answer = one_step.predict(np.ones(3))
     assert answer.proba is None
     with pytest.raises(ValueError, match="no probabilities"):
         answer.top(2)
 
 
-def test_tables(tmp_path):
+def test_tables_in_every_form_give_the_same_answers(tmp_path):
     pandas = pytest.importorskip("pandas")
     predictor = of_tables()
     rows = [{"weight": 1.5, "colour": "red"}, {"weight": None, "colour": "blue"}]
@@ -202,7 +202,7 @@ def test_a_category_that_was_not_seen_is_reported():
         of_tables().predict({"weight": 1, "colour": "green"})
 
 
-def test_predict_labels_of_anything(folder):
+def test_predict_labels_accepts_every_form_of_images(folder):
     predictor = of_images()
     labels = predictor.predict_labels(folder)
     assert labels == [sorted(counts_of(predictor, picture(i)).elements()) for i in range(3)]
@@ -211,7 +211,7 @@ def test_predict_labels_of_anything(folder):
     assert predictor.predict_labels(torch.from_numpy(picture().transpose(2, 0, 1).copy())[None]) == labels[:1]
 
 
-def wrong(model, given, message):
+def assert_refused(model, given, message):
     with pytest.raises((ValueError, OSError)) as caught:
         model.predict(given)
     assert message in str(caught.value)
@@ -219,56 +219,58 @@ def wrong(model, given, message):
     assert len(str(caught.value)) < 250
 
 
-def test_the_wrong_kind_of_input_is_reported_in_one_sentence(folder):
+def test_invalid_inputs_are_refused_in_one_sentence(folder):
     table = folder / "table.csv"
     table.write_text("weight,colour\n1,red\n")
     listed = folder / "pictures.csv"
     listed.write_text("image\n0.png\n")
     images, tables = of_images(), of_tables()
-    wrong(images, table, "this model reads images, but " + str(table) + " is a table: pass image files")
-    wrong(images, {"weight": 1}, "this model reads images, but was given a table with the columns weight")
-    wrong(images, None, "this model reads images, but was given None")
-    wrong(images, {1, 2}, "this model reads images, but was given an object of class set")
-    wrong(images, folder / "no.png", "there is no file or folder")
-    wrong(images, np.zeros((5, SIDE, SIDE, 7)), "an image array must have shape (height, width) or (height, width, 1,")
-    wrong(images, np.zeros((9, SIDE, SIDE)), f"but this one has (9, {SIDE}, {SIDE})")
-    wrong(
+    assert_refused(images, table, "this model reads images, but " + str(table) + " is a table: pass image files")
+    assert_refused(images, {"weight": 1}, "this model reads images, but was given a table with the columns weight")
+    assert_refused(images, None, "this model reads images, but was given None")
+    assert_refused(images, {1, 2}, "this model reads images, but was given an object of class set")
+    assert_refused(images, folder / "no.png", "there is no file or folder")
+    assert_refused(
+        images, np.zeros((5, SIDE, SIDE, 7)), "an image array must have shape (height, width) or (height, width, 1,"
+    )
+    assert_refused(images, np.zeros((9, SIDE, SIDE)), f"but this one has (9, {SIDE}, {SIDE})")
+    assert_refused(
         images,
         200.0 * np.ones((SIDE, SIDE)),
         "floats must range from 0 to 1, but this one is from 200 to 200: divide it by 255",
     )
-    wrong(images, np.full((SIDE, SIDE), np.nan), "floats must range from 0 to 1")
-    wrong(images, np.full((SIDE, SIDE), 300), "integers must range from 0 to 255")
-    wrong(images, np.full((SIDE, SIDE), "a"), "an image array must be numeric")
+    assert_refused(images, np.full((SIDE, SIDE), np.nan), "floats must range from 0 to 1")
+    assert_refused(images, np.full((SIDE, SIDE), 300), "integers must range from 0 to 255")
+    assert_refused(images, np.full((SIDE, SIDE), "a"), "an image array must be numeric")
     reads = "this model reads tables with the columns weight, colour, but"
-    wrong(tables, folder / "0.png", f"{reads} {folder / '0.png'} is an image")
-    wrong(tables, folder, f"{reads} {folder / '0.png'} is an image")
-    wrong(tables, listed, f"{reads} {listed} lists images")
-    wrong(tables, Image.new("L", (4, 4)), f"{reads} was given an image")
-    wrong(tables, picture(), f"{reads} was given a uint8 array of shape (16, 16, 3)")
-    wrong(tables, {"weight": 1}, "this model reads the columns weight, colour, but the table has no colour")
-    wrong(of_tables([]), {"weight": 1}, "this model reads vectors of 3 numbers, but was given a table")
-    nothing = of_images()
-    nothing.record = {}
-    wrong(nothing, picture(), "the model's record does not describe its inputs")
+    assert_refused(tables, folder / "0.png", f"{reads} {folder / '0.png'} is an image")
+    assert_refused(tables, folder, f"{reads} {folder / '0.png'} is an image")
+    assert_refused(tables, listed, f"{reads} {listed} lists images")
+    assert_refused(tables, Image.new("L", (4, 4)), f"{reads} was given an image")
+    assert_refused(tables, picture(), f"{reads} was given a uint8 array of shape (16, 16, 3)")
+    assert_refused(tables, {"weight": 1}, "this model reads the columns weight, colour, but the table has no colour")
+    assert_refused(of_tables([]), {"weight": 1}, "this model reads vectors of 3 numbers, but was given a table")
+    unknown = of_images()
+    unknown.record = {}
+    assert_refused(unknown, picture(), "the model's record does not describe its inputs")
 
 
-def test_labels_of_other_classes_are_one_sentence(folder):
+def test_unknown_classes_are_refused_in_one_sentence(folder):
     file = folder / "pets.csv"
     file.write_text("image,labels\n0.png,cat;dog\n1.png,cat\n")
-    wrong(of_images(), file, f"{file} has classes that this model does not know: cat, dog")
+    assert_refused(of_images(), file, f"{file} has classes that this model does not know: cat, dog")
 
 
-def test_a_run_folder_is_a_model(tmp_path):
+def test_a_model_is_loaded_from_its_run_folder(tmp_path):
     of_images().save(tmp_path / "run" / "model", record=of_images().record)
     assert Predictor.load(tmp_path / "run").predict(picture()) == of_images().predict(picture())
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun" / "run.json").write_text("{}")
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "run.json").write_text("{}")
     with pytest.raises(FileNotFoundError, match="not finished"):
-        Predictor.load(tmp_path / "begun")
+        Predictor.load(tmp_path / "unfinished")
 
 
-def test_a_notebook_shows_picture_counts_and_confidence(tmp_path):
+def test_the_html_of_an_answer_has_image_counts_and_confidence(tmp_path):
     predictor = of_images()
     predictor.classes = ("<apple>", "pear & co")
     answer = predictor.predict(picture(3))

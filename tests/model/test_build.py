@@ -1,4 +1,4 @@
-"""From names to things: what is picked, what is refused, and that every combination that is allowed works."""
+"""Building predictors and objectives from settings: choices by default, allowed combinations, refused ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from torchmultiset.training.config import OptimConfig
 
 IMAGE, VECTOR = (1, 44, 44), (7,)
 SMALL = {"channels": (3, 4, 5), "units": (9, 6), "hidden": 8}
-AT_ONCE = [name for name, kind in OBJECTIVES.items() if kind.one_shot]
+ONE_SHOT = [name for name, kind in OBJECTIVES.items() if kind.one_shot]
 WITHOUT_END = [name for name, kind in OBJECTIVES.items() if kind.one_shot or kind.no_end]
 
 
@@ -64,7 +64,7 @@ def make_objective(name, stop="policy", **changes):
     return build_objective(config, built, seed=0)
 
 
-# --- what is picked ---
+# --- chosen by default ---
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_parts_are_chosen_by_the_shape_of_the_input(arguments, encoder, policy):
     assert type(predictor.module) is policy
 
 
-def test_sizes_are_those_of_the_config():
+def test_sizes_equal_those_of_the_config():
     predictor = build(IMAGE, hidden=6, layers=2, norm="none")
     assert [conv.out_channels for conv in predictor.encoder.convs] == [3, 4, 5]
     assert isinstance(predictor.encoder.norms[0], nn.Identity)
@@ -110,14 +110,14 @@ def test_sizes_are_those_of_the_config():
     assert settings.items() <= pretrained.encoder.arguments.items()
 
 
-def test_an_lstm_pools_a_map_as_the_config_says():
+def test_an_lstm_has_the_pooling_of_the_config():
     policy = build(IMAGE, policy="lstm", pool="mean-max", dropout=0.25).policy
     assert (policy.pooled.pool.kind, policy.pooled.dropout.p) == ("mean-max", 0.25)
     assert policy.pooled.width == 2 * SMALL["channels"][-1]
 
 
 @pytest.mark.parametrize(("stop", "steps", "policy_classes"), [("fixed", 3, 3), ("policy", 4, 3), ("end", 4, 4)])
-def test_the_way_to_stop(stop, steps, policy_classes):
+def test_stop_sets_the_steps_and_classes_of_the_policy(stop, steps, policy_classes):
     predictor = build(stop=stop)
     assert (predictor.steps, predictor.policy.num_classes) == (steps, policy_classes)
     assert (predictor.stop_head is not None) == (stop == "policy")
@@ -131,7 +131,7 @@ def test_an_objective_with_a_baseline_has_a_value_head(name):
     assert not OBJECTIVES["multi"].baseline
 
 
-def test_the_defaults_build_the_papers_network_for_its_images():
+def test_the_defaults_build_the_network_of_the_paper():
     predictor = build_predictor(
         ModelConfig(),
         ObjectiveConfig("multi"),
@@ -145,7 +145,7 @@ def test_the_defaults_build_the_papers_network_for_its_images():
     assert predictor.predict(torch.zeros(1, 1, 100, 100, dtype=torch.uint8)).sum() == 4
 
 
-# --- everything that is allowed works ---
+# --- allowed combinations ---
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
         labels = labels.clamp(min=0)
     target = torch.stack([(labels == c).sum(-1) for c in range(3)], -1)
     batch = Batch(torch.rand(3, *shape), target, labels)
-    if name in AT_ONCE:
+    if name in ONE_SHOT:
         policies = (None,)
     elif OBJECTIVES[name].counts_only:
         policies = (None, *(policy for policy in policies if "lstm" not in policy))
@@ -183,7 +183,7 @@ def test_every_combination_gives_a_loss_with_gradients(name, stop, shape, backbo
         assert loss.shape == ()
         loss.backward()
         for key, parameter in predictor.named_parameters():
-            assert parameter.grad is not None, f"{key} gets no gradient"
+            assert parameter.grad is not None, f"{key} has no gradient"
             assert parameter.grad.isfinite().all(), key
         assert predictor.predict(batch.x).shape == (3, 3)
 
@@ -224,19 +224,19 @@ def test_an_objective_has_the_settings_of_the_config():
     assert seq == objectives.SequenceObjective("spatial", 0.1, seed=4, height=60)
 
 
-# --- what is refused ---
+# --- refused ---
 
 
-def test_the_objectives_of_heads_and_those_without_end():
-    assert {*AT_ONCE} >= {"one-step", "counts", "hungarian", "power", "ridge"}
-    assert {*WITHOUT_END} >= {*AT_ONCE, "dm-l1", "dm-kl"}
+def test_objectives_of_heads_and_matching_are_without_end():
+    assert {*ONE_SHOT} >= {"one-step", "counts", "hungarian", "power", "ridge"}
+    assert {*WITHOUT_END} >= {*ONE_SHOT, "dm-l1", "dm-kl"}
     assert not {*WITHOUT_END} & {"multi", "rl", "seq", "marginal"}
     assert "unclear what share END should have (section 5.2 of the paper)" in OBJECTIVES["dm-kl"].no_end
 
 
 @pytest.mark.parametrize("name", WITHOUT_END)
-def test_end_is_refused_where_it_has_no_meaning(name):
-    why = "one-shot head, which emits no END" if name in AT_ONCE else escape(OBJECTIVES[name].no_end)
+def test_end_is_refused_with_objectives_without_end(name):
+    why = "one-shot head, which emits no END" if name in ONE_SHOT else escape(OBJECTIVES[name].no_end)
     reason = rf"stop 'end' cannot be used with objective '{name}'.*{why}.*Use stop 'policy'"
     with pytest.raises(ValueError, match=reason):
         build(stop="end", objective=name)
@@ -313,7 +313,7 @@ def test_unknown_names_are_refused(name, changes, message):
         make_objective(name, **changes)
 
 
-# --- the config itself ---
+# --- configs ---
 
 
 def test_no_name_occurs_twice_in_a_config():
@@ -322,7 +322,7 @@ def test_no_name_occurs_twice_in_a_config():
     assert len(names) == len(set(names)) == len(to_dict(RunConfig()))
 
 
-def test_a_flat_config_makes_the_same_config_again():
+def test_a_flat_config_can_be_converted_back():
     config = RunConfig(model=ModelConfig(channels=(1, 2), stop="end"), objective=ObjectiveConfig(rank="area"), seed=5)
     flat = to_dict(config)
     parts = {"data": DataConfig, "model": ModelConfig, "objective": ObjectiveConfig, "optim": OptimConfig}

@@ -1,4 +1,4 @@
-"""Conformal sets: the guarantee over many resamplings, small cases by hand, and the sets against enumeration."""
+"""Conformal sets: coverage over resamplings, small cases by hand, and sets compared with an enumeration."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def recurrent() -> Predictor:
 MODELS = [head, policy, recurrent]
 
 
-# The threshold
+# Threshold
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ MODELS = [head, policy, recurrent]
         ([5.0, 1.0, math.inf], 0.75, math.inf),
     ],
 )
-def test_the_threshold_by_hand(scores, coverage, expected):
+def test_the_threshold_is_the_conformal_quantile(scores, coverage, expected):
     values = [float(score) for score in scores]
     random.Random(0).shuffle(values)
     assert conformal_quantile(torch.tensor(values), coverage) == expected
@@ -89,13 +89,13 @@ def test_too_few_examples_are_refused_with_the_number_needed(coverage):
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 1.5, math.nan])
-def test_a_coverage_that_is_no_probability_is_refused(coverage):
+def test_a_coverage_outside_0_to_1_is_refused(coverage):
     with pytest.raises(ValueError, match="coverage must be between 0 and 1"):
         examples_needed(coverage)
 
 
 @pytest.mark.parametrize(("n", "coverage"), [(9, 0.9), (19, 0.9), (30, 0.5), (50, 0.8)])
-def test_coverage_of_exchangeable_scores(n, coverage):
+def test_coverage_of_exchangeable_scores_is_as_guaranteed(n, coverage):
     """A new score is within the threshold with probability ceil((n + 1) coverage) / (n + 1), for any distribution."""
     trials, generator = 4_000, torch.Generator().manual_seed(n)
     scores = torch.rand(trials, n + 1, generator=generator, dtype=torch.float64).log()
@@ -111,7 +111,7 @@ def test_coverage_of_exchangeable_scores(n, coverage):
 def test_scores_by_hand():
     counts = torch.tensor([[[2, 0], [1, 0], [0, 0]], [[0, 1], [0, 0], [0, 0]]])
     ranked = Ranked(counts, torch.tensor([[0.6, 0.25, 0.05], [1.0, 0.0, 0.0]]).double().log())
-    target = torch.tensor([[1, 0], [0, 0]])  # the second is not among its candidates, of which there is one
+    target = torch.tensor([[1, 0], [0, 0]])  # the second target is not among its candidates
     assert truth_scores(ranked, target).tolist() == pytest.approx([-math.log(0.25), math.inf])
     assert truth_scores(ranked, target, "cumulative").tolist() == pytest.approx([0.85, math.inf])
     cumulative = candidate_scores(ranked.log_probability, "cumulative").tolist()
@@ -119,7 +119,7 @@ def test_scores_by_hand():
 
 
 @pytest.mark.usefixtures("without_shape_hook")
-def test_another_score_and_a_target_of_another_shape_are_refused():
+def test_unknown_scores_and_targets_of_another_shape_are_refused():
     with pytest.raises(ValueError, match="score must be one of 'probability', 'cumulative', but is 'rank'"):
         candidate_scores(torch.zeros(1, 2), "rank")
     ranked = Ranked(torch.zeros(2, 3, 2, dtype=torch.int64), torch.zeros(2, 3))
@@ -132,7 +132,7 @@ def test_another_score_and_a_target_of_another_shape_are_refused():
 
 @pytest.mark.parametrize("make", MODELS)
 @pytest.mark.parametrize("score", ["probability", "cumulative"])
-def test_sets_are_those_found_by_enumeration(make, score):
+def test_sets_equal_an_enumeration(make, score):
     """All multisets are scored one by one, sorted, and compared with the threshold."""
     predictor, examples = make(), vectors(30)
     number = how_many(3, 3, min_size=0)
@@ -154,9 +154,10 @@ def test_sets_are_those_found_by_enumeration(make, score):
         assert sets.high[i].tolist() == [max(row[c] for row in wanted) for c in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MODELS)
-def test_coverage_of_an_untrained_model(make):
-    """Over resamplings, one new example each: coverage is at least as promised, within its binomial interval."""
+def test_coverage_of_an_untrained_model_is_as_guaranteed(make):
+    """Coverage of a new example, over resamplings, is at least the guaranteed one up to its binomial error."""
     predictor, n, trials = make(), 40, 1_500
     truth, others = rank_examples(predictor, vectors(300), score="probability", candidates=20, beam=8)
     generator = torch.Generator().manual_seed(0)
@@ -174,7 +175,7 @@ def test_coverage_of_an_untrained_model(make):
     assert abs(plain / trials - expected) < 4 * deviation
 
 
-def test_truth_beyond_the_candidates_makes_a_coverage_unreachable():
+def test_a_coverage_that_needs_more_candidates_is_refused():
     predictor = head()
     conformal = Conformal.calibrate(predictor, vectors(60), candidates=2)
     known = sum(score < math.inf for score in conformal.scores)
@@ -192,14 +193,14 @@ def test_the_first_candidate_is_always_in_the_set():
     assert contains_truth(torch.tensor([4.0]), scores, 1.0).tolist() == [False]
 
 
-def test_other_candidates_than_those_of_the_calibration_are_refused():
+def test_another_number_of_candidates_than_in_calibration_is_refused():
     predictor, examples = head(), vectors(20)
     conformal = Conformal.calibrate(predictor, examples, candidates=5)
     with pytest.raises(ValueError, match="ranked must be 5 candidates"):
         conformal.sets(predictor.search(examples.batch([0]).x, k=4), 0.5)
 
 
-def test_what_cannot_be_calibrated_is_refused():
+def test_models_and_data_that_cannot_be_calibrated_are_refused():
     torch.manual_seed(0)
     without = Predictor(MLPEncoder(3, (8,)), OneStep(3, memory=8), CLASSES, max_size=3)
     with pytest.raises(ValueError, match="has no probabilities of multisets"):
@@ -224,11 +225,11 @@ def test_a_calibration_is_saved_with_the_model(tmp_path):
     json.loads((tmp_path / "predictor.json").read_text())
 
 
-# The split
+# Split
 
 
 @given(st.integers(2, 60), st.floats(0.05, 0.95), st.integers(0, 5))
-def test_the_split_takes_its_share_and_keeps_every_example_once(n, share, seed):
+def test_the_split_has_its_share_and_every_example_once(n, share, seed):
     examples = Examples(np.arange(n, dtype=np.float32)[:, None], np.zeros((n, 1), np.int64), ("a",))
     if not 1 <= round(share * n) < n:
         with pytest.raises(ValueError, match="examples must be enough for"):
@@ -243,7 +244,7 @@ def test_the_split_takes_its_share_and_keeps_every_example_once(n, share, seed):
     assert again.batch(range(len(again))).x[:, 0].tolist() == together[1]
 
 
-def test_another_seed_is_another_split():
+def test_another_seed_gives_another_split():
     examples = vectors(50)
     first, second = (split_for_conformal(examples, 0.5, seed)[1].labels for seed in (0, 1))
     assert not np.array_equal(first, second)

@@ -1,4 +1,4 @@
-"""Greedy steps or the most probable multiset: a switch that is saved with the model."""
+"""The attribute `decoding`: greedy steps or the most probable multiset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make(name: str) -> tuple[Predictor, Tensor]:
 
 
 @every
-def test_search_predicts_the_most_probable_multiset_that_is_found(name):
+def test_search_predicts_the_most_probable_multiset(name):
     predictor, x = make(name)
     greedy = predictor.predict(x)
     best = predictor.search(x, k=1, beam=BEAM)
@@ -45,20 +45,20 @@ def test_search_predicts_the_most_probable_multiset_that_is_found(name):
     predictor.decoding = "search"
     found = predictor.predict(x)
     assert torch.equal(found, best.counts[:, 0])
-    assert not torch.equal(found, greedy), "else nothing is shown"
+    assert not torch.equal(found, greedy), "search and greedy decoding agree"
     assert torch.equal(predictor.decode(x).counts, found)
-    told = predictor.explain(x)
-    assert torch.equal(told.counts, found)
-    assert told.best is None
-    torch.testing.assert_close(told.confidence, best.log_probability[:, 0].exp())
-    assert (told.confidence >= plain.confidence - 1e-9).all()
+    prediction = predictor.explain(x)
+    assert torch.equal(prediction.counts, found)
+    assert prediction.best is None
+    torch.testing.assert_close(prediction.confidence, best.log_probability[:, 0].exp())
+    assert (prediction.confidence >= plain.confidence - 1e-9).all()
     assert predictor.explain(x, best=2).best.counts.shape == (60, 2, 3)
     predictor.decoding = "greedy"
     assert torch.equal(predictor.predict(x), greedy)
 
 
 @every
-def test_it_is_saved_and_older_models_are_greedy(name, tmp_path):
+def test_the_decoding_is_saved_and_is_greedy_in_older_models(name, tmp_path):
     predictor, x = make(name)
     predictor.decoding = "search"
     predictor.save(tmp_path)
@@ -66,9 +66,9 @@ def test_it_is_saved_and_older_models_are_greedy(name, tmp_path):
     assert loaded.decoding == "search"
     assert torch.equal(loaded.predict(x), predictor.predict(x))
     path = tmp_path / DESCRIPTION
-    told = json.loads(path.read_text())
-    del told["decoding"], told["description_sha256"]
-    path.write_text(json.dumps(told))
+    description = json.loads(path.read_text())
+    del description["decoding"], description["description_sha256"]
+    path.write_text(json.dumps(description))
     assert Predictor.load(tmp_path).decoding == "greedy"
 
 
@@ -82,7 +82,7 @@ def test_unsupported_decodings_are_refused():
             Predictor(MLPEncoder(5, (8,)), module, CLASSES, max_size=3, decoding=value)
 
 
-def test_an_exported_graph_cannot_search():
+def test_a_policy_cannot_be_exported_with_search():
     predictor, x = make("lstm")
     predictor.decoding = "search"
     with pytest.raises(ValueError, match=r"set predictor.decoding = 'greedy'"):

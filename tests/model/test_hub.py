@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, without a network: what is in its cache, and what would be sent."""
+"""Models on the Hugging Face Hub, without a network: cached downloads, and uploads."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ huggingface_hub = pytest.importorskip("huggingface_hub", reason="pip install 'to
 
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
-    """A cache that holds one model, and no network."""
+    """A cache with one model, and no network."""
     kept = tmp_path / "models--ann--digits"
     shutil.copytree(locate("mnist-multi-4"), kept / "snapshots" / "c0ffee")
     (kept / "refs").mkdir()
@@ -25,7 +25,7 @@ def offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_downloaded_model_is_opened_by_its_address():
+def test_a_cached_model_is_loaded_by_its_address():
     predictor = Predictor.load("hf://ann/digits")
     images = torch.randint(0, 256, (2, 1, 100, 100), dtype=torch.uint8)
     assert predictor.predict(images).equal(Predictor.load("mnist-multi-4").predict(images))
@@ -35,7 +35,7 @@ def test_a_downloaded_model_is_opened_by_its_address():
         locate("hf://a b/c/d")
 
 
-def test_what_is_sent(monkeypatch, tmp_path):
+def test_push_uploads_the_files_of_a_model(monkeypatch, tmp_path):
     sent = []
 
     def create_repo(self, name, **more):

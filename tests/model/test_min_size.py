@@ -1,4 +1,4 @@
-"""The smallest size of a prediction: policies do not stop before it, and probabilities are those of such policies."""
+"""The smallest size of predictions: policies do not stop before it, and probabilities account for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ stops = pytest.mark.parametrize("stop", ["policy", "end"])
 
 
 def make(name: str, stop: str, number: int = 6, least: int | None = LEAST) -> tuple[Predictor, Tensor]:
-    """A predictor that would often stop too early."""
+    """A predictor that without the restriction would often stop too early."""
     torch.manual_seed(0)
     policy = POLICIES[name](C + (stop == "end"))
     predictor = Predictor(MLPEncoder(5, (8,)), policy, CLASSES, max_size=MOST, stop=stop, min_size=least, baseline=True)
@@ -53,7 +53,7 @@ def counts_of(labels: tuple[int, ...]) -> list[int]:
 
 @torch.no_grad()
 def enumerated(predictor: Predictor, x: Tensor, labels: tuple[int, ...]) -> float:
-    """Probability of a multiset: of each order, with a policy of the same weights that is not restricted."""
+    """Probability of a multiset: a sum over its orders, from an unrestricted policy with the same weights."""
     free = make_free(predictor)
     total = []
     for order in sorted(set(itertools.permutations(labels))):
@@ -61,8 +61,8 @@ def enumerated(predictor: Predictor, x: Tensor, labels: tuple[int, ...]) -> floa
         chances = output.logits[0].softmax(-1).tolist()
         chance = 1.0
         for t, label in enumerate(order):
-            goes_on = 1.0 if t >= LEAST or free.stop == "policy" else 1 - chances[t][C]
-            chance *= chances[t][label] / goes_on
+            not_end = 1.0 if t >= LEAST or free.stop == "policy" else 1 - chances[t][C]
+            chance *= chances[t][label] / not_end
             if free.stop == "policy" and t >= LEAST:
                 chance *= 1 - float(output.stop[0, t].sigmoid())
         if len(order) < MOST:
@@ -81,15 +81,15 @@ def make_free(predictor: Predictor) -> Predictor:
 
 @policies
 @stops
-def test_no_prediction_is_smaller(name, stop):
+def test_no_prediction_is_smaller_than_min_size(name, stop):
     predictor, x = make(name, stop, 60)
     free = make_free(predictor)
     assert predictor.sizes == (LEAST, MOST)
     assert free.sizes == (0, MOST)
     assert free.predict(x).sum(-1).min() < LEAST
     assert predictor.predict(x).sum(-1).min() == LEAST
-    told = predictor.explain(x, best=3)
-    assert told.counts.sum(-1).min() >= LEAST
+    prediction = predictor.explain(x, best=3)
+    assert prediction.counts.sum(-1).min() >= LEAST
     assert (predictor.explain(x).sequence >= 0).sum(-1).min() == LEAST
     assert predictor.graph_outputs(x)["counts"].equal(predictor.predict(x))
     drawn = predictor.count_probabilities(x, samples=20, generator=torch.Generator().manual_seed(0))
@@ -97,9 +97,10 @@ def test_no_prediction_is_smaller(name, stop):
     assert expected_size.min() >= LEAST - 1e-9
 
 
+@pytest.mark.slow
 @policies
 @stops
-def test_probabilities_are_those_of_a_policy_that_cannot_stop_earlier(name, stop):
+def test_probabilities_equal_an_enumeration_with_the_restriction(name, stop):
     predictor, x = make(name, stop, 2)
     for one in x:
         found = {
@@ -116,7 +117,7 @@ def test_probabilities_are_those_of_a_policy_that_cannot_stop_earlier(name, stop
 
 @stops
 @torch.no_grad()
-def test_the_exact_likelihood_in_training_is_the_same(stop):
+def test_the_marginal_loss_equals_the_negative_log_probability(stop):
     predictor, x = make("feed-forward", stop, 1)
     target = torch.tensor([counts_of(labels) for labels in multisets(LEAST)])
     x = x.expand(len(target), -1)
@@ -143,22 +144,22 @@ def test_losses_and_gradients_stay_finite(stop, objective):
         assert parameter.grad is None or parameter.grad.isfinite().all()
 
 
-def test_it_is_saved_and_older_models_have_none(tmp_path):
+def test_min_size_is_saved_and_zero_in_older_models(tmp_path):
     predictor, x = make("lstm", "policy", 40)
     predictor.save(tmp_path)
     loaded = Predictor.load(tmp_path)
     assert loaded.sizes == (LEAST, MOST)
     assert torch.equal(loaded.predict(x), predictor.predict(x))
     path = tmp_path / DESCRIPTION
-    told = json.loads(path.read_text())
-    del told["min_size"], told["description_sha256"]
-    path.write_text(json.dumps(told))
+    description = json.loads(path.read_text())
+    del description["min_size"], description["description_sha256"]
+    path.write_text(json.dumps(description))
     old = Predictor.load(tmp_path)
     assert old.sizes == (0, MOST)
     assert torch.equal(old.predict(x), make_free(predictor).predict(x))
 
 
-def test_a_fixed_size_is_its_own_smallest():
+def test_with_a_fixed_size_min_size_equals_max_size():
     policy = ConvLSTMPolicy(C, (2, 3, 3), hidden=4)
     assert Predictor(torch.nn.Identity(), policy, CLASSES, max_size=3, stop="fixed").sizes == (3, 3)
     with pytest.raises(ValueError, match="min_size must be max_size = 3 or None with stop 'fixed', but is 2"):

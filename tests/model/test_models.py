@@ -1,4 +1,4 @@
-"""The models that come with the package: found by name, as good as their cards say, small."""
+"""The included models and their cards."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,12 @@ from torchmultiset.model.shipped import NAMES, locate
 pytestmark = pytest.mark.slow
 
 
-def test_the_papers_three_variants_are_included():
+def test_models_of_the_three_variants_of_the_paper_are_included():
     assert {*NAMES} >= {"mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_loads_by_name_and_has_a_card(name):
+def test_each_model_is_loaded_by_name_and_its_card_matches_its_record(name):
     predictor = Predictor.load(name)
     assert predictor.predict(torch.zeros(2, *input_kind(predictor).shape, dtype=torch.uint8)).shape == (2, 10)
     card = (locate(name) / "README.md").read_text()
@@ -33,7 +33,7 @@ def test_each_loads_by_name_and_has_a_card(name):
     assert sum(path.stat().st_size for path in locate(name).iterdir()) < 1_000_000
 
 
-def test_a_folder_comes_before_a_name(tmp_path, monkeypatch):
+def test_a_folder_takes_precedence_over_an_included_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path(NAMES[0]).mkdir()
     assert locate(NAMES[0]) == Path(NAMES[0])

@@ -1,4 +1,4 @@
-"""Objectives that the paper does not have: what they lose, and that they teach."""
+"""Objectives that are not in the paper: their losses, and training on a tiny problem."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import pytest
 import reference
 import torch
-from tiny_problem import MOST, C, build, carry_out, draw, exact_match, train
+from tiny_problem import MOST, C, build, compute_loss, draw, exact_match, train
 
 from torchmultiset.data import Batch
 from torchmultiset.heads import CountTable, Slots
@@ -23,19 +23,20 @@ def batch_for(stop: str, n: int = 60) -> Batch:
     return draw(n, least=MOST if stop == "fixed" else 0)
 
 
-# --- what is lost ---
+# --- losses ---
 
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("policy", [None, "feed-forward"])
-def test_marginal_is_the_likelihood_of_the_predictor(stop, policy):
+def test_the_marginal_objective_is_the_negative_log_probability(stop, policy):
     predictor, objective = build(stop, "marginal", policy=policy)
     batch = batch_for(stop)
-    _, loss = carry_out(objective, predictor, batch)
-    told = predictor.log_probability(batch.x, batch.target, beam=100)
-    assert loss.item() == pytest.approx(-told.mean().item(), rel=1e-5)
+    _, loss = compute_loss(objective, predictor, batch)
+    log_probability = predictor.log_probability(batch.x, batch.target, beam=100)
+    assert loss.item() == pytest.approx(-log_probability.mean().item(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
 def test_marginal_estimates_the_likelihood_of_multisets_beyond_its_bound(stop):
     predictor, _ = build(stop, "marginal")
@@ -49,12 +50,12 @@ def test_marginal_estimates_the_likelihood_of_multisets_beyond_its_bound(stop):
     assert rough.item() != loss.item()
     if small.any():
         few = Batch(batch.x[small], batch.target[small], batch.labels[small])
-        _, loss = carry_out(MarginalObjective(2, 1), predictor, few)
+        _, loss = compute_loss(MarginalObjective(2, 1), predictor, few)
         assert loss.item() == pytest.approx(exact[small].mean().item(), rel=1e-5)
 
 
 def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset) -> float:
-    """One example's loss from its definition."""
+    """Loss of one example, by its definition."""
     if name == "hungarian":
         chances = [reference.softmax(row) for row in scores]
         wanted = [*target.elements()]
@@ -62,8 +63,8 @@ def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset)
             (math.fsum(chances[slot][label] for slot, label in zip(slots, wanted, strict=True)), slots)
             for slots in itertools.permutations(range(len(scores)), len(wanted))
         )
-        named = -math.fsum(math.log(chances[slot][label]) for slot, label in zip(slots, wanted, strict=True))
-        return named - 0.3 * math.fsum(math.log(chances[s][C]) for s in range(len(scores)) if s not in slots)
+        loss = -math.fsum(math.log(chances[slot][label]) for slot, label in zip(slots, wanted, strict=True))
+        return loss - 0.3 * math.fsum(math.log(chances[s][C]) for s in range(len(scores)) if s not in slots)
     if name == "power":
         order = [
             labels
@@ -74,7 +75,7 @@ def plain_loss(name: str, scores: list[list[float]], target: reference.Multiset)
     rows = [row[0] for row in scores]
     if name == "regression":
         return reference.count_regression_loss(rows, target)
-    # Normalised over the sizes that can be predicted, 0 to MOST labels.
+    # Normalised over the allowed sizes, 0 to MOST labels.
     if name == "poisson":
         each = [[math.exp(n * row - math.exp(row)) / math.factorial(n) for n in range(MOST + 1)] for row in rows]
     else:
@@ -101,15 +102,16 @@ def test_the_loss_of_a_head_equals_its_definition(name, config):
     config = dict(config)
     predictor, objective = build("policy", config.pop("objective"), **config)
     batch = draw(40)
-    output, loss = carry_out(objective, predictor.double(), batch._replace(x=batch.x.double()))
+    output, loss = compute_loss(objective, predictor.double(), batch._replace(x=batch.x.double()))
     targets = reference.to_counters(batch.target)
     expected = [plain_loss(name, row, target) for row, target in zip(output.logits.tolist(), targets, strict=True)]
     assert loss.item() == pytest.approx(math.fsum(expected) / len(expected), rel=1e-9)
 
 
-# --- each of them teaches ---
+# --- training ---
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_shape_hook")
 @pytest.mark.parametrize(
     ("name", "stop", "config"),
@@ -125,20 +127,20 @@ def test_the_loss_of_a_head_equals_its_definition(name, config):
         *[("marginal", stop, {}) for stop in STOPS],
     ],
 )
-def test_it_learns_a_tiny_problem(name, stop, config):
+def test_objectives_beyond_the_paper_learn_a_tiny_problem(name, stop, config):
     predictor, _, fresh = train(stop, name, **config)
     assert exact_match(predictor, fresh) >= 0.95
 
 
-def test_every_count_head_has_a_loss_and_others_have_none():
+def test_the_counts_objective_accepts_count_heads_only():
     class MyTable(CountTable):
         pass
 
     x, target = torch.rand(2, 4), torch.tensor([[1, 0, 2], [0, 0, 0]])
     batch = Batch(x, target, torch.tensor([[0, 2, 2], [-1, -1, -1]]))
-    head = MyTable(num_classes=3, memory=4, most=3)  # whose scores look like those of three cells
+    head = MyTable(num_classes=3, memory=4, most=3)  # its scores have the shape of those of three cells
     predictor = Predictor(torch.nn.Identity(), head, list("abc"), max_size=3)
-    assert carry_out(CountsObjective(), predictor, batch)[1] == count_table_loss(head(x), target)
+    assert compute_loss(CountsObjective(), predictor, batch)[1] == count_table_loss(head(x), target)
     slots = Predictor(torch.nn.Identity(), Slots(3, 4, slots=3), list("abc"), max_size=3)
     with pytest.raises(ValueError, match=r"must be a count head \(CellCounts, CountTable, .*\) for objective 'counts'"):
-        carry_out(CountsObjective(), slots, batch)
+        compute_loss(CountsObjective(), slots, batch)

@@ -1,4 +1,4 @@
-"""Predictions, against a plain evaluation of the same scores: one example and one slot at a time."""
+"""Predictions, compared with an evaluation of the same scores one example and one step at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOPS = ("fixed", "policy", "end")
 
 
 class Scripted(nn.Module):
-    """Reads its scores from the input: (B, T, K + 1), K scores of labels and one of stopping for each slot."""
+    """A policy whose scores are its input (B, T, K + 1): K scores of labels and one of stopping for each step."""
 
     features = 1
     counts_only = False
@@ -71,7 +71,7 @@ def random_scripts(stop: str, n: int = 300) -> Tensor:
     return 2 * torch.randn(n, MOST + (stop != "fixed"), C + (stop == "end") + 1, generator=generator)
 
 
-def read_plainly(logits: list[list[float]], stops: list[float], stop: str, max_size: int) -> list[int]:
+def evaluate_plainly(logits: list[list[float]], stops: list[float], stop: str, max_size: int) -> list[int]:
     """The greedy sequence."""
     sequence: list[int] = []
     for t in range(max_size):
@@ -105,15 +105,15 @@ def networks(stop: str, *, baseline: bool = False) -> dict[str, tuple[Predictor,
     mlp = MLPEncoder(7, (16,))
     conv = nn.Sequential(ConvEncoder(1, (4, 5), kernel=3), nn.BatchNorm2d(5, momentum=None))
     nn.init.constant_(conv[1].weight, 5)
-    conv(images)  # so that its statistics are those of the images
-    made = {
+    conv(images)  # sets the statistics of batch norm
+    parts = {
         "lstm": (mlp, LSTMPolicy(k, 16, hidden=12), vectors),
         "feed-forward": (mlp, FeedForwardPolicy(k, 16, hidden=12), vectors),
         "transformer": (conv, TransformerPolicy(k, 5, places=9, width=8, heads=2), images),
         "conv-lstm": (conv, ConvLSTMPolicy(k, (5, 3, 3), hidden=6), images),
     }
     predictors = {}
-    for name, (encoder, policy, x) in made.items():
+    for name, (encoder, policy, x) in parts.items():
         predictor = Predictor(encoder, policy, CLASSES, max_size=MOST, stop=stop, baseline=baseline)
         predictor.eval()
         # Large scores around 0, so that examples differ in labels and sizes.
@@ -132,13 +132,13 @@ def networks(stop: str, *, baseline: bool = False) -> dict[str, tuple[Predictor,
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_predictions_are_what_a_plain_reading_of_the_scores_gives(stop):
+def test_predictions_equal_a_plain_evaluation_of_the_scores(stop):
     predictor, x = scripted(stop), random_scripts(stop)
     prediction = predictor.explain(x)
     counts, sequences = prediction.counts, prediction.sequence
-    expected = [read_plainly(rows[:, :-1].tolist(), rows[:, -1].tolist(), stop, MOST) for rows in x]
+    expected = [evaluate_plainly(rows[:, :-1].tolist(), rows[:, -1].tolist(), stop, MOST) for rows in x]
     sizes = Counter(map(len, expected))
-    assert set(sizes) == ({MOST} if stop == "fixed" else set(range(MOST + 1))), "the examples show too little"
+    assert set(sizes) == ({MOST} if stop == "fixed" else set(range(MOST + 1))), "the examples do not cover all sizes"
     for row, sequence in enumerate(expected):
         padding = [-1] * (sequences.shape[1] - len(sequence))
         assert sequences[row].tolist() == sequence + padding
@@ -156,7 +156,7 @@ def test_predictions_are_what_a_plain_reading_of_the_scores_gives(stop):
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("name", ["lstm", "feed-forward", "transformer", "conv-lstm"])
-def test_networks_predict_what_a_plain_reading_of_their_whole_rollout_gives(stop, name):
+def test_predictions_of_networks_equal_a_plain_evaluation_of_a_full_rollout(stop, name):
     predictor, x = networks(stop)[name]
     with torch.no_grad():
         whole = predictor(x)
@@ -165,13 +165,13 @@ def test_networks_predict_what_a_plain_reading_of_their_whole_rollout_gives(stop
     counts = prediction.counts
     for row in range(len(x)):
         stops = [] if whole.stop is None else whole.stop[row].tolist()
-        sequence = read_plainly(whole.logits[row].tolist(), stops, stop, MOST)
+        sequence = evaluate_plainly(whole.logits[row].tolist(), stops, stop, MOST)
         assert [label for label in prediction.sequence[row].tolist() if label >= 0] == sequence
         assert counts[row].tolist() == [sequence.count(label) for label in range(C)]
     exact = predictor.log_probability(x, counts, beam=100).exp()
     torch.testing.assert_close(prediction.confidence, exact, rtol=1e-5, atol=1e-6)
     assert counts.sum(-1).max() <= MOST
-    assert len(counts.sum(-1).unique()) > (stop != "fixed"), "the examples show too little"
+    assert len(counts.sum(-1).unique()) > (stop != "fixed"), "the examples do not cover all sizes"
 
 
 def test_a_fixed_size_is_always_met():
@@ -193,12 +193,12 @@ def test_the_empty_multiset_can_be_predicted(stop):
 
 
 @pytest.mark.parametrize("stop", ["policy", "end"])
-def test_the_last_slot_ends_for_any_policy(stop):
+def test_the_last_step_always_stops(stop):
     x = script(stop, [2, 0, 2, 1], [-1.0] * 4)
     prediction = scripted(stop).explain(x)
     assert prediction.sequence.tolist() == [[2, 0, 2, -1]]
     assert prediction.counts.tolist() == [[1, 0, 2]]
-    expected = probability(x[0], [2, 0, 2], stop, MOST)  # in which the fourth slot is certain
+    expected = probability(x[0], [2, 0, 2], stop, MOST)  # the fourth step stops with certainty
     assert prediction.confidence.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -213,7 +213,7 @@ def test_a_stop_probability_of_one_half_does_not_end_the_multiset():
     assert scripted("policy").predict(script("policy", [0, 0, 0, 0], [0.0, 0.0, 1.0, 0.0])).tolist() == [[2, 0, 0]]
 
 
-def test_a_predictor_of_one_label_at_most():
+def test_a_predictor_may_emit_at_most_one_label():
     for stop in STOPS:
         predictor = scripted(stop, max_size=1)
         x = random_scripts(stop)[:, : predictor.steps]
@@ -231,22 +231,22 @@ def test_the_rollout_ends_with_the_last_example_that_stops(stop):
     for x, steps in ((empty, 1), (one, 2), (torch.cat([one, empty, one]), 2)):
         predictor.predict(x)
         assert predictor.policy.steps == steps
-        predictor(x)  # in training, all slots are computed
+        predictor(x)  # in training, all steps are computed
         assert predictor.policy.steps == MOST + 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
-def test_ending_early_gives_what_the_whole_rollout_gives(stop):
+def test_stopping_early_gives_the_predictions_of_a_full_rollout(stop):
     # In double precision, because convolutions of one example and of a batch round differently.
-    made = {name: (predictor.double(), x.double()) for name, (predictor, x) in networks(stop).items()}
-    cases = {"script": (scripted(stop), random_scripts(stop)), **made}
+    double = {name: (predictor.double(), x.double()) for name, (predictor, x) in networks(stop).items()}
+    cases = {"script": (scripted(stop), random_scripts(stop)), **double}
     for name, (predictor, x) in cases.items():
         with torch.no_grad():
             whole, early = predictor(x), predictor(x, early=True)
         assert torch.equal(predictor.counts(whole), predictor.counts(early)), name
         together = predictor.explain(x)
-        for row in range(len(x[:40])):  # alone, an example ends with its own last label
+        for row in range(len(x[:40])):  # alone, an example stops after its own last label
             alone = predictor.explain(x[row : row + 1])
             size = int(together.counts[row].sum())
             assert alone.probabilities.shape[1] == (predictor.steps if stop == "fixed" else size + 1)
@@ -255,9 +255,9 @@ def test_ending_early_gives_what_the_whole_rollout_gives(stop):
             torch.testing.assert_close(alone.confidence[0], together.confidence[row])
 
 
-def test_a_stop_probability_near_one_half_survives_rounding():
+def test_rounding_of_a_stop_probability_near_one_half_is_harmless():
     class Edge(nn.Module):
-        """Stops by a small margin if one step is evaluated, and not if all steps are evaluated at once."""
+        """A stop head whose score is barely positive for a single step, and barely negative for all steps at once."""
 
         def forward(self, features: Tensor) -> Tensor:
             return torch.full(features.shape[:-1], 1e-8 if features.ndim == 2 else -1e-8)
@@ -307,7 +307,7 @@ def test_confidence_is_the_sum_over_all_orders_of_the_multiset(stop, max_size):
     assert prediction.confidence.item() == pytest.approx(math.fsum(orders), abs=1e-12)
 
 
-def test_the_best_of_a_search_is_predicted_on_request():
+def test_explain_with_best_predicts_the_most_probable_multiset():
     predictor, x = networks("policy")["feed-forward"]
     greedy, best = predictor.explain(x, beam=50), predictor.explain(x, best=4, beam=50)
     ranked = predictor.search(x, k=4, beam=50)
@@ -319,7 +319,7 @@ def test_the_best_of_a_search_is_predicted_on_request():
     assert greedy.best is None
 
 
-def test_a_prediction_is_accepted_if_it_is_probable_enough():
+def test_a_prediction_is_accepted_from_a_threshold_of_confidence():
     predictor, x = networks("policy")["lstm"]
     prediction = predictor.explain(x)
     threshold = prediction.confidence.median().item()
@@ -389,7 +389,7 @@ def test_a_predictor_reports_unsupported_methods():
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_forward_gives_all_that_the_losses_need(stop):
+def test_the_output_of_forward_has_all_inputs_of_the_losses(stop):
     predictor, x = networks(stop, baseline=True)["lstm"]
     output = predictor(x, sample(torch.Generator().manual_seed(0)))
     steps, k = (MOST, C) if stop == "fixed" else (MOST + 1, C + (stop == "end"))
@@ -410,7 +410,7 @@ def test_without_a_baseline_there_is_no_value():
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_labels_have_the_names_that_the_caller_chooses(stop):
+def test_the_caller_chooses_the_emitted_labels(stop):
     predictor, x = networks(stop)["lstm"]
     target = torch.tensor([[1, 0, 2]]).expand(len(x), -1)
     oracle = predictor(x, follow_oracle(target, torch.Generator().manual_seed(0), end=stop == "end"))
@@ -430,7 +430,7 @@ def test_the_output_of_forward_converts_to_counts():
 
 
 @pytest.mark.parametrize("method", ["predict", "predict_labels", "explain"])
-def test_predicting_leaves_the_predictor_as_it_was(method):
+def test_predicting_does_not_change_the_predictor(method):
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.Dropout(0.5))
     predictor = Predictor(encoder, LSTMPolicy(C, 16, hidden=8), CLASSES, max_size=MOST)
@@ -440,13 +440,13 @@ def test_predicting_leaves_the_predictor_as_it_was(method):
     before = {name: value.clone() for name, value in predictor.state_dict().items()}
     x = torch.randn(20, 7)
     first, second = (getattr(predictor, method)(x) for _ in range(2))
-    assert str(first) == str(second), "dropout must be off"
+    assert str(first) == str(second), "dropout is active"
     assert [module.training for module in predictor.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in predictor.state_dict().items())
     assert all(parameter.grad is None for parameter in predictor.parameters())
 
 
-def test_the_mode_is_restored_after_a_failure_too():
+def test_the_mode_is_restored_after_a_failure():
     predictor, _ = networks("policy")["lstm"]
     predictor.train()
     with pytest.raises(ValueError, match="x must be"):
@@ -454,18 +454,18 @@ def test_the_mode_is_restored_after_a_failure_too():
     assert all(module.training for module in predictor.modules())
 
 
-def test_predictions_carry_no_gradient_and_can_be_worked_with():
+def test_predictions_require_no_gradient_and_are_ordinary_tensors():
     predictor, x = networks("policy")["lstm"]
     prediction = predictor.explain(x)
     assert not any(field.requires_grad for field in prediction if isinstance(field, Tensor))
     prediction.counts.add_(1)
     weight = torch.ones(C, requires_grad=True)
-    (prediction.probabilities * weight).sum().backward()  # as targets of another model
+    (prediction.probabilities * weight).sum().backward()  # as constants of another loss
     assert weight.grad is not None
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_no_examples_no_predictions(stop):
+def test_an_empty_batch_has_no_predictions(stop):
     predictor, x = networks(stop)["lstm"]
     assert predictor.predict(x[:0]).shape == (0, C)
     assert predictor.predict_labels(x[:0]) == []
@@ -499,9 +499,9 @@ def test_a_one_step_model_rounds_shares_times_size():
     assert predictor.predict_labels(x) == names
 
 
-def test_a_one_step_model_predicts_the_nearest_multiset_where_rounding_gives_too_many():
+def test_a_one_step_model_predicts_the_nearest_multiset_if_rounding_gives_too_many():
     predictor, _ = one_step()
-    # A size of 5 with shares of 0.36, 0.34 and 0.3: 1.8, 1.7 and 1.5, which would be rounded to 2 each.
+    # A size of 5 with shares of 0.36, 0.34 and 0.3 gives 1.8, 1.7 and 1.5, each of which is rounded to 2.
     scores = torch.tensor([[[math.log(0.36), math.log(0.34), math.log(0.3), 5.0]]])
     assert predictor.head.counts(scores, 0, 6).tolist() == [[2, 2, 2]]
     assert predictor.head.counts(scores, 0, 5).tolist() == [[2, 2, 1]]
@@ -548,12 +548,12 @@ def test_mismatches_are_refused(changes, message):
         ),
     ],
 )
-def test_a_one_step_model_refuses_what_it_has_no_use_for(classes, changes, message):
+def test_a_one_step_model_refuses_settings_of_policies(classes, changes, message):
     with pytest.raises(ValueError, match=message):
         Predictor(MLPEncoder(7, (16,)), OneStep(classes, 16), CLASSES, max_size=MOST, **changes)
 
 
-def test_a_policy_without_its_sizes_is_refused():
+def test_a_policy_without_num_classes_is_refused():
     policy = Scripted(C)
     policy.num_classes = None
     with pytest.raises(
@@ -562,7 +562,7 @@ def test_a_policy_without_its_sizes_is_refused():
         Predictor(nn.Identity(), policy, CLASSES, max_size=MOST)
 
 
-def test_a_policy_that_sees_only_counts_is_scored_after_given_ones():
+def test_a_policy_that_sees_only_counts_can_be_evaluated_at_given_counts():
     predictor = Predictor(MLPEncoder(5, (4,)), FeedForwardPolicy(C, 4), CLASSES, max_size=MOST)
     at = torch.tensor([[[0, 0, 0], [1, 0, 1]], [[0, 2, 0], [1, 1, 1]]])
     output = predictor.at(torch.rand(2, 5), at)

@@ -1,4 +1,4 @@
-"""Saving and loading predictors: round trips, refused files, and that loading executes no code of a folder."""
+"""Saving and loading predictors: round trips, refused files, and that loading executes no code."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ COMBINATIONS = [
 ]
 
 
-class Own(nn.Module):
-    """An encoder that is not part of the package."""
+class UserEncoder(nn.Module):
+    """A user-defined encoder."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -89,9 +89,9 @@ def small(seed: int = 0, **changes: object) -> Predictor:
     return Predictor(arguments.pop("encoder"), arguments.pop("policy"), CLASSES, **arguments)
 
 
-def own(seed: int = 0, **changes: object) -> Predictor:
+def with_user_encoder(seed: int = 0, **changes: object) -> Predictor:
     torch.manual_seed(seed)
-    return small(seed, encoder=Own(), **changes)
+    return small(seed, encoder=UserEncoder(), **changes)
 
 
 def same(a: Predictor, b: Predictor, x: Tensor) -> bool:
@@ -109,7 +109,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def description(folder: Path) -> dict:
-    """Description without its checksum; a file without one may be edited on purpose."""
+    """Description without its checksum, without which a file may be edited."""
     stored = json.loads((folder / DESCRIPTION).read_text())
     assert len(stored.pop("description_sha256", "0" * 64)) == 64
     return stored
@@ -123,13 +123,13 @@ def change(folder: Path, **changes: object) -> None:
 
 
 @pytest.mark.parametrize(("encoder", "policy", "stop"), COMBINATIONS)
-def test_saved_weights_are_loaded_to_the_bit(tmp_path, encoder, policy, stop):
+def test_a_loaded_predictor_is_identical_to_the_saved_one(tmp_path, encoder, policy, stop):
     torch.manual_seed(0)
-    eyes, x = ENCODERS[encoder]()
+    encoder_module, x = ENCODERS[encoder]()
     baseline = stop == "end"
     body = (POLICIES | ONE_SHOT_HEADS)[policy](3 + (stop == "end"))
-    saved = Predictor(eyes, body, CLASSES, max_size=4, stop=stop, baseline=baseline)
-    saved(x)  # in training mode, so that batch norm updates its running statistics, which are saved, too
+    saved = Predictor(encoder_module, body, CLASSES, max_size=4, stop=stop, baseline=baseline)
+    saved(x)  # in training mode, so that batch norm updates its running statistics
     saved.save(tmp_path, record={"epochs": 3})
     loaded = Predictor.load(tmp_path)
     assert same(loaded, saved, x)
@@ -142,30 +142,30 @@ def test_saved_weights_are_loaded_to_the_bit(tmp_path, encoder, policy, stop):
     assert loaded.record == {"epochs": 3}
     for name, value in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
-        assert loaded.state_dict()[name].stride() == value.stride()  # the memory layout, which affects the speed
+        assert loaded.state_dict()[name].stride() == value.stride()  # the memory layout affects speed
 
 
-def test_names_come_back_as_they_were(tmp_path):
+def test_class_names_are_loaded_unchanged(tmp_path):
     small().save(tmp_path)
     names = Predictor.load(tmp_path).predict_labels(torch.randn(50, 7))
     assert {name for row in names for name in row} <= set(CLASSES)
     assert Predictor.load(str(tmp_path)).classes == CLASSES
 
 
-def test_a_copy_of_a_copy_is_the_same_file_for_file(tmp_path):
+def test_saving_a_loaded_predictor_gives_identical_files(tmp_path):
     small().save(tmp_path / "a", record={"em": 0.5, "curve": [0.1, 0.5], "by size": {"1": None}})
     Predictor.load(tmp_path / "a").save(tmp_path / "b")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-def test_a_new_record_takes_the_place_of_the_old(tmp_path):
+def test_a_new_record_replaces_the_old_one(tmp_path):
     small().save(tmp_path, record={"em": 0.5})
     Predictor.load(tmp_path).save(tmp_path, record={})
     assert Predictor.load(tmp_path).record == {}
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_precision_comes_back_too(tmp_path, dtype):
+def test_the_precision_is_saved(tmp_path, dtype):
     saved = small().to(dtype)
     saved.save(tmp_path)
     loaded = Predictor.load(tmp_path)
@@ -173,7 +173,7 @@ def test_the_precision_comes_back_too(tmp_path, dtype):
     assert same(loaded, saved, torch.randn(20, 7).to(dtype))
 
 
-def test_saving_changes_nothing(tmp_path):
+def test_saving_does_not_change_the_predictor(tmp_path):
     predictor = small().train()
     before = {name: value.clone() for name, value in predictor.state_dict().items()}
     predictor.save(tmp_path)
@@ -189,7 +189,7 @@ def test_loading_does_not_change_the_callers_random_numbers(tmp_path):
     Predictor.load(tmp_path)
     assert torch.equal(torch.rand(3), expected)
     small()
-    assert not torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(7).get_state()), "making one draws"
+    assert not torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(7).get_state()), "nothing was drawn"
 
 
 def test_a_missing_folder_is_created(tmp_path):
@@ -202,12 +202,12 @@ def test_a_missing_folder_is_created(tmp_path):
 
 
 def test_a_user_defined_encoder_must_be_passed_to_load(tmp_path):
-    saved = own()
+    saved = with_user_encoder()
     saved.save(tmp_path)
     with pytest.raises(ValueError, match=r"the encoder of the predictor in .* is not part of torchmultiset.*encoder="):
         Predictor.load(tmp_path)
     torch.manual_seed(99)
-    loaded = Predictor.load(tmp_path, encoder=Own())
+    loaded = Predictor.load(tmp_path, encoder=UserEncoder())
     assert same(loaded, saved, torch.randn(20, 7))
 
 
@@ -223,15 +223,15 @@ def test_a_subclass_is_a_user_defined_encoder(tmp_path):
     assert same(Predictor.load(tmp_path, encoder=Squared(7, (16,))), saved, torch.randn(20, 7))
 
 
-def test_an_encoder_that_does_nothing_is_an_encoder(tmp_path):
-    saved = small(encoder=nn.Sequential(), policy=LSTMPolicy(3, 7, hidden=8))  # of length 0, and so falsy
+def test_an_empty_sequential_is_a_valid_encoder(tmp_path):
+    saved = small(encoder=nn.Sequential(), policy=LSTMPolicy(3, 7, hidden=8))  # of length 0, hence falsy
     saved.save(tmp_path)
     assert same(Predictor.load(tmp_path, encoder=nn.Sequential()), saved, torch.randn(20, 7))
 
 
-def test_an_encoder_whose_weights_do_not_fit_is_refused(tmp_path):
-    own().save(tmp_path)
-    for encoder in (Own(width=5), nn.Linear(7, 16)):
+def test_an_encoder_with_other_weights_is_refused(tmp_path):
+    with_user_encoder().save(tmp_path)
+    for encoder in (UserEncoder(width=5), nn.Linear(7, 16)):
         with pytest.raises(ValueError, match=r"(?s)weights in .* do not fit.*(size mismatch|Missing key)"):
             Predictor.load(tmp_path, encoder=encoder)
 
@@ -310,7 +310,7 @@ def test_the_weights_are_safetensors_of_the_state_dict(tmp_path):
 
 def test_the_files_contain_no_path_and_no_host_name(tmp_path):
     folder = tmp_path / "unmistakable"
-    for predictor in (small(), own()):
+    for predictor in (small(), with_user_encoder()):
         predictor.save(folder)
         for path in folder.iterdir():
             content = path.read_bytes()
@@ -319,17 +319,17 @@ def test_the_files_contain_no_path_and_no_host_name(tmp_path):
             assert socket.gethostname().encode() not in content
 
 
-def test_the_same_predictor_makes_the_same_files(tmp_path):
+def test_saving_is_deterministic(tmp_path):
     small(3).save(tmp_path / "a")
     small(3).save(tmp_path / "b")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-# --- records that cannot be kept ---
+# --- invalid records ---
 
 
 @pytest.mark.parametrize("record", [{"loss": float("nan")}, {"loss": float("inf")}, {"weights": torch.zeros(2)}])
-def test_a_record_that_is_not_json_is_refused_before_anything_is_touched(tmp_path, record):
+def test_a_record_that_is_not_json_is_refused_before_anything_is_written(tmp_path, record):
     old, x = small(0), torch.randn(50, 7)
     old.save(tmp_path)
     with pytest.raises(ValueError, match="record must be serialisable as JSON"):
@@ -343,7 +343,7 @@ def test_a_record_that_is_not_json_is_refused_before_anything_is_touched(tmp_pat
 # --- damaged and incomplete folders ---
 
 
-def test_a_folder_without_a_predictor(tmp_path):
+def test_a_folder_without_a_predictor_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no predictor in .*predictor\.json is missing"):
         Predictor.load(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"there is no model .*nowhere"):
@@ -366,21 +366,21 @@ def test_a_changed_description_is_refused(tmp_path, before, after):
         Predictor.load(tmp_path)
 
 
-def test_a_description_that_is_nested_too_deeply(tmp_path):
+def test_a_deeply_nested_description_is_refused(tmp_path):
     small().save(tmp_path)
     (tmp_path / DESCRIPTION).write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"predictor\.json is damaged"):
         Predictor.load(tmp_path)
 
 
-def test_a_folder_without_weights(tmp_path):
+def test_a_folder_without_weights_is_refused(tmp_path):
     small().save(tmp_path)
     weights_in(tmp_path).unlink()
     with pytest.raises(FileNotFoundError, match=r"weights-[0-9a-f]{12}\.safetensors is missing"):
         Predictor.load(tmp_path)
 
 
-def test_weights_of_another_save(tmp_path):
+def test_weights_of_another_predictor_are_refused(tmp_path):
     small(0).save(tmp_path / "a")
     small(1).save(tmp_path / "b")
     shutil.copy(weights_in(tmp_path / "a"), weights_in(tmp_path / "b"))
@@ -389,7 +389,7 @@ def test_weights_of_another_save(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b[:-1] + bytes([b[-1] ^ 1])])
-def test_weights_that_are_damaged(tmp_path, damage):
+def test_damaged_weights_are_refused(tmp_path, damage):
     small().save(tmp_path)
     path = weights_in(tmp_path)
     path.write_bytes(damage(path.read_bytes()))
@@ -401,7 +401,7 @@ def test_weights_that_are_damaged(tmp_path, damage):
     "content",
     [b"", b'{"format": 1, "classes"', b"\xff\xfe\x00", b"[1, 2]", b"null", b'"format"', b"{}", b'{"format": 1}'],
 )
-def test_a_description_that_is_damaged(tmp_path, content):
+def test_a_damaged_description_is_refused(tmp_path, content):
     small().save(tmp_path)
     (tmp_path / DESCRIPTION).write_bytes(content)
     with pytest.raises(ValueError, match=r"predictor\.json is damaged"):
@@ -433,7 +433,7 @@ def test_an_inconsistent_description_is_refused(tmp_path, changes, message):
 @pytest.mark.parametrize(
     "key", ["classes", "max_size", "stop", "baseline", "encoder", "policy", "record", "weights_sha256"]
 )
-def test_a_description_that_lacks_something(tmp_path, key):
+def test_a_description_without_a_key_is_refused(tmp_path, key):
     small().save(tmp_path)
     stored = description(tmp_path)
     del stored[key]
@@ -442,7 +442,7 @@ def test_a_description_that_lacks_something(tmp_path, key):
         Predictor.load(tmp_path)
 
 
-def test_a_format_of_the_future(tmp_path):
+def test_a_newer_format_is_refused(tmp_path):
     small().save(tmp_path)
     change(tmp_path, format=3)
     with pytest.raises(ValueError, match=r"has format 3, but this version of torchmultiset reads formats 1 and 2"):
@@ -450,7 +450,7 @@ def test_a_format_of_the_future(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["policy", "head"])
-def test_format_1_which_called_a_head_a_policy_is_still_read(tmp_path, kind):
+def test_format_1_where_heads_are_policies_is_read(tmp_path, kind):
     saved = small() if kind == "policy" else small(policy=CountTable(3, 16, most=4))
     saved.save(tmp_path)
     stored = description(tmp_path)
@@ -487,9 +487,9 @@ class Evil:
         return Path.touch, (self.witness,)
 
 
-@pytest.mark.parametrize("vouched", [False, True])
+@pytest.mark.parametrize("with_checksum", [False, True])
 @pytest.mark.parametrize("kind", ["pickle", "torch", "old torch"])
-def test_a_pickle_in_the_place_of_the_weights_is_refused_and_never_run(tmp_path, kind, vouched):
+def test_a_pickle_instead_of_weights_is_refused_and_not_executed(tmp_path, kind, with_checksum):
     witness, folder = tmp_path / "witness", tmp_path / "predictor"
     small().save(folder)
     path = weights_in(folder)
@@ -497,16 +497,16 @@ def test_a_pickle_in_the_place_of_the_weights_is_refused_and_never_run(tmp_path,
         path.write_bytes(pickle.dumps(Evil(witness)))
     else:
         torch.save({"weights": Evil(witness)}, path, _use_new_zipfile_serialization=kind == "torch")
-    if vouched:  # by an attacker who can also write the description
+    if with_checksum:  # of an attacker who can write the description, too
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         change(folder, weights_sha256=sha256)
         path = path.rename(folder / f"weights-{sha256[:12]}.safetensors")
-    with pytest.raises(ValueError, match="is not a safetensors file" if vouched else "is damaged, or does not belong"):
+    with pytest.raises(ValueError, match="is not a safetensors file" if with_checksum else "is damaged, or does not"):
         Predictor.load(folder)
     assert not witness.exists()
     if kind == "pickle":
         pickle.loads(path.read_bytes())
-        assert witness.exists(), "the trap was none"
+        assert witness.exists(), "the pickle is harmless"
 
 
 def test_loading_unpickles_nothing(tmp_path, monkeypatch):
@@ -520,7 +520,7 @@ def test_loading_unpickles_nothing(tmp_path, monkeypatch):
     assert same(Predictor.load(tmp_path), saved, torch.randn(20, 7))
 
 
-def test_parts_that_cannot_be_saved_are_reported_by_name(tmp_path):
+def test_parts_that_cannot_be_saved_are_reported_with_their_names(tmp_path):
     with pytest.raises(ValueError, match=r"^record must be serialisable as JSON"):
         small().save(tmp_path, record={"loss": float("nan")})
     strange = small()

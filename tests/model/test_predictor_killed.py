@@ -1,4 +1,4 @@
-"""Saves that are killed, fail or race with a load: a folder holds the old predictor or the new one, and loads."""
+"""After a killed or failed save, and during a save, a folder has the old predictor or the new one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(seed: int) -> Predictor:
 
 
 def which(folder: Path) -> int:
-    """The seed of the predictor in a folder, which must be whole."""
+    """Seed of the predictor in a folder, whose weights are checked."""
     loaded = Predictor.load(folder)
     seed = loaded.record["seed"]
     expected = make(seed).state_dict()
@@ -40,7 +40,7 @@ def save(seed: int, folder: Path) -> None:
 
 
 def kill_at_every_moment(folder: Path, *, before: bool) -> None:
-    """For each file operation of a save, a process that is killed just before it; and one that is not."""
+    """Kill a process just before each file operation of a save; the last process is not killed."""
     predictor = make(1)
     for last in count():
         place = folder / str(last)
@@ -61,7 +61,7 @@ def kill_at_every_moment(folder: Path, *, before: bool) -> None:
 
 
 def save_until_killed(predictor: Predictor, folder: Path, last: int) -> None:
-    """Save, and be killed before the file operation of this number; a file that is being written is torn in half."""
+    """Save, but be killed before file operation number `last`; a file being written is truncated to half."""
     moments, fsync = count(), os.fsync
 
     def die() -> None:
@@ -85,7 +85,7 @@ def save_until_killed(predictor: Predictor, folder: Path, last: int) -> None:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A process that has done all the kills, and waits for a word to save without end; PyTorch is imported once."""
+    """A process that has done all kills, and saves in a loop after a line of input; it imports PyTorch once."""
     folder = tmp_path_factory.mktemp("saves")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -100,16 +100,16 @@ def work(folder: Path) -> None:
     kill_at_every_moment(folder / "replace", before=True)
     print("killed", flush=True)
     sys.stdin.readline()
-    save(0, folder / "for ever")
+    save(0, folder / "saves")
     print("saving", flush=True)
     for i in count(1):
-        save(i % 2, folder / "for ever")
+        save(i % 2, folder / "saves")
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_killed_at_every_moment_of_a_save(worker, before):
+def test_a_save_killed_at_any_moment_leaves_a_valid_folder(worker, before):
     places = sorted((worker[0] / ("replace" if before else "write")).iterdir(), key=lambda path: int(path.name))
-    assert len(places) > 7, "two files are opened, written and put in place, and the folder is cleared"
+    assert len(places) > 7, "two files are opened, written and moved, and the folder is cleaned up"
     found = []
     for place in places:
         left = {path.name for path in place.iterdir()}
@@ -119,26 +119,26 @@ def test_killed_at_every_moment_of_a_save(worker, before):
             found.append(0)
             with pytest.raises(FileNotFoundError, match="there is no predictor in"):
                 Predictor.load(place)
-        save(1, place)  # and the next save clears what is left
+        save(1, place)  # the next save removes leftovers
         names = {path.name for path in place.iterdir()}
         assert len(names) == 2
-    assert left == names, "the last one was not killed"
+    assert left == names, "the last save was killed"
     assert found == sorted(found)
     assert set(found) == {0, 1}
 
 
-def test_loading_while_another_process_saves_and_killing_it(worker):
+def test_a_folder_can_be_loaded_while_another_process_saves(worker):
     folder, process = worker
     process.stdin.write("go\n")
     process.stdin.flush()
     assert process.stdout.readline() == "saving\n"
-    assert {which(folder / "for ever") for _ in range(60)} <= {0, 1}
+    assert {which(folder / "saves") for _ in range(60)} <= {0, 1}
     process.kill()
     process.wait()
-    assert which(folder / "for ever") in (0, 1)
+    assert which(folder / "saves") in (0, 1)
 
 
-def test_a_predictor_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch):
+def test_a_predictor_replaced_while_it_is_loaded_is_the_new_one(tmp_path, monkeypatch):
     save(0, tmp_path)
     read, replaced = Path.read_bytes, []
 
@@ -155,7 +155,7 @@ def test_a_predictor_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("last", range(2))
 @pytest.mark.parametrize("what", ["fsync", "replace"])
-def test_a_save_that_fails_leaves_the_old_predictor_and_no_half_file(tmp_path, monkeypatch, what, last):
+def test_a_failed_save_leaves_the_old_predictor_and_no_partial_file(tmp_path, monkeypatch, what, last):
     save(0, tmp_path)
     owner = os if what == "fsync" else Path
     whole, calls = getattr(owner, what), count()

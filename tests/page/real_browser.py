@@ -1,4 +1,4 @@
-"""A real browser for pages, and what goes wrong in them there."""
+"""A real browser for pages, and a list of the problems in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: t
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Chromium without a window, until the block ends."""
+    """Headless Chromium."""
     with sync_api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM)
         yield opened
@@ -24,8 +24,8 @@ def chromium() -> Iterator[Any]:
 
 
 def watch(page: Any, problems: list[str], *, within: str) -> None:
-    """Note errors, and requests for what is neither within this address nor part of the page."""
+    """Record errors, and requests to other addresses than `within` and data URLs."""
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
-    here = (within, "data:")
-    page.on("request", lambda asked: problems.append(asked.url) if not asked.url.startswith(here) else None)
+    allowed = (within, "data:")
+    page.on("request", lambda request: None if request.url.startswith(allowed) else problems.append(request.url))

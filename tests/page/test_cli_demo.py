@@ -21,14 +21,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path) -> Run:
-    """In an empty folder."""
+    """Run commands in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return runner(capsys, monkeypatch)
 
 
 @pytest.fixture
 def served(monkeypatch):
-    """What the page was asked to serve: names of models, address, port. It is not served."""
+    """Replace the server; returns the list of its calls: names of models, address, port."""
     calls = []
     monkeypatch.setattr(
         server, "serve", lambda models, *where, ready: calls.append(([model.name for model in models], *where))
@@ -36,13 +36,13 @@ def served(monkeypatch):
     return calls
 
 
-def test_help_in_80_columns(run):
+def test_help_has_an_example_in_80_columns(run):
     code, lines, err = run("demo", "--help")
     assert (code, err) == (0, "")
     text = " ".join(" ".join(line.strip("│") for line in lines).split())
     assert "finished runs" in text
-    for named in ("MODELS", "--host", "[default: 127.0.0.1]", "--port", "[default: 8000]", "multiset demo runs/demo"):
-        assert named in text
+    for word in ("MODELS", "--host", "[default: 127.0.0.1]", "--port", "[default: 8000]", "multiset demo runs/demo"):
+        assert word in text
     assert max(map(len, lines)) <= 80
 
 
@@ -53,7 +53,7 @@ def test_help_in_80_columns(run):
         (["runs/b", "c", "runs/b", "--host", "0.0.0.0", "--port", "0"], (["runs/b", "c"], "0.0.0.0", 0)),
     ],
 )
-def test_what_is_served_where(run, served, tmp_path, tokens, expected):
+def test_the_command_sets_the_models_and_the_address_of_the_page(run, served, tmp_path, tokens, expected):
     for folder in ("runs/b/model", "runs/a/model", "c"):
         save(predictor("fixed"), tmp_path / folder)
     code, lines, err = run("demo", *tokens)
@@ -62,7 +62,7 @@ def test_what_is_served_where(run, served, tmp_path, tokens, expected):
 
 
 @pytest.mark.parametrize("is_file", [False, True])
-def test_without_runs(run, served, tmp_path, is_file):
+def test_without_runs_only_the_included_models_are_served(run, served, tmp_path, is_file):
     if is_file:
         (tmp_path / "runs").touch()
     assert run("demo") == (0, [], "")
@@ -104,7 +104,7 @@ def test_runs_that_cannot_be_shown_are_skipped_with_a_reason(run, served, tmp_pa
         assert reason in line
 
 
-def test_a_given_run_must_have_a_model(run, served, tmp_path):
+def test_a_given_run_without_a_model_is_refused(run, served, tmp_path):
     (tmp_path / "runs" / "begun").mkdir(parents=True)
     (tmp_path / "runs" / "begun" / "run.json").write_text("{}")
     code, lines, err = run("demo", "runs/begun")
@@ -112,7 +112,7 @@ def test_a_given_run_must_have_a_model(run, served, tmp_path):
     assert err.startswith("multiset: the run in runs/begun has no model yet")
 
 
-def test_a_port_in_use(run, tmp_path):
+def test_a_port_in_use_is_reported(run, tmp_path):
     model = save(predictor("fixed"), tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -124,20 +124,20 @@ def test_a_port_in_use(run, tmp_path):
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_an_invalid_port(run, port):
+def test_an_invalid_port_is_refused(run, port):
     code, _, err = run("demo", "--port", port)
     assert code == 2
     assert "--port" in err
 
 
-def test_without_the_extra():
+def test_without_fastapi_the_error_has_the_install_command():
     program = "import sys; sys.modules['fastapi'] = None; from torchmultiset.cli import main; sys.exit(main(['demo']))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    told = f"multiset: The page and the HTTP API need FastAPI, which is not installed: {pip_install('page')}\n"
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", told)
+    expected = f"multiset: The page and the HTTP API need FastAPI, which is not installed: {pip_install('page')}\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", expected)
 
 
-def test_the_browser_is_opened_where_there_is_one(run, monkeypatch, tmp_path):
+def test_the_browser_is_opened_if_there_is_a_display(run, monkeypatch, tmp_path):
     save(predictor("fixed"), tmp_path / "c")
     opened = []
     monkeypatch.setattr("torchmultiset.cli.demo.sys.platform", "linux")
@@ -154,7 +154,7 @@ def test_the_browser_is_opened_where_there_is_one(run, monkeypatch, tmp_path):
     assert opened == ["http://127.0.0.1:1"]
 
 
-def test_the_api_alone(run, monkeypatch, tmp_path):
+def test_serve_starts_the_api_without_the_page(run, monkeypatch, tmp_path):
     save(predictor("fixed"), tmp_path / "c")
     calls = []
 

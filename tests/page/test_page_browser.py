@@ -1,4 +1,4 @@
-"""The page in a real browser: `multiset demo` in a process of its own, read as a person would read it."""
+"""The page of `multiset demo` in a real browser."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser, address):
-    """Open the page; at the end of the test, nothing may have gone wrong in it or left this computer."""
+    """Open the page; after the test, check that there were no errors and no requests to other hosts."""
     contexts = []
     problems = []
 
@@ -50,17 +50,17 @@ def visit(browser, address):
         page = context.new_page()
         watch(page, problems, within=f"{address}/")
         page.goto(address)
-        page.wait_for_selector("#answer-block:visible")  # of the first sample
+        page.wait_for_selector("#answer-block:visible")  # the answer for the first sample
         return page
 
     yield open_page
     for context in contexts:
         context.close()
-    assert [problem for problem in problems if "422" not in problem] == []  # the browser notes refusals itself
+    assert [problem for problem in problems if "422" not in problem] == []  # the browser logs refusals
 
 
 def answer(page, act):
-    """Do something that leads to a prediction; the labels that the page then shows as its answer."""
+    """Perform an action that leads to a prediction; return the labels of the answer on the page."""
     with page.expect_response(lambda response: "/api/predict" in response.url):
         act()
     page.wait_for_selector("#work[aria-busy=false]")
@@ -71,10 +71,10 @@ def answer(page, act):
     return labels
 
 
-# Ways to give a picture
+# Inputs
 
 
-def test_a_sample(visit):
+def test_a_sample_is_predicted(visit):
     page = visit()
     path, labels = list(samples().items())[1]
     assert answer(page, page.locator(f"#samples img[src$='{path.name}']").click) == labels
@@ -86,7 +86,7 @@ def test_a_sample(visit):
 
 
 def photo(path: Path) -> bytes:
-    """A sample as somebody might send it: in colour, larger, not square."""
+    """A sample as a larger colour photograph that is not square."""
     file = io.BytesIO()
     with Image.open(path) as image:
         canvas = Image.new("RGB", (500, 400))
@@ -95,7 +95,7 @@ def photo(path: Path) -> bytes:
     return file.getvalue()
 
 
-def test_an_upload(visit):
+def test_an_uploaded_image_is_predicted(visit):
     page = visit()
     path, labels = list(samples().items())[2]
     file = {"name": "digits.jpg", "mimeType": "image/jpeg", "buffer": photo(path)}
@@ -105,16 +105,16 @@ def test_an_upload(visit):
 
 
 def drop(page, content):
-    """Drop a file of these bytes, or of so many."""
-    made = """content => {
+    """Drop a file with these bytes, or with this number of bytes."""
+    script = """content => {
         const transfer = new DataTransfer();
         transfer.items.add(new File([new Uint8Array(content)], "digits.png", { type: "image/png" }));
         return transfer;
     }"""
-    page.dispatch_event("#stage", "drop", {"dataTransfer": page.evaluate_handle(made, content)})
+    page.dispatch_event("#stage", "drop", {"dataTransfer": page.evaluate_handle(script, content)})
 
 
-def test_a_dropped_file(visit):
+def test_a_dropped_file_is_predicted(visit):
     page = visit()
     path, labels = list(samples().items())[3]
     assert answer(page, lambda: drop(page, list(path.read_bytes()))) == labels
@@ -123,7 +123,7 @@ def test_a_dropped_file(visit):
 RING = [(0.5 + 0.4 * math.sin(math.pi * t / 8), 0.5 - 0.5 * math.cos(math.pi * t / 8)) for t in range(17)]
 
 
-# Strokes of each digit in a unit square, x to the right and y down.
+# Strokes of digits in the unit square, with x to the right and y downwards.
 STROKES = {
     "0": [RING],
     "1": [[(0.55, 0), (0.45, 1)]],
@@ -133,7 +133,7 @@ STROKES = {
 
 
 def draw(page, digit, left, top, size):
-    """Draw with the mouse; places and sizes in shares of the drawing area."""
+    """Draw a digit with the mouse; position and size are fractions of the drawing area."""
     box = page.locator("#pad").bounding_box()
     for stroke in STROKES[digit]:
         x, y, side = box["x"], box["y"], box["width"]
@@ -145,7 +145,7 @@ def draw(page, digit, left, top, size):
         page.mouse.up()
 
 
-def test_a_drawing(visit):
+def test_a_drawing_is_predicted(visit):
     page = visit()
     page.click("#draw")
     assert page.is_disabled("#read")
@@ -155,7 +155,7 @@ def test_a_drawing(visit):
     assert page.is_visible("#pad")
 
 
-def test_a_drawing_with_the_keyboard(visit):
+def test_the_keyboard_can_draw(visit):
     page = visit()
     page.focus("#draw")
     page.keyboard.press("Enter")
@@ -169,13 +169,13 @@ def test_a_drawing_with_the_keyboard(visit):
     assert page.is_disabled("#read")
 
 
-# Watching
+# Steps
 
 
-def test_the_steps_come_one_after_another(visit):
+def test_the_steps_are_shown_in_order(visit):
     page = visit(motion="no-preference")
-    told = []
-    page.on("response", lambda response: told.append(response.json()) if "/api/predict" in response.url else None)
+    responses = []
+    page.on("response", lambda response: responses.append(response.json()) if "/api/predict" in response.url else None)
     path, labels = list(samples().items())[4]
     page.evaluate(
         """() => {
@@ -190,35 +190,35 @@ def test_the_steps_come_one_after_another(visit):
     assert sorted(set(sizes)) == [0, 1, 2, 3, 4]
     assert sizes == sorted(sizes)
     entropies = [float(text) for text in page.locator("#moments .value").all_inner_texts()]
-    assert entropies == [round(step["entropy"], 2) for step in told[0]["steps"]]
+    assert entropies == [round(step["entropy"], 2) for step in responses[0]["steps"]]
     assert entropies[-1] < entropies[0]
     assert page.inner_text("#status").startswith("Answer: " + ", ".join(labels))
 
 
 def test_a_step_shows_its_distribution(visit):
     page = visit()
-    told = []
-    page.on("response", lambda response: told.append(response.json()) if "/api/predict" in response.url else None)
+    responses = []
+    page.on("response", lambda response: responses.append(response.json()) if "/api/predict" in response.url else None)
     answer(page, page.locator("#samples button").nth(1).click)
     page.locator("#moments button").first.click()
     assert page.is_hidden("#answer-block")
-    step = told[0]["steps"][0]
+    step = responses[0]["steps"][0]
     widths = page.eval_on_selector_all("#bars .fill", "fills => fills.map(fill => parseFloat(fill.style.width) / 100)")
     assert widths == pytest.approx(step["probabilities"], abs=1e-4)
     named = page.locator("#bars .named .name").all_inner_texts()
-    assert named == [told[0]["classes"][step["named"]]]
+    assert named == [responses[0]["classes"][step["named"]]]
     for _ in range(3):
         page.click("#on")
     assert page.is_visible("#answer-block")
     assert page.is_disabled("#on")
 
 
-def test_another_model_reads_the_same_picture(visit):
+def test_another_model_predicts_the_same_image(visit):
     page = visit()
     labels = answer(page, lambda: page.select_option("#model", FRUIT))
     assert set(labels) <= {"apple", "pear", "plum", "nothing"}
     assert page.is_hidden("#samples-block")
-    assert page.is_hidden("#verdict")  # what the sample shows is said in the classes of the other model
+    assert page.is_hidden("#verdict")  # the true labels are classes of the first model
     assert page.get_attribute("#seen", "alt") == "The image as the model sees it"
     assert "stop?" in page.inner_text("#bars")
     answer(page, lambda: page.select_option("#model", "mnist-multi-4"))
@@ -238,7 +238,7 @@ def test_the_page_of_a_one_shot_model_shows_no_partial_multiset(visit):
     assert page.is_visible("#running")
     answer(page, lambda: page.select_option("#model", COUNTS))
     assert page.inner_text("#work-title") == "How many of each"
-    for hidden in ("#running", "#bars", "#moments", "#player"):  # which are about one label after another
+    for hidden in ("#running", "#bars", "#moments", "#player"):  # elements of sequential models
         assert page.is_hidden(hidden)
     rows = page.locator("#counts tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == ["label", "apple", "pear", "plum"]
@@ -252,7 +252,7 @@ def test_the_page_of_a_one_shot_model_shows_no_partial_multiset(visit):
     assert page.is_visible("#running")
 
 
-def test_an_inverted_picture_is_noticed(visit):
+def test_an_inverted_image_gets_a_hint(visit):
     page = visit()
     assert page.is_hidden("#hints")
     assert "light objects on a dark background" in page.inner_text("#about")
@@ -268,7 +268,7 @@ def test_an_inverted_picture_is_noticed(visit):
 
 
 @pytest.mark.parametrize("model", ["mnist-multi-4", COUNTS])
-def test_the_answer_is_in_view_on_a_phone(visit, model):
+def test_the_answer_is_visible_on_a_phone(visit, model):
     page = visit({"width": 390, "height": 844})
     if model != "mnist-multi-4":
         answer(page, lambda: page.select_option("#model", model))
@@ -294,11 +294,11 @@ def test_errors_are_reported(visit):
     assert page.is_hidden("#error")
 
 
-# Everyone
+# Accessibility
 
 
 @pytest.mark.parametrize(("viewport", "theme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"])
-def test_it_fits_the_screen(visit, viewport, theme, tmp_path):
+def test_the_page_fits_the_screen(visit, viewport, theme, tmp_path):
     page = visit(viewport, theme=theme)
     page.click("#draw")
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
@@ -309,7 +309,7 @@ def test_it_fits_the_screen(visit, viewport, theme, tmp_path):
     assert corner > 200 if theme == "light" else corner < 60
 
 
-def test_every_control_has_a_name_and_can_be_reached(visit):
+def test_every_control_has_a_name_and_is_reached_by_keyboard(visit):
     page = visit()
     page.click("#draw")
     shown = "button:visible, select:visible, input:not([type=color])"

@@ -41,21 +41,21 @@ def client(*models, **options):
 
 @pytest.fixture(scope="module")
 def digits():
-    """The page with one included model, without a rate limit."""
+    """A client of the page with one included model and a high rate limit."""
     with client("mnist-multi-4", rate=Rate(number=10_000)) as ready:
         yield ready
 
 
 @pytest.fixture(scope="module")
 def shipped():
-    """The page with all included models, without a rate limit."""
+    """A client of the page with all included models and a high rate limit."""
     with client(*NAMES, rate=Rate(number=10_000)) as ready:
         yield ready
 
 
 @pytest.fixture
 def page(tmp_path):
-    """Function that serves the page with the given models."""
+    """Return a function that opens a client of the page with the given models."""
 
     def ready(*models):
         return client(*(save(model, tmp_path / str(i)) for i, model in enumerate(models)))
@@ -83,15 +83,15 @@ def as_input(pixels):
     return torch.from_numpy(pixels.reshape(SIDE, SIDE, -1).transpose(2, 0, 1)[None].copy())
 
 
-def spelled(multiset):
+def label_list(multiset):
     return [name for name, count in multiset for _ in range(count)]
 
 
-# The response has the steps and the prediction of the model
+# Steps and predictions
 
 
 def shipped_samples():
-    """Each included model, with each sample image of its input size whose multiset it can predict."""
+    """Included models, each with the samples of its input size that have a multiset it can predict."""
     for name in NAMES:
         description = json.loads((locate(name) / "predictor.json").read_text())
         side, most = description["record"]["input"]["shape"][-1], description["max_size"]
@@ -100,14 +100,14 @@ def shipped_samples():
                 yield pytest.param(name, path, labels, id=f"{name} {path.stem}")
 
 
-def test_each_model_that_is_shipped_has_samples():
+def test_each_included_model_has_samples():
     assert {case.values[0] for case in shipped_samples()} == {*NAMES}
 
 
 @pytest.mark.parametrize(("name", "path", "labels"), shipped_samples())
-def test_samples_are_read_right(shipped, name, path, labels):
+def test_samples_are_predicted_correctly(shipped, name, path, labels):
     result = send(shipped, path.read_bytes(), name).json()
-    assert spelled(result["answer"]) == labels
+    assert label_list(result["answer"]) == labels
     emitted = [step["named"] for step in result["steps"] if step["named"] is not None]
     one_by_one = Predictor.load(name).steps > 0
     assert sorted(result["classes"][label] for label in emitted) == (labels if one_by_one else [])
@@ -117,7 +117,7 @@ def test_samples_are_read_right(shipped, name, path, labels):
 
 @pytest.mark.parametrize("stop", ["fixed", "policy", "end"])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_step_is_reported_in_order(page, stop, seed):
+def test_steps_equal_those_of_the_predictor(page, stop, seed):
     model = predictor(stop, seed=seed)
     pixels = noise(seed=seed)
     explained = model.explain(as_input(pixels))
@@ -126,7 +126,7 @@ def test_each_step_is_reported_in_order(page, stop, seed):
     emitted = [step["named"] for step in result["steps"]]
     kept = emitted if result["ends"] == "fixed" else emitted[:-1]
     assert [result["classes"][label] for label in kept] == sequence
-    assert Counter(spelled(result["answer"])) == Counter(sequence)
+    assert Counter(label_list(result["answer"])) == Counter(sequence)
     for step, row in zip(result["steps"], explained.probabilities[0].tolist(), strict=False):
         assert step["probabilities"] == pytest.approx(row, abs=1e-4)
         assert step["entropy"] == pytest.approx(-sum(p * math.log(p) for p in row), abs=1e-3)
@@ -137,12 +137,12 @@ def test_each_step_is_reported_in_order(page, stop, seed):
 
 
 @pytest.mark.parametrize(("bias", "size", "ends"), [(9.0, 0, "policy"), (-9.0, 3, "full")])
-def test_a_stop_head_ends_at_once_or_never(page, bias, size, ends):
+def test_a_stop_head_may_stop_at_once_or_never(page, bias, size, ends):
     model = predictor("policy")
     for parameter in model.stop_head.parameters():
         torch.nn.init.constant_(parameter, bias if parameter.ndim == 1 else 0.0)
     result = send(page(model), png(noise())).json()
-    assert (len(spelled(result["answer"])), result["ends"], len(result["steps"])) == (size, ends, size + 1)
+    assert (len(label_list(result["answer"])), result["ends"], len(result["steps"])) == (size, ends, size + 1)
     assert result["steps"][0]["stop"] == pytest.approx(1 / (1 + math.exp(-bias)), abs=1e-4)
 
 
@@ -151,7 +151,7 @@ def test_a_one_step_model_has_one_step_and_no_probability(page):
     result = send(page(model), png(noise())).json()
     assert (result["ends"], result["probability"], result["best"]) == ("at once", None, [])
     assert [step["named"] for step in result["steps"]] == [None]
-    assert spelled(result["answer"]) == model.predict_labels(as_input(noise()))[0]
+    assert label_list(result["answer"]) == model.predict_labels(as_input(noise()))[0]
 
 
 def test_a_count_model_has_probabilities_of_classes_and_multisets(page):
@@ -164,9 +164,9 @@ def test_a_count_model_has_probabilities_of_classes_and_multisets(page):
     assert (result["ends"], step["named"], step["stop"]) == ("at once", None, None)
     assert result["classes"] == ["apple", "pear", "plum"]
     assert step["probabilities"] == pytest.approx([1 - row[0] for row in exactly.tolist()], abs=1e-4)
-    unsure = -sum(p * math.log(p) for row in exactly.tolist() for p in row if p > 0)
-    assert step["entropy"] == pytest.approx(unsure, abs=1e-3)
-    assert spelled(result["answer"]) == model.predict_labels(x)[0]
+    entropy = -sum(p * math.log(p) for row in exactly.tolist() for p in row if p > 0)
+    assert step["entropy"] == pytest.approx(entropy, abs=1e-3)
+    assert label_list(result["answer"]) == model.predict_labels(x)[0]
     assert result["probability"] == pytest.approx(belief.log_probability(belief.best()).exp().item(), rel=1e-3)
     assert [one["answer"] for one in result["best"]] == [True, False, False, False, False]
     chances = belief.ranked(5).log_probability[0].exp().tolist()
@@ -182,18 +182,18 @@ def test_an_image_for_a_count_model_is_encoded_once(tmp_path):
     assert np.array(result["places"]) == pytest.approx(places.numpy(), abs=1e-3)
 
 
-def test_of_many_classes_of_a_count_model_the_most_probable_are_shown(page):
+def test_the_most_probable_of_many_classes_of_a_count_model_are_shown(page):
     model = predictor("counts", classes=tuple(f"thing {i}" for i in range(40)))
     result = send(page(model), png(noise())).json()
     assert (len(result["classes"]), result["others"]) == (12, 28)
-    there = (1 - model.belief(as_input(noise())).count_probabilities()[0, :, 0]).tolist()
+    occurs = (1 - model.belief(as_input(noise())).count_probabilities()[0, :, 0]).tolist()
     (step,) = result["steps"]
-    assert sorted(step["probabilities"], reverse=True) == pytest.approx(sorted(there, reverse=True)[:12], abs=1e-4)
-    absent = math.prod(1 - p for i, p in enumerate(there) if f"thing {i}" not in result["classes"])
+    assert sorted(step["probabilities"], reverse=True) == pytest.approx(sorted(occurs, reverse=True)[:12], abs=1e-4)
+    absent = math.prod(1 - p for i, p in enumerate(occurs) if f"thing {i}" not in result["classes"])
     assert step["rest"] == pytest.approx(1 - absent, abs=1e-3)
 
 
-def test_of_many_classes_the_highest_bars_are_shown(page):
+def test_the_most_probable_of_many_classes_of_a_policy_are_shown(page):
     model = predictor("fixed", classes=tuple(f"thing {i}" for i in range(40)))
     result = send(page(model), png(noise())).json()
     assert (len(result["classes"]), result["others"]) == (12, 28)
@@ -208,7 +208,7 @@ def test_of_many_classes_the_highest_bars_are_shown(page):
 # Images
 
 
-def test_images_are_fitted_with_their_larger_side(digits):
+def test_images_are_scaled_to_fit_their_larger_side(digits):
     wide = np.full((50, 200, 3), 255, dtype=np.uint8)
     seen = send(digits, png(wide)).json()["seen"]
     with Image.open(io.BytesIO(base64.b64decode(seen.removeprefix("data:image/png;base64,")))) as image:
@@ -220,12 +220,12 @@ def test_images_are_fitted_with_their_larger_side(digits):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-def test_kinds_of_images(page, kind):
+def test_common_image_formats_are_accepted(page, kind):
     file = io.BytesIO()
     Image.fromarray(noise(3)).save(file, kind)
-    answer = send(page(predictor("fixed", channels=3)), file.getvalue(), kind="application/octet-stream")
-    assert answer.status_code == 200
-    assert answer.json()["seen"].startswith("data:image/jpeg;base64,")
+    response = send(page(predictor("fixed", channels=3)), file.getvalue(), kind="application/octet-stream")
+    assert response.status_code == 200
+    assert response.json()["seen"].startswith("data:image/jpeg;base64,")
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
@@ -233,7 +233,7 @@ WHOLE = png(noise())
 
 
 @pytest.mark.parametrize(
-    ("image", "words"),
+    ("image", "message"),
     [
         (b"", "not an image"),
         (b"some text", "not an image"),
@@ -243,11 +243,11 @@ WHOLE = png(noise())
         (WHOLE[: len(WHOLE) // 2], "damaged"),
     ],
 )
-def test_files_that_are_not_images_are_refused_with_a_clear_message(digits, image, words):
-    answer = send(digits, image)
-    assert answer.status_code == 422
-    assert words in answer.json()["detail"]
-    assert not re.search(r"/|Error|Traceback", answer.json()["detail"])
+def test_files_that_are_not_images_are_refused_with_a_clear_message(digits, image, message):
+    response = send(digits, image)
+    assert response.status_code == 422
+    assert message in response.json()["detail"]
+    assert not re.search(r"/|Error|Traceback", response.json()["detail"])
 
 
 def claiming(width, height):
@@ -262,8 +262,8 @@ def claiming(width, height):
 
 @pytest.mark.parametrize("size", [(5001, 5000), (10_000, 10_000), (60_000, 60_000)])
 def test_an_image_of_too_many_pixels_is_not_decoded(digits, size):
-    answer = send(digits, claiming(*size))
-    assert (answer.status_code, answer.json()["detail"]) == (
+    response = send(digits, claiming(*size))
+    assert (response.status_code, response.json()["detail"]) == (
         422,
         "This image has too many pixels. The limit is 25 million: make it smaller.",
     )
@@ -272,16 +272,16 @@ def test_an_image_of_too_many_pixels_is_not_decoded(digits, size):
 # Limits
 
 
-@pytest.mark.parametrize("with_length", [True, False], ids=["with its length", "in pieces"])
+@pytest.mark.parametrize("with_length", [True, False], ids=["with length", "chunked"])
 def test_a_large_file_is_refused(digits, monkeypatch, with_length):
     monkeypatch.setattr(server, "MAX_BYTES", 1000)
     pieces = [WHOLE[:500], bytes(501)]
-    answer = send(digits, b"".join(pieces) if with_length else iter(pieces))
-    assert answer.status_code == 413
-    assert "too large" in answer.json()["detail"]
+    response = send(digits, b"".join(pieces) if with_length else iter(pieces))
+    assert response.status_code == 413
+    assert "too large" in response.json()["detail"]
 
 
-def test_a_file_of_just_that_size_is_read(digits, monkeypatch):
+def test_a_file_of_the_maximum_size_is_accepted(digits, monkeypatch):
     monkeypatch.setattr(server, "MAX_BYTES", len(WHOLE))
     assert send(digits, WHOLE).status_code == 200
 
@@ -291,11 +291,11 @@ def test_too_many_requests_are_rejected(tmp_path):
     page = client(save(predictor("fixed"), tmp_path), rate=Rate(number=2, seconds=10, clock=lambda: now[0]))
     codes = []
     for now[0] in (0.0, 4.0, 7.5, 9.0, 10.0, 10.5):
-        answer = send(page, WHOLE)
-        codes.append(answer.status_code)
+        response = send(page, WHOLE)
+        codes.append(response.status_code)
         if now[0] == 7.5:
-            assert answer.json() == {"detail": "Too many requests. Try again in 3 seconds."}
-            assert answer.headers["Retry-After"] == "3"
+            assert response.json() == {"detail": "Too many requests. Try again in 3 seconds."}
+            assert response.headers["Retry-After"] == "3"
     assert codes == [200, 200, 429, 429, 200, 429]
 
 
@@ -309,14 +309,14 @@ def test_the_rate_forgets_clients():
     assert len(rate._requests) == 1
 
 
-def test_wrong_questions(digits):
+def test_invalid_requests_are_refused(digits):
     assert send(digits, WHOLE, model="no-such-model").status_code == 404
     assert send(digits, WHOLE, kind="text/plain").status_code == 415
     assert send(digits, WHOLE, kind="multipart/form-data; boundary=x").status_code == 415
     assert digits.get("/api/predict").status_code in (404, 405)
 
 
-# Other computers
+# Other hosts
 
 
 GUARDED = """if True:
@@ -327,7 +327,7 @@ GUARDED = """if True:
     def guard(event, arguments):
         if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"):
             address = arguments[1]
-            host = address[0] if isinstance(address, tuple) else None  # None: a file, or where it is connected already
+            host = address[0] if isinstance(address, tuple) else None  # None: a file, or an existing connection
         elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
             host = arguments[0]
         else:
@@ -343,16 +343,16 @@ GUARDED = """if True:
         except ConnectionRefusedError:
             elsewhere.pop()
         else:
-            sys.exit("the guard is asleep")
+            sys.exit("the guard does not work")
     from torchmultiset.cli import main
     code = main(["demo", "--port", "0"])
     print(*elsewhere, end="", file=sys.stderr)
     sys.exit(code)
 """
-"""Runs `multiset demo` in a process that can only connect to this computer and reports other attempts."""
+"""A program that runs `multiset demo`, refuses connections to other hosts and reports attempts."""
 
 
-def test_the_server_reaches_nothing_but_this_computer(tmp_path):
+def test_the_server_connects_to_no_other_host(tmp_path):
     with (
         serving("-c", GUARDED, cwd=tmp_path) as address,
         httpx.Client(base_url=address, trust_env=False, timeout=60) as page,
@@ -389,7 +389,7 @@ def test_no_other_path_is_served(digits, address):
     assert digits.get(address).status_code == 404
 
 
-def test_only_its_own_host_names_are_served(tmp_path):
+def test_requests_with_other_host_names_are_refused(tmp_path):
     model = save(predictor("fixed"), tmp_path)
     page = client(model)
     for host, code in {"localhost:8000": 200, "[::1]:8000": 200, "127.0.0.1": 200, "evil.example": 421}.items():
@@ -408,7 +408,7 @@ def test_models_are_described(page):
     assert (second["fixed"], second["channels"]) == (False, 3)
 
 
-def test_samples_go_with_models_that_can_read_them(digits):
+def test_models_are_described_with_their_samples(digits):
     (described,) = digits.get("/api/models").json()["models"]
     assert described["exact_match"] == pytest.approx(0.9548)
     assert {sample["file"]: sample["labels"] for sample in described["samples"]} == {
@@ -420,7 +420,7 @@ def test_samples_go_with_models_that_can_read_them(digits):
         assert len(served.content) < 3500
 
 
-def test_models_that_the_page_cannot_use(tmp_path):
+def test_models_that_the_page_cannot_use_are_refused(tmp_path):
     vectors = Predictor(MLPEncoder(7, (8,)), LSTMPolicy(2, 8, hidden=4), ("a", "b"), max_size=2)
     with pytest.raises(ValueError, match="reads vectors of 7 numbers, not images"):
         PageModel.open(save(vectors, tmp_path / "vectors", (7,)))
@@ -431,10 +431,10 @@ def test_models_that_the_page_cannot_use(tmp_path):
         PageModel.open("no-such-model")
 
 
-# Count heads, hints and samples of the user's data
+# Count heads, hints, and samples of user data
 
 
-def test_a_count_head_gives_the_distribution_of_each_count_and_the_places(page):
+def test_a_count_head_has_distributions_of_counts_and_a_map_of_positions(page):
     model = predictor("counts")
     result = send(page(model), png(noise())).json()
     x = as_input(noise())
@@ -453,14 +453,14 @@ def test_a_count_head_gives_the_distribution_of_each_count_and_the_places(page):
     assert places.sum() == pytest.approx(inner.sum())
 
 
-def test_a_policy_has_neither(page):
+def test_a_policy_has_no_distributions_of_counts_and_no_map(page):
     result = send(page(predictor("policy")), png(noise())).json()
     assert (result["counts"], result["places"]) == ([], None)
     kinds = page(predictor("policy"), predictor("counts"), predictor("one-step")).get("/api/models").json()["models"]
     assert [model["kind"] for model in kinds] == ["policy", "counts", "shares"]
 
 
-def test_hints(digits, page):
+def test_unusual_images_get_hints(digits, page):
     path = next(iter(samples()))
     with Image.open(path) as image:
         dark = np.asarray(image)
@@ -470,10 +470,10 @@ def test_hints(digits, page):
     wide = np.zeros((40, 90), np.uint8)
     assert "not square (90 x 40 pixels)" in send(digits, png(wide)).json()["hints"][0]
     assert "enlarged to 100 x 100" in send(digits, png(dark[:30, :30])).json()["hints"][0]
-    assert send(page(predictor("counts")), png(noise())).json()["hints"] == []  # nothing is known about its data
+    assert send(page(predictor("counts")), png(noise())).json()["hints"] == []  # its training data is unknown
 
 
-def test_a_run_has_samples_from_its_own_data(tmp_path, monkeypatch):
+def test_a_run_has_samples_of_its_test_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pictures").mkdir()
     lines = ["image,labels,split"]
@@ -498,7 +498,7 @@ def test_a_run_has_samples_from_its_own_data(tmp_path, monkeypatch):
         assert (described["samples"], described["from_own_data"]) == ([], False)
 
 
-def test_the_api_without_the_page(tmp_path):
+def test_the_api_works_without_the_page(tmp_path):
     names = [save(predictor(stop), tmp_path / stop) for stop in ("counts", "policy")]
     with client(*names, page=False) as ready:
         assert ready.get("/").status_code == 404
@@ -513,4 +513,4 @@ def test_the_api_without_the_page(tmp_path):
             "There is no model no here. GET /api/models lists the models.",
         )
         codes = [ready.post("/api/predict", content=b"", headers=headers).status_code for _ in range(59)]
-        assert codes == [422] * 58 + [429]  # 60 predictions per minute, two of them above
+        assert codes == [422] * 58 + [429]  # 60 predictions per minute, including the two above

@@ -1,4 +1,4 @@
-"""Cells against the paper's tables, typed in once more from the print."""
+"""Cells, compared with the tables of the paper, which are typed in here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def printed(table: str) -> dict[str, list[float]]:
 
 
 def declared(table: str, *, prefix: str = "") -> dict[str, list[float]]:
-    """Row -> EM and F1, column after column, as the cells have them."""
+    """Row -> EM and F1 of all columns, from the declared cells."""
     rows: dict[str, dict[tuple[int, int], list[float]]] = {}
     for cell in all_cells("paper", [table]):
         place = cell.tables[table]
@@ -64,7 +64,7 @@ def declared(table: str, *, prefix: str = "") -> dict[str, list[float]]:
     return {row: [number for _, pair in sorted(numbers.items()) for number in pair] for row, numbers in rows.items()}
 
 
-def test_the_numbers_are_the_papers():
+def test_declared_numbers_equal_those_of_the_paper():
     assert declared("table-1") == printed(TABLE_1)
     assert declared("table-2") == printed(TABLE_2)
     assert declared("table-3", prefix="mnist") == printed(TABLE_3A)
@@ -72,7 +72,7 @@ def test_the_numbers_are_the_papers():
     assert all(cell.tables["entropy"].paper is None for cell in all_cells("paper", ["entropy"]))
 
 
-def test_what_is_reported_on_what():
+def test_each_table_has_its_split():
     splits = {name: {cell.tables[name].split for cell in all_cells("small", [name])} for name in TABLES}
     assert splits == {
         "table-1": {"validation"},
@@ -82,11 +82,11 @@ def test_what_is_reported_on_what():
     }
 
 
-def test_which_cells_there_are():
+def test_tables_have_the_expected_cells():
     def count(scale, table):
         return Counter(cell.data_set for cell in all_cells(scale, [table]))
 
-    # Four ranks, three strategies, six losses; times seeds on COCO.
+    # Four ranks, three strategies, six losses, each with several seeds on COCO.
     assert count("paper", "table-1") == {"mnist-multi-4": 4, "coco-easy": 4}
     assert count("small", "table-1") == {"mnist-multi-4": 4, "coco-easy": 4 * 3}
     assert count("paper", "table-2") == count("small", "table-2") == {"coco-medium": 3 * 5}
@@ -95,17 +95,17 @@ def test_which_cells_there_are():
     assert count("small", "table-3") == digits | {"coco-easy": 6 * 3, "coco-medium": 6 * 3}
     figure = {cell.method for cell in all_cells("small", ["entropy"])}
     assert figure == {"multi", "rl", "dm-kl", "dm-l1", "seq"}
-    # Shared: seq on Multi (4) and Easy, greedy multi on Medium, all of the figure.
+    # Shared cells: seq on Multi (4) and Easy, greedy multi on Medium, all of the figure.
     assert len(all_cells("paper", TABLES)) == 8 + 15 + 30 - 2 - 1
     assert len(all_cells("small", TABLES)) == 16 + 15 + 54 - 1 - 3 - 3
-    # Six losses of the paper, three for all data sets, two that ten labels are too many for.
+    # Six losses of the paper, three for all data sets, and two that are impossible with ten labels.
     digits = {"mnist-multi-4": 11, "mnist-multi-1-4": 11, "mnist-multi-10": 9}
     assert count("paper", "beyond") == digits | {"coco-easy": 11, "coco-medium": 11}
     assert count("small", "beyond") == digits | {"coco-easy": 11 * 3, "coco-medium": 11 * 3}
     assert count("small", "larger") == {"mnist-multi-larger": 8}
     assert count("small", "training") == {"mnist-multi-60": 14, "coco-easy": 8 * 3}
     assert count("small", "rare") == {"mnist-multi-rare": 9}
-    # Losses for policies, of which L_1-step has none; and two of them again.
+    # Losses of policies, hence without L_1-step, and two longer ones.
     assert count("small", "policy") == {"mnist-multi-4": 5, "mnist-multi-1-4": 5, "mnist-multi-10": 5}
     assert count("small", "longer") == {"mnist-multi-1-4-longer": 2}
     assert count("small", "variations") == {"mnist-multi-4": 3, "coco-easy": 3 * 3}
@@ -124,7 +124,7 @@ def test_a_shared_cell_lists_all_its_tables():
 
 
 @pytest.mark.parametrize("scale", SCALE_NAMES)
-def test_an_id_for_each_config_and_a_config_for_each_id(scale):
+def test_ids_and_configs_correspond_one_to_one(scale):
     cells = all_cells(scale)
     configs = {repr(to_dict(cell.config())) for cell in cells}
     assert len({cell.id for cell in cells}) == len(configs) == len(cells)
@@ -148,7 +148,7 @@ def test_ids_are_stable():
     assert [cell.id for cell in choose(all_cells("small", ["table-3"]), ["mnist-multi-10"])] == [
         f"mnist-multi-10/{loss}/seed-0" for loss in losses
     ]
-    # The same names at all scales.
+    # Names are the same at all scales.
     assert {cell.id for cell in all_cells("smoke")} <= {cell.id for cell in all_cells("small")}
     assert {cell.id for cell in all_cells("paper")} <= {cell.id for cell in all_cells("small")}
 
@@ -191,7 +191,7 @@ def test_longer_is_the_same_run_with_more_epochs(scale):
         assert {**longer, "epochs": usual["epochs"]} == usual
 
 
-def test_losses_with_another_policy_are_the_papers_otherwise():
+def test_cells_with_another_policy_differ_in_the_model_only():
     for loss in ("multi", "rl", "dm-l1", "dm-kl", "seq"):
         usual, other = (
             find("small", f"mnist-multi-10/{name}/seed-0").config() for name in (loss, f"{loss}-transformer")
@@ -200,7 +200,7 @@ def test_losses_with_another_policy_are_the_papers_otherwise():
         assert replace(other, model=usual.model) == usual
 
 
-def test_the_paper_scale_is_the_papers():
+def test_the_paper_scale_has_the_settings_of_the_paper():
     for cell in all_cells("paper", TABLES):
         values = to_dict(cell.config())
         coco = cell.data_set.startswith("coco")
@@ -218,10 +218,10 @@ def test_the_paper_scale_is_the_papers():
         )
 
 
-def test_the_full_scale_has_what_it_should():
+def test_the_full_scale_has_the_expected_cells():
     cells = all_cells("full")
     counted = Counter((table, cell.data_set) for cell in cells for table in cell.tables)
-    # Six losses, of which L_multi has three seeds on digits; four ranks; three strategies; five seeds on COCO.
+    # Six losses, with three seeds of L_multi on digits; four ranks; three strategies; five seeds on COCO.
     for digits in ("mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"):
         assert counted["table-3", digits] == 5 + 3
     assert counted["table-1", "mnist-multi-4"] == 4
@@ -229,12 +229,12 @@ def test_the_full_scale_has_what_it_should():
     assert (counted["table-1", "coco-easy"], counted["table-2", "coco-medium"]) == (4 * 5, 3 * 5)
     assert counted["table-3", "coco-easy"] == counted["table-3", "coco-medium"] == 6 * 5
     assert counted["beyond", "coco-medium"] == 11 * 5
-    # Three rates for each loss, on digits for the paper's six.
+    # Three learning rates for each loss; on digits only the six of the paper.
     assert counted["rates", "mnist-multi-4"] == counted["rates", "mnist-multi-10"] == 6 * 3
     assert counted["rates", "coco-easy"] == counted["rates", "coco-medium"] == 11 * 3
 
 
-def test_a_cell_of_the_full_scale_differs_from_others_of_its_data_in_objective_rate_and_seed_only():
+def test_full_cells_of_a_data_set_differ_in_objective_rate_and_seed_only():
     rest = {}
     for cell in all_cells("full", ["table-1", "table-2", "table-3", "entropy"]):
         config = cell.config()
@@ -244,7 +244,7 @@ def test_a_cell_of_the_full_scale_differs_from_others_of_its_data_in_objective_r
     assert len(rest) == 5
 
 
-def test_the_papers_own_recipe_is_not_changed():
+def test_the_recipe_of_the_paper_is_unchanged_at_the_full_scale():
     (cell,) = all_cells("full", ["recipe"])
     (paper,) = choose(all_cells("paper", ["table-3"]), ["mnist-multi-4/multi"])
     ours, theirs = to_dict(cell.config()), to_dict(paper.config())
@@ -273,8 +273,8 @@ def test_rates_are_the_best_of_the_short_runs_on_validation_data():
         for path in (RESULTS / data_set).glob("*-lr-*/seed-0/record.json"):
             record = json.loads(path.read_text())
             method, rate = record["method"].rsplit("-lr-", 1)
-            told = record["metrics"]["validation"]["overall"]
-            scores[method][float(rate)] = told["exact_match"], told["f1"]
+            overall = record["metrics"]["validation"]["overall"]
+            scores[method][float(rate)] = overall["exact_match"], overall["f1"]
         for method, rate in rates.items():
             by_em = max(em for em, _ in scores[method].values()) > 0.1
             assert len(scores[method]) == 3
@@ -282,7 +282,7 @@ def test_rates_are_the_best_of_the_short_runs_on_validation_data():
 
 
 def test_the_small_scale_fits_into_eight_hours():
-    # Images that are learned from, over the assumed images a second; plus a fifth for everything else.
+    # Seconds of training at the assumed speed.
     training = sum(
         plan.train * cell.config().optim.epochs / plan.images_per_second
         for cell in all_cells("small", TABLES)
@@ -296,47 +296,47 @@ def test_the_small_scale_fits_into_eight_hours():
             assert cell.seconds < 6 * 60
 
 
-def test_seconds_count_what_is_looked_at():
+def test_seconds_include_training_and_validation():
     plan = SCALES["small"].data["mnist-multi-4"]
     one, two = plan.seconds(1), plan.seconds(2)
     assert math.isclose(two - one, (63_000 + 7_000 / 3) / 560)
 
 
-def test_the_command_runs_this_cell_and_no_other():
+def test_the_command_of_a_cell_selects_only_that_cell():
     for scale in SCALE_NAMES:
         for cell in all_cells(scale):
-            *program, table, _, named, _, only = cell.command.split()
-            assert (program, named) == (["python", "-m", "paper", "run"], scale)
+            *program, table, _, shown_scale, _, only = cell.command.split()
+            assert (program, shown_scale) == (["python", "-m", "paper", "run"], scale)
             assert [found.id for found in choose(all_cells(scale, [table]), [only])] == [cell.id]
 
 
-def test_choosing():
+def test_cells_are_chosen_by_patterns():
     cells = all_cells("paper", ["table-3"])
     assert choose(cells, []) == cells
-    assert {cell.data_set for cell in choose(cells, ["mnist-multi-4"])} == {"mnist-multi-4"}  # and not mnist-multi-4...
+    assert {cell.data_set for cell in choose(cells, ["mnist-multi-4"])} == {"mnist-multi-4"}  # not a prefix
     assert {cell.method for cell in choose(cells, ["*/rl/*", "*/dm-*"])} == {"rl", "dm-l1", "dm-kl"}
     with pytest.raises(ValueError, match=r"no cell matches mnist-multi-4/mlti; .* such as mnist-multi-4/multi/seed-0"):
         choose(cells, ["*/rl/*", "mnist-multi-4/mlti"])
 
 
-def test_names_that_do_not_exist_are_refused(without_shape_hook):
+def test_unknown_names_are_refused(without_shape_hook):
     with pytest.raises(ValueError, match="scale must be one of 'smoke', 'small', 'full', 'paper'"):
         all_cells("large")
     with pytest.raises(ValueError, match="table must be one of 'table-1'"):
         all_cells("small", ["table-4"])
 
 
-def test_no_method_is_left_out():
+def test_every_method_has_a_cell():
     assert {cell.method for scale in ("small", "full") for cell in all_cells(scale)} == {*METHODS, *BEYOND_METHODS}
 
 
-def test_every_method_has_a_line_of_its_own_in_the_figures():
+def test_every_method_has_a_distinct_line_style():
     methods = {cell.method for cell in all_cells("small")}
     styles = [tuple(style_of(method).items()) for method in methods]
     assert len({*styles}) == len(styles)
 
 
-def test_new_images_need_a_data_set_that_was_built_for_them():
+def test_fresh_images_use_a_data_set_built_for_them():
     fresh = "mnist-multi-60/multi-fresh/seed-0"
     assert find("small", fresh).config("d").data.data == "d/mnist-multi-60-plain"
     assert find("small", fresh.replace("fresh", "wide")).config("d").data.data == "d/mnist-multi-60"

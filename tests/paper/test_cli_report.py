@@ -1,4 +1,4 @@
-"""``python -m paper report``, from records to a page."""
+"""`python -m paper report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MULTI = "mnist-multi-4/multi/seed-0"
 
 
 def record(folder, cell, right, scale="smoke"):
-    """A record at the place that the cell really has."""
+    """Write a record of a declared cell."""
     tables = describe(find(scale, cell))["tables"]
     return write_record(folder / "results" / scale, cell, tables, right, scale=scale)
 
@@ -29,7 +29,7 @@ def run(capsys, monkeypatch, tmp_path):
     return runner(capsys, monkeypatch, app)
 
 
-def test_from_records_to_pages(run, tmp_path):
+def test_the_report_prints_tables_and_writes_pages(run, tmp_path):
     record(tmp_path, MULTI, [True] * 30 + [False] * 10)
     record(tmp_path, "mnist-multi-4/rl/seed-0", [True] * 10 + [False] * 30)
     code, lines, err = run("report", "--scale", "smoke")
@@ -57,7 +57,7 @@ def test_the_default_is_the_small_scale(run, tmp_path):
     assert not (tmp_path / "docs").exists()
 
 
-def test_records_that_no_scale_declares_are_shown_too(run, tmp_path):
+def test_undeclared_records_are_shown(run, tmp_path):
     tables = place("table-9", "mine", (0, 0), None, column="my data")
     write_record(tmp_path / "results" / "smoke", "my-data/mine/seed-0", tables, [True, False])
     code, lines, _ = run("report", "--scale", "smoke")
@@ -74,7 +74,7 @@ def test_without_records_the_message_has_the_next_command(run, tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_damaged_record_is_reported_by_name_and_nothing_is_written(run, tmp_path):
+def test_a_damaged_record_is_reported_with_its_file_and_nothing_is_written(run, tmp_path):
     record(tmp_path, MULTI, [True]).with_name("epochs.jsonl").write_text("{")
     code, _, err = run("report", "--scale", "smoke")
     assert code == 1
@@ -83,7 +83,7 @@ def test_a_damaged_record_is_reported_by_name_and_nothing_is_written(run, tmp_pa
     assert not (tmp_path / "docs").exists()
 
 
-def test_without_matplotlib_there_are_tables_and_a_hint(run, tmp_path, monkeypatch):
+def test_without_matplotlib_tables_and_a_hint_are_printed(run, tmp_path, monkeypatch):
     record(tmp_path, MULTI, [True])
     for name in [name for name in sys.modules if name.startswith(("paper.", "torchmultiset.viz", "matplotlib"))]:
         if name.endswith((".gallery", ".figures", ".preview")) or name.startswith("matplotlib"):

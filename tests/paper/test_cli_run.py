@@ -1,4 +1,4 @@
-"""`python -m paper run`, as a user runs it: workers that are killed, and cells that are stale."""
+"""`python -m paper run` in new processes: killed workers and stale cells."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(folder: Path, *tokens: str) -> Command:
 
 @pytest.fixture(scope="module", autouse=True)
 def importable():
-    """The package `paper` is not installed: it is found in the repository."""
+    """Make the package `paper`, which is not installed, importable in new processes."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([before] if before else [])])
     yield
@@ -50,7 +50,7 @@ def weights(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Two cells that nobody disturbed."""
+    """Two cells of an uninterrupted command."""
     folder = tmp_path_factory.mktemp("whole")
     code, out, err = command(folder, *SMOKE).end()
     assert code == 0, err
@@ -66,14 +66,14 @@ def data(whole):
     return "--data", str(whole / "data")
 
 
-def test_a_worker_that_is_killed_loses_nothing(whole, data, tmp_path):
+def test_the_run_of_a_killed_worker_is_resumed(whole, data, tmp_path):
     running = command(tmp_path / "killed", *SMOKE, *data)
     killed = None
     while killed is None:
         cell, pid = running.wait_for(running.in_the_middle)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        killed = None if cell in records(running.folder) else cell  # it may have ended just before
+        killed = None if cell in records(running.folder) else cell  # otherwise the cell had just finished
     code, _, err = running.end()
     assert code == 0, err
     assert running.starts(killed) == 2
@@ -92,7 +92,7 @@ def run(capsys, monkeypatch, tmp_path):
 def test_done_cells_are_skipped(whole, run, monkeypatch):
     monkeypatch.chdir(whole)
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
-    code, lines, err = run(*SMOKE, "--ray", "an address that nobody connects to")
+    code, lines, err = run(*SMOKE, "--ray", "an unused address")
     assert (code, lines, err) == (0, ["All 2 cells are done; see results/smoke."], "")
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
@@ -100,9 +100,9 @@ def test_done_cells_are_skipped(whole, run, monkeypatch):
 def test_a_stale_cell_is_refused_until_it_is_run_again(whole, data, tmp_path, run):
     folder = tmp_path / "results" / "smoke" / CELLS[1]
     folder.mkdir(parents=True)
-    told = records(whole)[CELLS[1]]
-    told["config"] |= {"epochs": 30, "lr": 0.5}
-    (folder / "record.json").write_text(json.dumps(told))
+    stale = records(whole)[CELLS[1]]
+    stale["config"] |= {"epochs": 30, "lr": 0.5}
+    (folder / "record.json").write_text(json.dumps(stale))
     options = ["table-3", "--scale", "smoke", "--only", CELLS[1], *data]
     code, _, err = run(*options)
     assert code == 1
@@ -114,7 +114,7 @@ def test_a_stale_cell_is_refused_until_it_is_run_again(whole, data, tmp_path, ru
     with workers_here():
         code, _, err = run(*options, "--again", "--threads", 1)
     assert code == 0, err
-    assert records(tmp_path)[CELLS[1]]["weights_sha256"] == told["weights_sha256"]
+    assert records(tmp_path)[CELLS[1]]["weights_sha256"] == stale["weights_sha256"]
 
 
 def test_a_dry_run_lists_the_cells_and_their_state(run, whole, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_dry_run_lists_the_cells_and_their_state(run, whole, monkeypatch):
 def test_a_dry_run_writes_nothing(run, tmp_path):
     code, lines, _ = run("all", "--scale", "paper", "--dry-run")
     assert code == 0
-    assert lines[-1] == "126 cells, 0 with a record."  # how long that takes is not known
+    assert lines[-1] == "126 cells, 0 with a record."  # their duration is unknown
     assert [*tmp_path.iterdir()] == []
 
 

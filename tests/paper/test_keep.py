@@ -29,7 +29,7 @@ RANDOM, TEN = "mnist-multi-4/seq/seed-0", "mnist-multi-10/multi/seed-0"
 
 
 def run_cell(name: str, folders: Folders) -> None:
-    """Run a cell in this process, as a worker does."""
+    """Run a cell in this process with the function of workers."""
     cell = find("smoke", name)
     arguments = {"scale": "smoke", "results": str(folders.results)}
     config = to_dict(cell.config(folders.data))
@@ -39,7 +39,7 @@ def run_cell(name: str, folders: Folders) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """The folders of two finished cells."""
+    """Folders with two finished cells."""
     base = tmp_path_factory.mktemp("experiments")
     folders = Folders(base / "results", base / "runs", base / "data")
     make_data([find("smoke", name) for name in (RANDOM, TEN)], folders.data)
@@ -56,7 +56,7 @@ def record(folders: Folders, name: str) -> dict:
     return json.loads((result(folders, name) / "record.json").read_text())
 
 
-def test_what_is_kept(folders):
+def test_results_have_the_expected_files(folders):
     always = {"record.json", "epochs.jsonl", "predictions.npz", "worth.json", "model"}
     assert {path.name for path in result(folders, RANDOM).iterdir()} == always
     assert {path.name for path in result(folders, TEN).iterdir()} == always | {"entropy.json"}
@@ -65,7 +65,7 @@ def test_what_is_kept(folders):
     assert len((run / "epochs.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_small_model_is_kept_and_a_large_one_is_not(folders, tmp_path, monkeypatch):
+def test_only_small_models_are_kept(folders, tmp_path, monkeypatch):
     run = folders.runs / "smoke" / RANDOM / "model"
     kept = result(folders, RANDOM) / "model"
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == {
@@ -111,7 +111,7 @@ def test_the_record_describes_its_cell(folders):
     assert content["command"] == f"python -m paper run table-1 --scale smoke --only {RANDOM}"
 
 
-def test_the_record_of_a_cell_equals_that_of_its_run(folders):
+def test_the_record_of_a_cell_agrees_with_that_of_its_run(folders):
     content = record(folders, RANDOM)
     run = json.loads((folders.runs / "smoke" / RANDOM / "run.json").read_text())
     for name in ("git", "versions", "threads", "machine", "data", "examples", "picked", "parameters", "minutes"):
@@ -132,17 +132,17 @@ def test_the_record_of_a_cell_equals_that_of_its_run(folders):
     assert content["weights_sha256"] == model["weights_sha256"]
 
 
-def test_likelihood_and_calibration_of_predictions(folders):
+def test_likelihood_and_calibration_equal_those_of_the_model(folders):
     content = json.loads((result(folders, RANDOM) / "worth.json").read_text())
     kept = np.load(result(folders, RANDOM) / "predictions.npz")
     examples = load_data(folders.data / "smoke" / "mnist-multi-4")["test"]
     model = open_model(result(folders, RANDOM))
     x = examples.batch(np.arange(len(examples))).x
     truth, predicted = (torch.from_numpy(kept[f"test_{name}"].astype(np.int64)) for name in ("true", "predicted"))
-    of_truth = model.log_probability(x, truth, beam=24)  # four labels have as many orders
+    of_truth = model.log_probability(x, truth, beam=24)  # four labels have 24 orders
     assert content["negative_log_likelihood"] == pytest.approx(-float(of_truth.mean()), rel=1e-5)
-    sure = model.log_probability(x, predicted, beam=24).exp()
-    assert content["calibration"]["confidence"] == pytest.approx(float(sure.mean()), rel=1e-5)
+    confidence = model.log_probability(x, predicted, beam=24).exp()
+    assert content["calibration"]["confidence"] == pytest.approx(float(confidence.mean()), rel=1e-5)
     assert (content["examples"], content["impossible"]) == (48, 0)
     # Ten labels have too many orders to enumerate.
     assert json.loads((result(folders, TEN) / "worth.json").read_text()) == {}
@@ -152,14 +152,14 @@ def test_likelihood_and_calibration_of_predictions(folders):
     ("policy", "size", "beam"),
     [("transformer", 10, 252), ("transformer", 4, 6), ("lstm", 4, 24), ("lstm", 10, 3628800)],
 )
-def test_how_many_prefixes_there_are(policy, size, beam):
+def test_an_exact_beam_has_all_prefixes(policy, size, beam):
     kinds = {"transformer": TransformerPolicy(3, 5, places=1, width=4), "lstm": LSTMPolicy(3, 5, hidden=4)}
     model = Predictor(MLPEncoder(2, (5,)), kinds[policy], ("a", "b", "c"), max_size=size, stop="fixed")
     assert model.exact_beam(size) == beam
 
 
 @pytest.mark.parametrize("name", [RANDOM, TEN])
-def test_the_metrics_are_those_of_the_predictions_kept(folders, name):
+def test_the_metrics_match_the_kept_predictions(folders, name):
     splits = ("validation", "test")
     kept = np.load(result(folders, name) / "predictions.npz")
     content = record(folders, name)
@@ -178,7 +178,7 @@ def test_the_metrics_are_those_of_the_predictions_kept(folders, name):
         assert scores["f1"] == pytest.approx(np.mean(f1), abs=1e-6)
 
 
-def test_both_f1s_and_the_best_constant_on_both_splits(folders):
+def test_records_have_both_f1_scores_and_the_majority_baseline(folders):
     content = record(folders, RANDOM)
     most = Counter(map(tuple, load_data(folders.data / "smoke" / "mnist-multi-4")["train"].counts.tolist()))
     ((_, times), *_) = most.most_common(1)
@@ -192,7 +192,7 @@ def test_both_f1s_and_the_best_constant_on_both_splits(folders):
         assert constant["scores"]["examples"] == metrics["overall"]["examples"]
 
 
-def test_the_entropy_of_ten_digits(folders):
+def test_the_entropy_of_ten_digits_is_recorded(folders):
     content = json.loads((result(folders, TEN) / "entropy.json").read_text())
     assert (content["split"], content["unit"], content["examples"]) == ("validation", "nats", 32)
     for curve in (content["policy"], *content["oracle"].values(), *content["oracle_on_policy_path"].values()):
@@ -215,12 +215,12 @@ def test_the_test_data_is_evaluated_once(folders, monkeypatch, tmp_path):
     for place in ("torchmultiset.pipeline.finish.evaluate", "torchmultiset.training.evaluation.evaluate"):
         monkeypatch.setattr(place, lambda *_, **__: evaluated.append(1))
     other = Folders(tmp_path, folders.runs, folders.data)
-    run_cell(RANDOM, other)  # it is trained and tested, but not kept yet
+    run_cell(RANDOM, other)  # trained and tested, but not kept yet
     assert evaluated == []
     assert record(other, RANDOM)["metrics"] == record(folders, RANDOM)["metrics"]
 
 
-def test_killed_after_training_it_is_not_trained_again(folders):
+def test_a_cell_killed_after_training_is_not_trained_again(folders):
     path, run = result(folders, TEN) / "record.json", folders.runs / "smoke" / TEN
     content, trained = record(folders, TEN), (run / "checkpoint.pt").stat().st_mtime_ns
     path.unlink()
@@ -236,7 +236,7 @@ def test_killed_after_training_it_is_not_trained_again(folders):
 
 @pytest.fixture
 def copied(folders, tmp_path):
-    """A copy of the results of both cells, which a test may change."""
+    """A copy of the results of both cells, which tests may change."""
     shutil.copytree(folders.results, tmp_path / "results")
     return Folders(tmp_path / "results", tmp_path / "runs", folders.data)
 
@@ -247,7 +247,7 @@ def edit(folders: Folders, name: str, change) -> None:
     (result(folders, name) / "record.json").write_text(json.dumps(content))
 
 
-def test_a_cell_is_done_when_it_has_its_record(folders, copied):
+def test_a_cell_is_done_if_it_has_its_record(folders, copied):
     cell, other = find("smoke", RANDOM), find("smoke", "mnist-multi-4/rl/seed-0")
     assert state_of(cell, copied) == (True, 3, [])
     assert state_of(other, copied) == (False, 0, [])
@@ -267,7 +267,7 @@ def test_a_cell_with_other_data_is_stale(copied, tmp_path):
     edit(copied, RANDOM, lambda content: content["run"]["data"].update(sha256="0" * 64))
     (changed,) = state_of(find("smoke", RANDOM), copied).changed
     assert changed.startswith("the data was 000000000000... and is now ")
-    # Without the data, the rule is all that is known.
+    # Without the data, only the rule can be compared.
     elsewhere = Folders(copied.results, copied.runs, tmp_path / "nowhere")
     assert state_of(find("smoke", RANDOM), elsewhere).changed == []
     edit(copied, RANDOM, lambda content: content["rule"].update(canvas=61))
@@ -275,7 +275,7 @@ def test_a_cell_with_other_data_is_stale(copied, tmp_path):
 
 
 def test_a_record_without_a_rule_is_stale_if_the_numbers_of_examples_differ(copied, tmp_path):
-    """Older records do not store the rule; those of COCO Medium were made with another one."""
+    """Older records, such as those of COCO Medium, do not have the rule."""
     cell = find("small", "coco-medium/multi/seed-0")
     folder = copied.result(cell)
     folder.mkdir(parents=True)
@@ -296,7 +296,7 @@ def test_a_damaged_record_is_reported(copied):
             state_of(find("smoke", RANDOM), copied)
 
 
-def test_the_rule_of_a_record_is_that_of_its_data(folders):
+def test_a_record_has_the_rule_of_its_data(folders):
     content = record(folders, RANDOM)["rule"]
     assert (content["canvas"], content["train"], content["rare"], content["tested"]) == (60, 128, [], None)
     assert find("small", "coco-medium/multi/seed-0").data.rule("coco-medium")["mixed"] == "drop-label"

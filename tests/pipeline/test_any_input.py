@@ -1,4 +1,4 @@
-"""Text, sets and sequences on the command line: training, predictions, figures and ONNX files."""
+"""Text, sets and sequences on the command line: training, predictions, figures and ONNX export."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def write_events(path, key="features", number=120):
         kinds = rng.integers(0, 3, size=2)
         rows = [[3.0 * kind + rng.normal(0, 0.1), rng.normal()] for kind in range(2) for _ in range(kinds[kind])]
         rng.shuffle(rows)
-        value: object = [[0.0, 9.0], *rows]  # a row of features must not be empty
-        if key == "array":  # files
+        value: object = [[0.0, 9.0], *rows]  # features must not be empty
+        if key == "array":  # each example is a file
             np.save(path.with_name(f"{len(lines)}.npy"), value)
             value = f"{len(lines)}.npy"
         lines.append(json.dumps({key: value, "labels": {"low": int(kinds[0]), "high": int(kinds[1])}}))
@@ -65,7 +65,7 @@ def write_events(path, key="features", number=120):
     return path
 
 
-def test_a_table_with_text_numbers_and_categories(tmp_path, multiset, figures_of_runs):
+def test_a_table_with_text_numbers_and_categories_is_trained_on(tmp_path, multiset, figures_of_runs):
     data, run = write_names(tmp_path / "names.csv"), tmp_path / "run"
     output = multiset("train", data, "--objective", "counts", "--epochs", "12", "--out", run)
     assert re.search(r"text: 'name' \(\d+ different strings\)", output)
@@ -84,7 +84,7 @@ def test_a_table_with_text_numbers_and_categories(tmp_path, multiset, figures_of
 
 
 @pytest.mark.parametrize("key", ["features", "array", "set", "sequence"])
-def test_vectors_of_different_number(tmp_path, multiset, key):
+def test_sets_and_sequences_of_vectors_are_trained_on(tmp_path, multiset, key):
     data, run = write_events(tmp_path / "events.jsonl", key), tmp_path / "run"
     output = multiset("train", data, "--objective", "multi", "--epochs", "2", "--out", run)
     assert ("inputs: sets or sequences (arrays differ in length" in output) == (key in ("features", "array"))
@@ -105,7 +105,7 @@ def test_vectors_of_different_number(tmp_path, multiset, key):
         predictor.predict([{"x": 1}])
 
 
-def test_multisets_too_large_for_the_joint_distribution_are_counted_in_a_sentence(tmp_path, multiset):
+def test_the_number_of_multisets_too_large_for_the_joint_distribution_is_reported(tmp_path, multiset):
     data = write_events(tmp_path / "events.jsonl", "set")
     cells = ["--objective", "counts", "--count-head", "cells", "--epochs", 1]
     output = multiset("train", data, "--out", tmp_path / "few", *cells, "--joint-states", 6)  # 4 labels have up to 9
@@ -114,7 +114,7 @@ def test_multisets_too_large_for_the_joint_distribution_are_counted_in_a_sentenc
     assert "independent for" not in output
 
 
-def test_strings_are_texts_for_a_model_of_one_text(tmp_path, multiset):
+def test_a_model_of_text_predicts_from_strings(tmp_path, multiset):
     lines = ["text,labels", *(f"{'a' * (i % 3)}b{i},{';'.join('a' * (i % 3)) or 'b'}" for i in range(60))]
     (tmp_path / "data.csv").write_text("\n".join(lines))
     multiset("train", tmp_path / "data.csv", "--objective", "counts", "--epochs", "2", "--out", tmp_path / "run")
@@ -124,7 +124,7 @@ def test_strings_are_texts_for_a_model_of_one_text(tmp_path, multiset):
     assert one.name == "aab"
 
 
-def test_joined_texts_are_trained_on_and_the_model_is_exported(tmp_path, multiset):
+def test_a_model_trained_on_joined_texts_is_exported(tmp_path, multiset):
     lines = ["text,labels", *(f"{'a' * (i % 3)}b{i},{';'.join('a' * (i % 3)) or 'b'}" for i in range(60))]
     (tmp_path / "data.csv").write_text("\n".join(lines))
     settings = ["--objective", "counts", "--count-head", "gaussian", "--mosaic", "0.5", "--epochs", "3"]
@@ -135,7 +135,7 @@ def test_joined_texts_are_trained_on_and_the_model_is_exported(tmp_path, multise
     assert "agrees with PyTorch on all" in output
 
 
-def test_texts_with_columns_beside_them_are_not_joined(tmp_path):
+def test_texts_with_other_columns_are_not_joined(tmp_path):
     data = write_names(tmp_path / "names.csv", number=60)
     with pytest.raises(ValueError, match="mosaic must be 0 for text with other columns"):
         prepare(config_of({"data": str(data), "objective": "counts", "mosaic": 0.5}))
@@ -144,14 +144,14 @@ def test_texts_with_columns_beside_them_are_not_joined(tmp_path):
 @pytest.mark.parametrize(
     ("number", "columns", "joined"), [(6_200, False, True), (6_200, True, False), (300, False, False)]
 )
-def test_texts_are_joined_by_a_candidate_if_they_are_many_and_alone(tmp_path, number, columns, joined):
+def test_a_candidate_joins_texts_if_they_are_many_and_the_only_column(tmp_path, number, columns, joined):
     lines = ["text,grams,labels" if columns else "text,labels"]
     lines += [f"{'ab'[i % 2]} {i},{f'{i},' if columns else ''}{'ab'[i % 2]};{'ab'[i % 3 % 2]}" for i in range(number)]
     (tmp_path / "data.csv").write_text("\n".join(lines))
     task = prepare(config_of({"data": str(tmp_path / "data.csv")}))
     found = {one.name: "mosaic" in one.values for one in candidates(task)}
     assert found["text"] == joined
-    assert not found["text-attention"]  # another candidate must remain for inputs whose counts do not add up
+    assert not found["text-attention"]  # joining assumes additive counts, so another candidate does without
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -166,7 +166,7 @@ def test_embeddings_of_words_are_a_candidate_if_the_extra_is_installed(tmp_path,
 @pytest.mark.parametrize(
     ("key", "encoders"), [("features", {"set", "sequence"}), ("set", {"set"}), ("sequence", {"sequence"})]
 )
-def test_vectors_are_read_in_order_unless_they_are_a_set(tmp_path, key, encoders):
+def test_the_encoder_of_vectors_depends_on_their_order(tmp_path, key, encoders):
     task = prepare(config_of({"data": str(write_events(tmp_path / "events.jsonl", key))}))
     found = {one.name: one.values.get("encoder") for one in candidates(task)}
     assert {encoder for name, encoder in found.items() if name.endswith(("-table", "-sum"))} == encoders
@@ -174,7 +174,7 @@ def test_vectors_are_read_in_order_unless_they_are_a_set(tmp_path, key, encoders
 
 
 @pytest.mark.filterwarnings("always:1 input is longer")
-def test_long_inputs_are_cut_and_the_run_says_so(tmp_path, multiset):
+def test_long_inputs_are_truncated_with_a_warning(tmp_path, multiset):
     lines = ["text,labels", *(f"{'x' * (5000 if i == 7 else 3)},a" for i in range(20))]
     (tmp_path / "data.csv").write_text("\n".join(lines))
     output = multiset(
@@ -190,7 +190,7 @@ def test_long_inputs_are_cut_and_the_run_says_so(tmp_path, multiset):
     assert first == second
 
 
-def test_a_text_in_place_of_its_file_gets_a_hint(tmp_path):
+def test_a_text_instead_of_a_file_gets_a_hint(tmp_path):
     (tmp_path / "data.csv").write_text("\n".join(["text,labels", *(f"{'ab'[i % 2]}{i},a" for i in range(20))]))
     train_run(config_of({"data": str(tmp_path / "data.csv"), "objective": "ridge"}), tmp_path / "run")
     with pytest.raises(FileNotFoundError, match=r"no file or folder ethanol: write texts to a .csv or .jsonl file, as"):
@@ -206,7 +206,7 @@ def test_a_long_text_that_ends_like_the_name_of_a_table_is_a_text(tmp_path):
     assert answer.name.startswith("see the table")
 
 
-def test_the_portfolio_tries_networks_and_ridge_on_ngrams(tmp_path, multiset):
+def test_the_portfolio_of_text_includes_ridge_regression_on_ngrams(tmp_path, multiset):
     data = write_names(tmp_path / "names.csv", number=60)
     with workers_here():
         multiset("train", data, "--minutes", "0.2", "--epochs", "1", "--out", tmp_path / "run")

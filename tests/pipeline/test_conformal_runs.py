@@ -1,4 +1,4 @@
-"""`multiset train --conformal`: calibration examples that choose nothing else, and sets with a guarantee."""
+"""`multiset train --conformal`: separate calibration examples, and sets with guaranteed coverage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchmultiset.training.config import OptimConfig
 
 
 def write_table(path: Path, number: int) -> Path:
-    """Write noisy counts of two classes; every line has its own numbers."""
+    """Write a table of noisy counts of two classes, with distinct rows."""
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 3, (number, 2))
     counts[:, 0] += counts.sum(1) == 0
@@ -43,7 +43,7 @@ def config(tmp_path) -> RunConfig:
     )
 
 
-def test_a_fifth_of_the_training_examples_is_set_aside_whatever_is_held_out(config):
+def test_a_fifth_of_the_training_examples_is_for_calibration_with_any_holdout(config):
     whole = {*prepare(replace(config, data=replace(config.data, conformal=False))).splits["train"].ids}
     first = prepare(config).splits
     assert len(first["calibration"]) == round(len(whole) / 5)
@@ -55,7 +55,7 @@ def test_a_fifth_of_the_training_examples_is_set_aside_whatever_is_held_out(conf
 
 
 @pytest.mark.parametrize("changes", [{"conformal": True}, {"holdout": "2/3"}])
-def test_images_that_are_held_out_are_not_trained_on_where_others_are_made_in_each_epoch(changes, tmp_path):
+def test_held_out_images_are_not_trained_on_with_fresh_images(changes, tmp_path):
     digits = MnistMulti(sizes=(1, 2), digit_px=(12, 14), canvas=28, clutter=1, train=60, validation=8, test=8)
     build(tmp_path / "digits", digits, load_digits("bundled"), fresh="plain")
     task = prepare(RunConfig(DataConfig(str(tmp_path / "digits"), **changes), objective=ObjectiveConfig("counts")))
@@ -68,15 +68,16 @@ def test_images_that_are_held_out_are_not_trained_on_where_others_are_made_in_ea
         assert kept.isdisjoint(image.tobytes() for image in trained.inputs[np.arange(len(trained))])
 
 
-def test_the_sets_of_a_run_contain_the_truth_as_often_as_requested(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
+@pytest.mark.slow
+def test_the_sets_of_a_run_have_the_requested_coverage(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no figures, which are slow
     train_run(config, tmp_path / "run")
     predictor = Predictor.load(tmp_path / "run" / "model")
     conformal = Conformal.of(predictor)
     assert conformal is not None
     splits = prepare(config).splits
     assert len(conformal.scores) == len(splits["calibration"])
-    # Scores of the calibration examples, computed anew from the probabilities of their labels.
+    # Scores of the calibration examples, computed from the probabilities of their labels.
     calibration = splits["calibration"].batch(np.arange(len(splits["calibration"])))
     expected = -predictor.log_probability(calibration.x, calibration.target).double()
     torch.testing.assert_close(
@@ -89,7 +90,7 @@ def test_the_sets_of_a_run_contain_the_truth_as_often_as_requested(config, tmp_p
     for coverage in (0.6, 0.9):
         sets = conformal.predict(predictor, batch.x, coverage)
         hit = ((sets.counts == batch.target[:, None]).all(-1) & sets.inside).any(1).double().mean()
-        assert coverage - 0.12 < hit <= 1  # one calibration of 55 examples deviates by 0.065 at 0.6
+        assert coverage - 0.12 < hit <= 1  # the standard deviation with 55 calibration examples is 0.065 at 0.6
 
 
 def test_too_few_examples_and_models_without_probabilities_are_refused(config, tmp_path):

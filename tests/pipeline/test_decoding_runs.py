@@ -1,4 +1,4 @@
-"""The decoding of a model: greedy, by search, or whichever scores higher on the validation data."""
+"""The decoding of a run: greedy, search, or the one with the higher validation score."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POISSON = {"objective": "counts", "count_head": "poisson", "decoding": "best", "
 
 
 def poisson(rate: float) -> Predictor:
-    """Expects the same count for every input: rounded for greedy decoding, while the search finds the mode."""
+    """A model with the same expected count for every input; greedy decoding rounds it, and search finds the mode."""
     head = PoissonCounts(num_classes=1, memory=1)
     nn.init.zeros_(head.classifier.weight)
     nn.init.constant_(head.classifier.bias, math.log(rate))
@@ -40,7 +40,7 @@ def coins(number: int) -> Examples:
 
 @pytest.mark.parametrize(("number", "better"), [(1, "search"), (2, "greedy"), (4, "greedy")])
 def test_the_decoding_with_the_higher_score_is_chosen(number, better):
-    model = poisson(1.6)  # 1.6 rounds to 2; one coin is the most probable
+    model = poisson(1.6)  # 1.6 is rounded to 2, but one coin is most probable
     assert model.predict(torch.zeros(1, 1)).tolist() == [[2]]
     assert model.search(torch.zeros(1, 1), k=1).counts.tolist() == [[[1]]]
     assert _better_decoding(model, coins(number)) == better
@@ -48,7 +48,7 @@ def test_the_decoding_with_the_higher_score_is_chosen(number, better):
 
 @pytest.fixture
 def table(tmp_path):
-    """People, and one or two coins for each of them."""
+    """A table of people with one or two coins each."""
     rng = np.random.default_rng(0)
     rows = [(people, rng.integers(people, 2 * people + 1)) for people in rng.integers(1, 8, 160)]
     path = tmp_path / "coins.csv"
@@ -56,6 +56,7 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_run_saves_the_decoding_that_it_chose(table, tmp_path):
     config = config_of({"data": str(table), **POISSON})
     result = train_run(config, tmp_path / "run")
@@ -70,12 +71,13 @@ def test_a_run_saves_the_decoding_that_it_chose(table, tmp_path):
         shared = torch.minimum(counts, target).sum(1)
         f1 = 2 * shared / (counts.sum(1) + target.sum(1))
         scores[name] = float(((counts == target).all(1) + f1).mean())
-    assert scores["greedy"] != scores["search"]  # else the choice below could not fail
+    assert scores["greedy"] != scores["search"]  # so that the choice below can fail
     assert model.decoding == result.record["decoding"] == max(scores, key=scores.__getitem__)
     assert model.predict(x).tolist() == right[model.decoding].tolist()
 
 
-def test_examples_that_were_trained_on_do_not_choose_the_decoding(table, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_the_decoding_is_not_chosen_on_training_examples(table, tmp_path, monkeypatch):
     monkeypatch.setattr(finish, "_better_decoding", lambda *_: "search")
     for holdout, decoding in (("none", "greedy"), ("1/3", "search")):
         result = train_run(
@@ -110,12 +112,16 @@ def test_policies_of_a_portfolio_choose_their_decoding(table):
     assert {one.values["decoding"] for one in candidates(task) if one.values["objective"] == "multi"} == {"best"}
 
 
-def test_a_model_that_cannot_be_searched_is_refused_before_it_is_trained(table, tmp_path):
+def test_search_with_a_model_that_cannot_be_searched_is_refused_before_training(table, tmp_path):
     with pytest.raises(ValueError, match="decoding must be 'greedy' for RegressedCounts, which cannot be searched"):
         train_run(
             config_of({"data": str(table), **POISSON, "count_head": "regression", "decoding": "search"}),
             tmp_path / "run",
         )
     assert not (tmp_path / "run" / "model").exists()
-    greedy = train_run(config_of({"data": str(table), **POISSON, "count_head": "regression"}), tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_searched_is_decoded_greedily(table, tmp_path):
+    greedy = train_run(config_of({"data": str(table), **POISSON, "count_head": "regression"}), tmp_path / "run")
     assert greedy.record["decoding"] == "greedy"

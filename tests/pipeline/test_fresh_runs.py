@@ -1,4 +1,4 @@
-"""Training on images that change from epoch to epoch: fresh ones, and ones that are moved a little."""
+"""Training on fresh or augmented images, which differ from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny_runs
 import torch
-from fresh_digits import TINY, digits_task, one_of_two, seen
+from fresh_digits import TINY, digits_task, one_of_two, recording_batches
 from lightning_fabric import Fabric
 from tiny_runs import Task, outcome, task, vectors, weights
 
@@ -31,7 +31,7 @@ from torchmultiset.training.config import OptimConfig
 pytestmark = pytest.mark.slow
 
 
-class Enough(Exception):
+class Interruption(Exception):
     pass
 
 
@@ -51,7 +51,7 @@ def digits(tmp_path_factory) -> Path:
 
 
 def test_each_epoch_has_its_own_examples(tmp_path):
-    ours, batches = seen(task("plain", epochs=3))
+    ours, batches = recording_batches(task("plain", epochs=3))
     parts = [vectors(93, seed=seed) for seed in (7, 8, 9)]
     fit(*ours._replace(train=lambda epoch: parts[epoch]), tmp_path, fabric=cpu())
     for part, mine in zip(parts, (batches[:12], batches[12:24], batches[24:]), strict=True):
@@ -66,7 +66,7 @@ def test_each_epoch_has_its_own_examples(tmp_path):
         (Examples(np.zeros((2, 3), np.float32), np.zeros((2, 1), np.int64), ("a", "b")), "train must be of the cla"),
     ],
 )
-def test_examples_of_a_later_epoch_must_fit_too(later, message, tmp_path):
+def test_examples_of_a_later_epoch_are_checked(later, message, tmp_path):
     ours = task("plain", epochs=2)
     with pytest.raises(ValueError, match=message):
         fit(*ours._replace(train=lambda epoch: later if epoch else ours.train), tmp_path, fabric=cpu())
@@ -85,7 +85,7 @@ def test_two_processes_share_the_same_fresh_images(digits, tmp_path):
     ]
     for child in children:
         child.start()
-    ours, batches = seen(digits_task(digits))
+    ours, batches = recording_batches(digits_task(digits))
     fit(*ours, tmp_path / "one", fabric=cpu())
     for child in children:
         child.join(tiny_runs.DEADLINE)
@@ -103,15 +103,15 @@ def test_two_processes_share_the_same_fresh_images(digits, tmp_path):
 
 
 @pytest.mark.parametrize("augment", ["shift", "affine"])
-def test_training_images_are_changed_and_validation_images_are_not(augment, tmp_path):
-    ours, batches = seen(task("batch norm", epochs=2, count=16))
+def test_only_training_images_are_augmented(augment, tmp_path):
+    ours, batches = recording_batches(task("batch norm", epochs=2, count=16))
     validated: list[torch.Tensor] = []
     predict = ours.predictor.predict
     ours.predictor.predict = lambda x: (validated.append(x), predict(x))[1]  # type: ignore[method-assign]
     fit(*ours._replace(optim=replace(ours.optim, augment=augment)), tmp_path, fabric=cpu())
     known = {image.tobytes() for image in ours.train.inputs}
     epochs = [{image.numpy().tobytes() for batch in half for image in batch.x} for half in (batches[:2], batches[2:])]
-    assert len(epochs[0] & known) < 4  # few stay where they are
+    assert len(epochs[0] & known) < 4  # few images are unchanged
     assert len(epochs[0] & epochs[1]) < 4
     assert torch.equal(torch.cat(validated), torch.from_numpy(ours.validation.inputs).repeat(2, 1, 1, 1))
 
@@ -124,16 +124,16 @@ def test_a_run_with_augmentation_resumes_to_the_bit(augment, tmp_path):
 
     def watch(progress):
         if (progress.epoch, progress.step) == (1, 2):
-            raise Enough
+            raise Interruption
 
     fit(*ours(), tmp_path / "whole", fabric=cpu())
-    with pytest.raises(Enough):
+    with pytest.raises(Interruption):
         fit(*ours(), tmp_path / "run", fabric=cpu(), save_every=1, watch=watch)
     fit(*ours(), tmp_path / "run", fabric=cpu(), resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_a_checkpoint_without_an_augmentation_setting_had_none(tmp_path):
+def test_a_checkpoint_without_an_augmentation_setting_is_resumed_without(tmp_path):
     fit(*task("plain", epochs=1), tmp_path, fabric=cpu())
     path = tmp_path / "checkpoint.pt"
     state = read_checkpoint(path)
@@ -158,24 +158,24 @@ def test_an_unknown_augmentation_is_refused(tmp_path, without_shape_hook):
 
 @pytest.fixture
 def stored(config, digits):
-    """The same without fresh images."""
+    """Like `config`, without fresh images."""
     return replace(config, data=DataConfig(str(digits.with_name("stored"))))
 
 
 @pytest.fixture
 def config(digits, monkeypatch):
-    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no figures, which are slow
     data = DataConfig(str(digits))
     return RunConfig(data, ModelConfig(channels=(4, 4), hidden=4), optim=OptimConfig(3, 8, augment="shift"), seed=3)
 
 
-def test_a_stopped_run_on_fresh_images_resumes_exactly(config, stored, tmp_path):
+def test_an_interrupted_run_on_fresh_images_resumes_exactly(config, stored, tmp_path):
     def stop(progress):
         if (progress.epoch, progress.step) == (2, 1):
-            raise Enough
+            raise Interruption
 
     whole = train_run(config, tmp_path / "whole")
-    with pytest.raises(Enough):
+    with pytest.raises(Interruption):
         train_run(config, tmp_path / "run", watch=lambda _: stop)
     with pytest.raises(ValueError, match="the data was"):
         train_run(stored, tmp_path / "run", resume=True)
@@ -184,7 +184,7 @@ def test_a_stopped_run_on_fresh_images_resumes_exactly(config, stored, tmp_path)
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
-def test_a_fresh_run_differs_from_its_second_epoch_on(config, stored, tmp_path):
+def test_fresh_images_change_the_loss_from_the_second_epoch_on(config, stored, tmp_path):
     train_run(config, tmp_path / "fresh")
     train_run(stored, tmp_path / "stored")
     fresh, unchanged = (
@@ -195,7 +195,7 @@ def test_a_fresh_run_differs_from_its_second_epoch_on(config, stored, tmp_path):
     assert fresh[1] != unchanged[1]
 
 
-def test_a_config_from_before_can_be_resumed(stored, tmp_path):
+def test_a_run_with_an_older_config_can_be_resumed(stored, tmp_path):
     plain = replace(stored, optim=OptimConfig(1, 8))
     train_run(plain, tmp_path)
     path = tmp_path / "config.toml"

@@ -1,4 +1,4 @@
-"""A setting that the user has given is kept, even if it has the value that it would get if nothing chose one."""
+"""Settings of the user are kept, even if they equal the defaults that other settings would replace."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.resolve import POOLED, REGULARISED, resolve
 from torchmultiset.pipeline.sweep import changed_settings
 
-USUAL = to_dict(ResolvedConfig())
-"""Values of the settings that nothing else has chosen."""
+DEFAULTS = to_dict(ResolvedConfig())
+"""Values of settings that neither user nor data have chosen."""
 PHOTOS = ResolvedData(data="photos", backbone="efficientnet-lite0", image_size=256)
 
 
 def task(shape: tuple[int, ...], number: int, max_size: int, *, tokens=None, backbone: str = "none") -> Task:
-    """Data of one kind, of which candidates read only sizes and labels."""
+    """A task with placeholder inputs, because candidates depend on sizes and labels only."""
     labels = np.full((number, max_size), -1)
     labels[:, 0] = 0
     labels[0] = 0
@@ -57,12 +57,12 @@ def found():
     """All candidates for all kinds of data."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates_module, "words_installed", lambda: True)
-        made = [one for each in TASKS for one in candidates(each)]
+        listed = [one for each in TASKS for one in candidates(each)]
     tuned = [one for each in TASKS if (one := finetuned(each)) is not None]
-    return [*made, *tuned, augmented_like(tuned[0], "cells-photo-flip")]
+    return [*listed, *tuned, augmented_like(tuned[0], "cells-photo-flip")]
 
 
-def test_a_candidate_sets_only_what_may_be_unset(found):
+def test_candidates_set_only_settings_that_may_be_unset(found):
     unset = {name for name, value in to_dict(RunConfig()).items() if value is None}
     assert {name for one in found for name in one.values} | {*POOLED, *REGULARISED} <= unset
     assert len({one.name for one in found}) > 20
@@ -73,27 +73,28 @@ def test_a_candidate_sets_only_what_may_be_unset(found):
         Candidate("deep", {"layers": 2}, "").applied_to(RunConfig())
 
 
-def test_no_candidate_replaces_what_the_user_has_given(found):
+@pytest.mark.slow
+def test_no_candidate_replaces_settings_of_the_user(found):
     names = {name for one in found for name in one.values}
     assert {"lr", "dropout", "weight_decay", "ema", "finetune", "strides", "units", "hidden", "augment"} <= names
     for name in names:
-        given = config_of({name: USUAL[name]}) if USUAL[name] is not None else None
+        given = config_of({name: DEFAULTS[name]}) if DEFAULTS[name] is not None else None
         for one in found:
             if given is not None and name in one.values:
-                assert to_dict(one.applied_to(given))[name] == USUAL[name], (one.name, name)
+                assert to_dict(one.applied_to(given))[name] == DEFAULTS[name], (one.name, name)
 
 
 @pytest.mark.parametrize("name", [*POOLED])
-def test_resolve_replaces_nothing_that_the_user_has_given(name):
+def test_resolve_replaces_no_settings_of_the_user(name):
     photos = Examples(np.zeros((12, 1), np.uint8), np.array([[0, 1]] * 6 + [[1, -1]] * 6), ("cat", "dog"))
-    usual = {"pool": "mean", "select": "em"}.get(name, USUAL[name])
+    usual = {"pool": "mean", "select": "em"}.get(name, DEFAULTS[name])
     given, _ = resolve(config_of({name: usual}), PHOTOS, photos, (1280, 8, 8))
     chosen, _ = resolve(RunConfig(), PHOTOS, photos, (1280, 8, 8))
     assert to_dict(given) == to_dict(chosen) | {name: usual}
     assert to_dict(chosen)[name] == POOLED[name] != usual
 
 
-def test_a_dropout_that_was_given_is_not_reported_as_chosen():
+def test_a_given_dropout_is_not_reported_as_chosen():
     photos = Examples(np.zeros((12, 1), np.uint8), np.array([[0, 1]] * 12), ("cat", "dog"))
     for given, reported in ((None, True), (0.0, False), (0.3, False)):
         _, choices = resolve(config_of({"dropout": given}), PHOTOS, photos, (1280, 8, 8))
@@ -108,30 +109,30 @@ def test_a_dropout_that_was_given_is_not_reported_as_chosen():
         ({"augment": "none"}, {"mosaic": 0.3, "augment": "photo"}, {"mosaic": None, "augment": "none"}),
         ({"mosaic": 0.0}, {"mosaic": 0.3, "augment": "photo"}, {"mosaic": 0.0, "augment": "photo"}),
         ({"augment": "photo-flip"}, {"mosaic": 0.3, "augment": "photo"}, {"mosaic": 0.3, "augment": "photo-flip"}),
-        ({"augment": "none"}, {"mosaic": 0.8}, {"mosaic": 0.8}),  # of texts, which are not augmented
+        ({"augment": "none"}, {"mosaic": 0.8}, {"mosaic": 0.8}),  # texts are not augmented
     ],
 )
-def test_what_depends_on_a_setting_that_is_off_is_left_out(given, values, expected):
-    made = to_dict(completed(config_of(given), values))
-    assert {name: made[name] for name in expected} == expected
+def test_settings_that_depend_on_one_that_is_off_are_omitted(given, values, expected):
+    result = to_dict(completed(config_of(given), values))
+    assert {name: result[name] for name in expected} == expected
 
 
 def test_the_flags_of_the_command_line_are_kept(capsys, monkeypatch):
-    run, seen = runner(capsys, monkeypatch), list[RunConfig]()
-    monkeypatch.setattr(train_command, "run", lambda config, *_, **__: seen.append(config) or Result({}, None))
-    given = {name: USUAL[name] for name in ("lr", "dropout", "weight_decay", "ema", "units", "hidden", "size_head")}
+    run, configs = runner(capsys, monkeypatch), list[RunConfig]()
+    monkeypatch.setattr(train_command, "run", lambda config, *_, **__: configs.append(config) or Result({}, None))
+    given = {name: DEFAULTS[name] for name in ("lr", "dropout", "weight_decay", "ema", "units", "hidden", "size_head")}
     assert run("train", "photos", *flags_of(given))[0] == 0
     assert run("train", "photos")[0] == 0
     photos = Examples(np.zeros((12, 1), np.uint8), np.array([[0, 1]] * 12), ("cat", "dog"))
-    flagged, plain = (to_dict(resolve(config, PHOTOS, photos, (1280, 8, 8))[0]) for config in seen)
+    flagged, plain = (to_dict(resolve(config, PHOTOS, photos, (1280, 8, 8))[0]) for config in configs)
     assert {name: flagged[name] for name in given} == given
     assert (plain["lr"], plain["dropout"], plain["weight_decay"], plain["units"]) == (2e-3, 0.3, 0.05, (256,))
-    candidate = Candidate("other", {**POOLED, "hidden": 64, "size_head": True}, "").applied_to(seen[0])
+    candidate = Candidate("other", {**POOLED, "hidden": 64, "size_head": True}, "").applied_to(configs[0])
     assert {name: to_dict(candidate)[name] for name in given} == given
 
 
-def test_settings_that_older_configs_lack_had_their_usual_values():
-    older = {name: value for name, value in USUAL.items() if name not in ("ema", "views", "decoding")}
+def test_settings_missing_in_older_configs_have_their_defaults():
+    older = {name: value for name, value in DEFAULTS.items() if name not in ("ema", "views", "decoding")}
     given = {"ema": 0.0, "views": 0, "decoding": "greedy"}
     assert changed_settings(older, config_of(given)) == []
     assert changed_settings(older, config_of({**given, "ema": 0.9})) == ["ema was 0.0 and is now 0.9"]

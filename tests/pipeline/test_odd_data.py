@@ -1,4 +1,4 @@
-"""Data from which little can be learned ends with a model and a sentence that says so."""
+"""Training on data from which little can be learned gives a model and a verdict."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ cases = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @cases
-def test_the_run_ends_with_a_model_and_a_sentence(make, expected, tmp_path):
+def test_a_run_on_unusual_data_ends_with_a_model_and_a_verdict(make, expected, tmp_path):
     rng = random.Random(0)
     lines = [f"{rng.random():.3f},{rng.randrange(10)},{';'.join(labels)}" for labels in make(rng)]
     (tmp_path / "data.csv").write_text("\n".join(["a,b,labels", *lines]) + "\n")
@@ -82,7 +83,7 @@ ONLY = [
 
 @pytest.mark.slow
 @cases
-def test_the_portfolio_ends_with_a_model_and_a_sentence(make, expected, tmp_path):
+def test_a_portfolio_on_unusual_data_ends_with_a_model_and_a_verdict(make, expected, tmp_path):
     lines, labels = ["image,labels"], make(random.Random(0))
     pixels = np.random.default_rng(0).integers(256, size=(len(labels), 24, 24, 3), dtype=np.uint8)
     for i, image in enumerate(pixels):
@@ -114,13 +115,13 @@ FINETUNE, LARGER = "fine-tuning (--finetune most --minutes 45)", "larger images 
         (300, {}, [FINETUNE, LARGER.format(300)]),
         (256, {}, [FINETUNE]),  # enlarged images would not help
         (1_000, {"finetune": "most", "image_size": 448}, ["longer " + FINETUNE]),
-        (1_000, {"backbone": "features.onnx"}, [LARGER.format(512)]),  # which cannot be fine-tuned
+        (1_000, {"backbone": "features.onnx"}, [LARGER.format(512)]),  # cannot be fine-tuned
         (1_000, {"backbone": "none", "image_size": 128}, ["a pretrained network (", LARGER.format(256)]),
         (100, {"backbone": "none", "image_size": 100}, []),
         (0, {"backbone": "none", "image_size": 224}, []),  # a table
     ],
 )
-def test_the_advice_suits_the_images(side, changes, expected):
+def test_the_advice_depends_on_the_images(side, changes, expected):
     data = replace(ResolvedData(backbone="efficientnet-lite0", image_size=256), **changes)
     split = Examples(np.zeros((200, 4, 8, 8), np.float16), np.tile([[0], [1]], (100, 1)), classes=("a", "b"))
     splits = {"train": split}

@@ -1,4 +1,4 @@
-"""`multiset train` with the feature map of the user's own ONNX file."""
+"""`multiset train` with a backbone from an ONNX file of the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE = Candidate("table", {"objective": "counts", "count_head": "table", "epoch
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Images in which a colour means a class, and a network that averages blocks of pixels."""
+    """A folder of images whose colour is their class, with a network of one convolution of blocks."""
     folder = tmp_path_factory.mktemp("onnx")
     lines = ["image,labels"]
     for i in range(20):
@@ -35,7 +35,7 @@ def place(tmp_path_factory):
     torch.manual_seed(0)
     blocks = nn.Conv2d(3, 6, 32, stride=32).eval()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+        warnings.simplefilter("ignore")  # deprecations of the exporter
         sizes = {"x": [0, 2, 3]}
         example = (torch.zeros(2, 3, 64, 64),)
         torch.onnx.export(
@@ -50,6 +50,7 @@ def config(place, monkeypatch):
     return RunConfig(DataConfig("labels.csv", backbone="blocks.onnx"))
 
 
+@pytest.mark.slow
 def test_candidates_are_compared_on_the_map_of_an_onnx_file(config, tmp_path, monkeypatch):
     with workers_here():
         result, standings = train_portfolio(config, tmp_path / "run", only=[TABLE])

@@ -1,4 +1,4 @@
-"""Data of one's own, from a file to a model that was tested, with one command and no flag."""
+"""User data: one command without flags trains and tests a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RESOLVED = OptimConfig.resolved
 
 
 def _resolved(epochs: int):
-    """Settings for a quick run in place of those that suit the data."""
+    """Return a replacement of `OptimConfig.resolved` for quick runs."""
 
     def quick(self, examples, **more):
         return _RESOLVED(replace(self, epochs=epochs, batch_size=16), examples, **more)
@@ -48,14 +48,14 @@ def _resolved(epochs: int):
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path) -> Run:
-    """The command line, in an empty folder, where a few epochs are enough."""
+    """The command line in an empty folder, with two epochs per run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(OptimConfig, "resolved", _resolved(2))
     return runner(capsys, monkeypatch)
 
 
 def write_table(path: Path, rows: int = 60) -> None:
-    """Tickets for all, and a sandwich if it is far: in units that differ a lot."""
+    """Write a table of tickets and sandwiches with inputs of very different scales."""
     lines = [f"{1 + i % 3},{1000 * (i % 7)},{1 + i % 3},{int(i % 7 > 3)}" for i in range(rows)]
     path.write_text("\n".join(["people,metres,count:ticket,count:sandwich", *lines]))
 
@@ -85,7 +85,7 @@ def write_arrays(folder: Path, shape: tuple[int, ...], number: int = 20) -> None
 
 
 def write_hats(path: Path) -> None:
-    """A hat for all who wear red; how far it is does not matter, and often is not known."""
+    """Write a table in which red means a hat, and in which the irrelevant distance is often missing."""
     lines = []
     for i in range(60):
         hats, people, metres = i % 2, 1 + i % 3, ["", "1000", "5000"][i // 6 % 3]
@@ -97,7 +97,7 @@ def numbers_of(path: Path) -> str:
     return ", ".join(f"{len(examples)} {name}" for name, examples in read_manifest(path).items())
 
 
-def picked(lines: list[str]) -> dict[str, str]:
+def choices(lines: list[str]) -> dict[str, str]:
     found = (re.fullmatch(r"  (\w+): (.+?) \([^()]*\)", line) for line in lines)
     return dict(match.groups() for match in found if match)
 
@@ -106,14 +106,14 @@ def values(config: RunConfig) -> dict[str, str]:
     return {pick.what: pick.value for pick in prepare(config).choices}
 
 
-# One command
+# Commands
 
 
-def test_a_table_becomes_a_model_that_predicts(run, tmp_path):
+def test_a_model_of_a_table_is_trained_and_predicts(run, tmp_path):
     write_table(tmp_path / "trips.csv")
     code, lines, _ = run("train", "trips.csv")
     assert code == 0
-    assert picked(lines) == {
+    assert choices(lines) == {
         "splits": numbers_of(tmp_path / "trips.csv"), "objective": "counts", "encoder": "mlp", "min_size": "1",
         "max_size": "4",
         "batch_size": "16", "epochs": "2",
@@ -128,7 +128,7 @@ def test_a_table_becomes_a_model_that_predicts(run, tmp_path):
     for command in tries:
         assert run(*command)[0] == 0
 
-    (tmp_path / "new.csv").write_text("people,metres\n3,9000\n1,50\n")  # nobody knows the answer yet
+    (tmp_path / "new.csv").write_text("people,metres\n3,9000\n1,50\n")  # without labels
     code, lines, err = run("predict", "runs/trips", "new.csv", "--json")
     assert (code, err) == (0, "")
     rows = [json.loads(line) for line in lines]
@@ -143,16 +143,16 @@ def test_the_test_examples_of_training_can_be_predicted_again(run, tmp_path):
         json.loads(line)["input"] for line in run("predict", "runs/trips", "trips.csv", "--split", "test", "--json")[1]
     }
     assert names == {*read_manifest(tmp_path / "trips.csv")["test"].ids}
-    everyone = run("predict", "runs/trips", "trips.csv", "--json")[1]
-    assert len(everyone) == 60
+    all_rows = run("predict", "runs/trips", "trips.csv", "--json")[1]
+    assert len(all_rows) == 60
 
 
 def test_a_folder_of_small_images_is_trained_from_scratch(run, tmp_path, figures_of_runs):
     draw_dots(tmp_path / "dots", size=(80, 72))
     code, lines, _ = run("train", "dots/")
     assert code == 0
-    told = picked(lines)
-    assert (told["backbone"], told["image_size"], told["objective"]) == ("none", "80", "counts")
+    chosen = choices(lines)
+    assert (chosen["backbone"], chosen["image_size"], chosen["objective"]) == ("none", "80", "counts")
     assert (tmp_path / "runs" / "dots" / "predictions.png").exists()
     (tmp_path / "new").mkdir()
     Image.new("RGB", (300, 200)).save(tmp_path / "new" / "a.jpg")
@@ -175,9 +175,9 @@ def test_photographs_get_a_pretrained_backbone(run, tmp_path):
     draw_dots(tmp_path / "photos", size=(300, 200), number=12, suffix="jpg")
     code, lines, _ = run("train", "photos")
     assert code == 0
-    told = picked(lines)
-    assert (told["backbone"], told["image_size"]) == ("efficientnet-lite0", "256")
-    assert (told["objective"], told["count_head"]) == ("counts", "table")
+    chosen = choices(lines)
+    assert (chosen["backbone"], chosen["image_size"]) == ("efficientnet-lite0", "256")
+    assert (chosen["objective"], chosen["count_head"]) == ("counts", "table")
     assert (tmp_path / "photos-efficientnet-lite0-256" / "features.f16").exists()
     assert Predictor.load(tmp_path / "runs" / "photos" / "model").record["input"]["shape"] == [3, 256, 256]
 
@@ -192,12 +192,12 @@ def test_photographs_are_augmented_before_and_after_the_backbone(run, tmp_path, 
     assert Predictor.load(tmp_path / "runs" / "photos").record["input"]["shape"] == [3, 64, 64]
 
 
-def test_a_jsonl_file_becomes_a_model_that_predicts(run, tmp_path):
+def test_a_model_of_a_jsonl_file_is_trained_and_predicts(run, tmp_path):
     rows = [{"features": [i % 4, i % 3], "labels": {"cat": i % 4, "dog": i % 3}} for i in range(60)]
     (tmp_path / "pets.jsonl").write_text("\n".join(map(json.dumps, rows)))
     code, lines, _ = run("train", "pets.jsonl")
     assert code == 0
-    assert picked(lines)["splits"] == numbers_of(tmp_path / "pets.jsonl")
+    assert choices(lines)["splits"] == numbers_of(tmp_path / "pets.jsonl")
     assert run("evaluate", "runs/pets", "pets.jsonl")[0] == 0
     (tmp_path / "new.jsonl").write_text('{"features": [3, 0], "id": "a"}\n{"features": [0, 2], "id": "b"}\n')
     code, lines, err = run("predict", "runs/pets", "new.jsonl", "--json")
@@ -209,7 +209,7 @@ def test_arrays_of_height_and_width_are_images_of_one_channel(run, tmp_path):
     write_arrays(tmp_path / "maps", (40, 44))
     code, lines, _ = run("train", "maps/labels.jsonl")
     assert code == 0
-    assert picked(lines)["encoder"] == "conv"
+    assert choices(lines)["encoder"] == "conv"
     assert read_record(tmp_path / "runs" / "maps")["finished"]
     assert run("evaluate", "runs/maps", "maps", "--split", "validation")[0] == 0
     known = {}
@@ -246,7 +246,7 @@ def test_too_small_arrays_are_refused_with_the_minimum_size(run, tmp_path):
     assert run("train", "small", "--hidden", "4", "--channels", "8")[0] == 0
 
 
-def test_a_table_with_texts_and_empty_cells_becomes_a_model_that_reads_others(run, tmp_path, monkeypatch):
+def test_a_model_of_a_table_with_texts_and_empty_cells_predicts_for_other_tables(run, tmp_path, monkeypatch):
     monkeypatch.setattr(OptimConfig, "resolved", _resolved(30))
     write_hats(tmp_path / "hats.csv")
     code, lines, _ = run("train", "hats.csv")
@@ -259,7 +259,7 @@ def test_a_table_with_texts_and_empty_cells_becomes_a_model_that_reads_others(ru
     assert [column["name"] for column in model.record["columns"]] == ["colour", "people", "metres"]
     assert model.record["columns"][0]["categories"] == ["blue", "red"]
 
-    # A table of its own, without labels, in another order; what matters is known by name.
+    # Another table, without labels and with its columns in another order.
     (tmp_path / "new.csv").write_text("people,metres,colour\n2,1000,red\n3,,blue\n1,5000,red\n")
     code, lines, err = run("predict", "runs/hats", "new.csv", "--json")
     assert (code, err) == (0, "")
@@ -282,8 +282,8 @@ def test_a_model_of_a_table_with_texts_is_exported_with_its_columns(run, tmp_pat
     code, lines, err = run("export", "runs/hats", "--data", "hats.csv", "--out", "hats.onnx")
     assert (code, err) == (0, "")
     assert "in order: colour=blue, colour=red, people, metres. A category is 1 where it applies" in " ".join(lines)
-    told = onnxruntime.InferenceSession("hats.onnx").get_modelmeta().custom_metadata_map
-    assert [column["categories"] for column in json.loads(told["columns"])] == [["blue", "red"], [], []]
+    metadata = onnxruntime.InferenceSession("hats.onnx").get_modelmeta().custom_metadata_map
+    assert [column["categories"] for column in json.loads(metadata["columns"])] == [["blue", "red"], [], []]
 
 
 def test_a_model_without_columns_refuses_texts_and_empty_cells(run, tmp_path):
@@ -299,11 +299,11 @@ def test_a_model_without_columns_refuses_texts_and_empty_cells(run, tmp_path):
     )  # fmt: skip
 
 
-# What is picked
+# Settings chosen from the data
 
 
-def test_names_and_categories_that_are_long_still_fit_in_a_line(tmp_path):
-    path, name = tmp_path / "t.csv", "what somebody once called a very long name of a column"
+def test_long_names_and_categories_fit_in_a_line(tmp_path):
+    path, name = tmp_path / "t.csv", "a column with a name that is much longer than any line"
     rows = [f"{['one such long category', 'another, not shorter one'][i % 2]!r},{i or ''},x" for i in range(40)]
     path.write_text("\n".join([f"{name},{name}!,labels", *rows]).replace("'", '"'))
     for pick in prepare(RunConfig(DataConfig(str(path)))).choices:
@@ -315,10 +315,10 @@ def test_many_columns_with_texts_and_empty_cells_are_reported_in_a_few_lines(tmp
     rows = [",".join([*["ab"[i % 2]] * 30, *[["", "1"][i % 2]] * 30, "x"]) for i in range(20)]
     (tmp_path / "wide.csv").write_text("\n".join([",".join([*names, "labels"]), *rows]))
     picks = prepare(RunConfig(DataConfig(str(tmp_path / "wide.csv")))).choices
-    told = [pick for pick in picks if pick.what in ("categories", "mean")]
-    assert len(told) == 10
-    assert ("categories", "of 26 more columns", "they hold text") in told
-    assert ("mean", "of 26 more columns", "for their empty cells") in told
+    shown = [pick for pick in picks if pick.what in ("categories", "mean")]
+    assert len(shown) == 10
+    assert ("categories", "of 26 more columns", "they hold text") in shown
+    assert ("mean", "of 26 more columns", "for their empty cells") in shown
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ def test_the_number_of_epochs_has_a_reason(tmp_path, examples, reason):
 @pytest.mark.parametrize(
     ("objective", "labels", "expected"),
     [
-        (None, ("x", "x;y"), None),  # a count head has no policy that could stop
+        (None, ("x", "x;y"), None),  # a count head has no policy
         ("multi", ("x", "x;y"), "policy"),
-        (None, ("x;x", "x;y"), "fixed"),  # but its answers can all have one size
-        ("one-step", ("x;x", "x;y"), None),  # which rounds each count by itself
+        (None, ("x;x", "x;y"), "fixed"),  # but its predictions have a fixed size
+        ("one-step", ("x;x", "x;y"), None),  # each count is rounded separately
     ],
 )
 def test_the_stopping_mechanism_is_reported_if_there_is_one(tmp_path, objective, labels, expected):
@@ -356,8 +356,8 @@ def test_the_stopping_mechanism_is_reported_if_there_is_one(tmp_path, objective,
 def test_a_tower_that_would_leave_no_map_is_not_chosen(tmp_path, labels, objective):
     write_arrays(tmp_path / "maps", (20, 20))
     config = RunConfig(DataConfig(str(tmp_path / "maps")), ModelConfig(max_size=labels))
-    told = values(config)
-    assert (told["channels"], told["objective"]) == ("(16, 32)", objective)
+    chosen = values(config)
+    assert (chosen["channels"], chosen["objective"]) == ("(16, 32)", objective)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_photographs_get_a_head_that_suits_the_number_of_objects(most, head):
         *([("count_head", head)] if head else []),
         ("dropout", "0.3"),
     ]
-    heads = ObjectiveConfig(count_head="cells")  # who asks for a count head gets it, with the usual settings
+    heads = ObjectiveConfig(count_head="cells")  # a given count head has the default settings
     objective, model, _ = resolve_objective(heads, ModelConfig(), (1280, 8, 8), most, backbone=True)
     assert (objective.objective, objective.count_head, model) == ("counts", "cells", ModelConfig())
 
@@ -383,7 +383,7 @@ def test_photographs_get_a_head_that_suits_the_number_of_objects(most, head):
     ("given", "expected"),
     [
         (RunConfig(), ("table", "mean-max", 0.3, 2e-3, 0.05, 0.99, "last")),
-        (  # what the user has changed is kept
+        (  # settings of the user are kept
             RunConfig(model=ModelConfig(dropout=0.5), optim=OptimConfig(lr=1e-4, weight_decay=0.2)),
             ("table", "mean-max", 0.5, 1e-4, 0.2, 0.99, "last"),
         ),
@@ -420,9 +420,9 @@ def test_without_held_out_examples_the_last_epoch_is_kept(objective, holdout, ex
 @pytest.mark.parametrize(
     ("most", "changes", "expected"),
     [
-        (3, {}, None),  # a map of 12x12 has room for them
+        (3, {}, None),  # a map of 12x12 is large enough
         (6, {}, "(16, 32)"),
-        (6, {"objective": "counts"}, None),  # who chooses chooses all of it
+        (6, {"objective": "counts"}, None),  # a given objective is kept with its defaults
         (6, {"channels": (8, 8, 16)}, None),
     ],
 )
@@ -430,16 +430,16 @@ def test_many_objects_get_a_finer_map(tmp_path, most, changes, expected):
     draw_dots(tmp_path / "dots", size=(128, 128), most=most)
     objective = ObjectiveConfig(objective=changes.get("objective", None))
     model = ModelConfig(channels=changes["channels"]) if "channels" in changes else ModelConfig()
-    told = values(RunConfig(DataConfig(data=str(tmp_path / "dots")), model, objective))
-    assert told.get("channels") == expected
-    assert told.get("objective") == (None if "objective" in changes else "counts")
+    chosen = values(RunConfig(DataConfig(data=str(tmp_path / "dots")), model, objective))
+    assert chosen.get("channels") == expected
+    assert chosen.get("objective") == (None if "objective" in changes else "counts")
 
 
 @pytest.mark.parametrize(("policy", "stop"), [("lstm", None), (None, "end")])
 def test_a_policy_or_end_selects_the_multiset_loss(tmp_path, policy, stop):
     write_table(tmp_path / "trips.csv")
-    told = values(RunConfig(DataConfig(data=str(tmp_path / "trips.csv")), ModelConfig(policy=policy, stop=stop)))
-    assert told["objective"] == "multi"
+    chosen = values(RunConfig(DataConfig(data=str(tmp_path / "trips.csv")), ModelConfig(policy=policy, stop=stop)))
+    assert chosen["objective"] == "multi"
 
 
 def test_without_the_extra_photographs_are_trained_from_scratch_with_a_hint(tmp_path, monkeypatch):
@@ -466,7 +466,7 @@ def test_given_settings_are_not_chosen(tmp_path):
         .keys()
         .isdisjoint({"backbone", "image_size", "epochs"})
     )
-    # An encoder of one's choice leaves no room for a backbone.
+    # With a given encoder there is no backbone.
     chosen = prepare(RunConfig(DataConfig(str(tmp_path / "dots")), ModelConfig(encoder="conv")))
     assert chosen.config.data.backbone == "none"
 
@@ -476,14 +476,14 @@ def test_given_splits_are_not_drawn(tmp_path):
     assert "splits" not in values(RunConfig(DataConfig(str(tmp_path / "t.csv"))))
 
 
-def test_few_examples_are_seen_often_and_many_a_few_times():
+def test_the_number_of_epochs_falls_with_the_number_of_examples():
     epochs = [OptimConfig().resolved(n).epochs for n in (1, 210, 1000, 10_000, 1_000_000)]
     assert epochs == sorted(epochs, reverse=True)
     assert epochs[-1] >= 8
     assert epochs[1] > 50
 
 
-# What goes wrong
+# Errors
 
 
 def test_a_damaged_image_is_reported_with_its_line_before_training(run, tmp_path):
@@ -495,14 +495,14 @@ def test_a_damaged_image_is_reported_with_its_line_before_training(run, tmp_path
     assert not (tmp_path / "runs").exists()
 
 
-def test_data_is_given_once(run, tmp_path):
+def test_data_specified_twice_is_refused(run, tmp_path):
     code, _, err = run("train", "a.csv", "--data", "b.csv")
     assert (code, err) == (
         2,
         "multiset: the data set is specified twice, as a.csv and with --data: remove one\nSee: multiset train --help\n",
     )
     (tmp_path / "c.toml").write_text('data = "b.csv"\n')
-    code, _, err = run("train", "a.csv", "--config", "c.toml")  # what is typed comes before what is in a file
+    code, _, err = run("train", "a.csv", "--config", "c.toml")  # arguments override files
     assert (code, err) == (1, "multiset: there is no file or folder a.csv\n")
 
 
@@ -536,7 +536,7 @@ def test_f1_selects_the_weights_while_exact_match_is_zero(tmp_path, monkeypatch)
     assert Predictor.load(tmp_path / "best").record["epoch"] == 4
 
 
-# Reading
+# Reading data
 
 
 def test_a_manifest_has_images_labels_and_splits_before_inputs_are_read(tmp_path):
@@ -563,10 +563,10 @@ def test_features_are_standardised():
     encoder = MLPEncoder(3)
     x = torch.tensor([[1e6, 0.1, 2.0], [3e6, 0.1, 4.0], [5e6, 0.1, 9.0]])
     encoder.standardise(x)
-    seen = (x - encoder.mean) / encoder.spread
-    assert torch.allclose(seen[:, [0, 2]].mean(0), torch.zeros(2), atol=1e-6)
-    assert torch.allclose(seen[:, [0, 2]].pow(2).mean(0), torch.ones(2), atol=1e-5)
-    assert seen[:, 1].abs().max() < 1e-6  # one that is always the same says nothing
+    scaled = (x - encoder.mean) / encoder.spread
+    assert torch.allclose(scaled[:, [0, 2]].mean(0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(scaled[:, [0, 2]].pow(2).mean(0), torch.ones(2), atol=1e-5)
+    assert scaled[:, 1].abs().max() < 1e-6  # a constant column
     other = MLPEncoder(3)
     other.load_state_dict(encoder.state_dict())
     assert torch.equal(other(x), encoder(x))
@@ -576,7 +576,7 @@ def test_features_are_standardised():
 
 
 def readme_pets(folder: Path) -> Path:
-    """The table of the README, with a picture for each of its lines."""
+    """Write the table of the README, with an image for each of its rows."""
     (table,) = re.findall(r"^```\n(image,labels\n.*?)^```$", (ROOT / "README.md").read_text(), flags=re.M | re.S)
     for line in table.splitlines()[1:]:
         Image.new("RGB", (64, 48), "white").save(folder / line.split(",")[0])
@@ -604,7 +604,7 @@ def test_every_small_table_without_splits_is_refused(run, tmp_path, rows):
     assert f"trip.csv has {rows} example{'s' * (rows > 1)} ({rows} with labels), too few to split" in err
 
 
-def test_problems_of_the_lines_come_first(run, tmp_path):
+def test_problems_of_lines_are_reported_first(run, tmp_path):
     readme_pets(tmp_path)
     (tmp_path / "sofa.jpg").unlink()
     code, _, err = run("train", "pets.csv")
@@ -614,7 +614,7 @@ def test_problems_of_the_lines_come_first(run, tmp_path):
     )
 
 
-def test_the_number_of_examples_in_the_message_is_enough(run, tmp_path):
+def test_the_number_of_examples_in_the_message_is_sufficient(run, tmp_path):
     write_table(tmp_path / "trip.csv", 10)
     code, out, err = run("train", "trip.csv")
     assert code == 0, err
@@ -622,7 +622,7 @@ def test_the_number_of_examples_in_the_message_is_enough(run, tmp_path):
     assert read_record(tmp_path / "runs" / "trip")["finished"]
 
 
-def test_with_given_splits_a_few_lines_are_enough(run, tmp_path):
+def test_with_given_splits_a_few_lines_suffice(run, tmp_path):
     (tmp_path / "trip.csv").write_text("people,labels,split\n1,ticket,train\n2,ticket:2,validation\n3,ticket:3,test\n")
     code, _, err = run("train", "trip.csv")
     assert code == 0, err
@@ -637,14 +637,15 @@ def test_the_only_example_with_a_label_is_for_training(run, tmp_path, labelled):
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(1, "1 training example and no label in it"), (3, "3 training examples and no label in them")]
+    ("number", "counted"),
+    [(1, "1 training example and no label in it"), (3, "3 training examples and no label in them")],
 )
-def test_training_examples_without_a_label_are_reported(run, tmp_path, number, told):
+def test_training_examples_without_a_label_are_reported(run, tmp_path, number, counted):
     lines = ["weight,labels,split", *(f"{i},,train" for i in range(number)), "8,cat,validation", "9,cat,test"]
     (tmp_path / "cats.csv").write_text("\n".join(lines))
     for flags in ((), ("--max-size", "2")):
         code, _, err = run("train", "cats.csv", *flags)
-        assert (code, err) == (1, f"multiset: cats.csv has {told}: add training examples with labels\n")
+        assert (code, err) == (1, f"multiset: cats.csv has {counted}: add training examples with labels\n")
 
 
 def test_a_table_without_labels_is_refused(run, tmp_path):

@@ -1,4 +1,4 @@
-"""`torchmultiset.train`: one call from a file to a model that predicts."""
+"""`torchmultiset.train`, which trains a model on a file in one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_one_model_from_a_file_to_an_answer(here, capsys):
+def test_train_returns_a_model_that_predicts(here, capsys):
     write_pets(here)
     model = torchmultiset.train("pets.csv", minutes=0, **FAST)
     assert isinstance(model, torchmultiset.Predictor)
@@ -32,8 +32,8 @@ def test_one_model_from_a_file_to_an_answer(here, capsys):
         torchmultiset.train("pets.csv", minutes=0, **FAST)
 
 
-def test_a_budget_compares_models(here, monkeypatch, capsys):
-    pets = write_pets(here, examples=1_200)  # enough to be trained once, without cross-validation
+def test_with_a_budget_models_are_compared(here, monkeypatch, capsys):
+    pets = write_pets(here, examples=1_200)  # enough examples to do without cross-validation
     few = [Candidate("ridge", {"objective": "ridge"}, "regression")]
     monkeypatch.setattr("torchmultiset.pipeline.auto.candidates", lambda _: few)
     model = torchmultiset.train(pets, minutes=1, out=here / "kept")
@@ -45,7 +45,7 @@ def test_a_budget_compares_models(here, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("figures_of_runs")
-def test_ridge_regression_has_no_epochs_to_choose_and_to_draw(here, capsys):
+def test_ridge_regression_has_no_epochs_and_no_curve(here, capsys):
     torchmultiset.train(write_pets(here), objective="ridge", holdout="none")
     out = capsys.readouterr().out
     assert "with ridge, in closed form" in out
@@ -55,7 +55,7 @@ def test_ridge_regression_has_no_epochs_to_choose_and_to_draw(here, capsys):
     assert (here / "runs" / "pets" / "predictions.png").exists()
 
 
-def test_what_is_wrong_is_reported_before_training(here):
+def test_invalid_arguments_are_refused_before_training(here):
     pets = write_pets(here)
     with pytest.raises(ValueError, match="there is no setting epoch: see `multiset train --help-all`"):
         torchmultiset.train(pets, epoch=3)
@@ -68,5 +68,5 @@ def test_what_is_wrong_is_reported_before_training(here):
     assert not (here / "runs").exists()
 
 
-def test_default_folder(here):
+def test_the_default_folder_has_the_name_of_the_data(here):
     assert run_folder(here / "photos" / "labels.csv") == run_folder(here / "photos") == run_folder("x/photos.jsonl")

@@ -1,4 +1,4 @@
-"""Settings of a run that decide how a file is read: classes, fractions, seed of the split, unreadable images."""
+"""Settings for reading a file: classes, fractions, seed of the split, unreadable images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_file_is_parsed_once_per_process(table, monkeypatch):
     assert ids_of(first) != ids_of(second)
     assert ids_of(first) == ids_of(task_of(table))
     task_of(table, classes=("tram", "ferry", "bus"))
-    task_of(table, skip_unreadable=True)  # the files that it names may have changed
+    task_of(table, skip_unreadable=True)  # because its image files may have changed
     assert len(calls) == 3
     table.write_text(f"{table.read_text()}\n60,4,bus\n")
     assert sum(len(examples) for examples in task_of(table).splits.values()) == 61
@@ -54,7 +54,7 @@ def test_a_file_is_parsed_once_per_process(table, monkeypatch):
     assert len(calls) == 6
 
 
-def test_fractions_and_seed_decide_the_split(table):
+def test_the_split_depends_on_fractions_and_seed(table):
     plain, half, other = task_of(table), task_of(table, fractions=(0.4, 0.3, 0.3)), task_of(table, split_seed=1)
     sizes = [len(task.splits["train"]) / 60 for task in (plain, half, other)]
     assert sizes[0] > 0.55 > sizes[1] > 0.25
@@ -85,7 +85,7 @@ def digits_store(tmp_path) -> Path:
 
 
 def test_a_model_splits_a_file_as_in_its_training(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no figures, which are slow
     data = DataConfig(str(table), fractions=(0.5, 0.2, 0.3), split_seed=3)
     config = RunConfig(data, ModelConfig(units=(4,)), ObjectiveConfig("counts"), OptimConfig(1, 16))
     train_run(config, tmp_path / "run")

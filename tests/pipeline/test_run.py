@@ -67,7 +67,7 @@ def config(digits):
 
 @pytest.fixture
 def pets(tmp_path):
-    """Images in which a colour means a class, all of them two pets."""
+    """A folder of images whose colour is their class, each with two labels."""
     folder = tmp_path / "pets"
     folder.mkdir()
     lines = ["image,labels,split"]
@@ -78,10 +78,10 @@ def pets(tmp_path):
     return folder
 
 
-# What is picked
+# Settings chosen from the data
 
 
-def test_auto_is_settled_by_the_training_data(config, pets):
+def test_automatic_settings_are_chosen_from_the_training_data(config, pets):
     task = prepare(config)
     assert [pick[:2] for pick in task.choices] == [
         ("objective", "counts"),
@@ -92,9 +92,9 @@ def test_auto_is_settled_by_the_training_data(config, pets):
     assert (task.config.model.stop, task.config.model.max_size) == ("policy", 2)
     assert prepare(task.config).choices == ()
 
-    named = prepare(replace(config, objective=ObjectiveConfig("multi")))
-    assert ("policy", "conv-lstm") in [pick[:2] for pick in named.choices]
-    assert named.choices[-1] == ("stop", "policy", "training multisets have 1 to 2 labels")
+    sequential = prepare(replace(config, objective=ObjectiveConfig("multi")))
+    assert ("policy", "conv-lstm") in [pick[:2] for pick in sequential.choices]
+    assert sequential.choices[-1] == ("stop", "policy", "training multisets have 1 to 2 labels")
 
     same = prepare(replace(config, data=DataConfig(data=str(pets), image_size=32)))
     assert ("stop", "fixed", "all training multisets have 2 labels") in same.choices
@@ -106,16 +106,16 @@ def test_auto_is_settled_by_the_training_data(config, pets):
     assert "stop" not in {pick.what for pick in prepare(room).choices}  # a count head has no policy that stops
 
 
-def test_a_map_too_coarse_to_count_on_gets_a_policy(config):
+def test_a_policy_is_chosen_if_the_map_is_too_coarse_to_count(config):
     coarse = replace(config, model=ModelConfig(channels=(2, 2), max_size=99))
     picks = {pick.what: pick for pick in prepare(coarse).choices}
     assert picks["objective"].value == "multi"
     assert "too coarse to count 99 labels" in picks["objective"].reason
-    heads = ObjectiveConfig(count_head="poisson")  # which need no map
+    heads = ObjectiveConfig(count_head="poisson")  # needs no map
     assert prepare(replace(coarse, objective=heads)).config.objective.objective == "counts"
 
 
-def test_vectors_get_linear_layers_and_a_count_head_or_an_lstm(tmp_path, config):
+def test_linear_layers_and_a_count_head_or_an_lstm_are_chosen_for_vectors(tmp_path, config):
     (tmp_path / "t.csv").write_text("a,b,labels,split\n1,2,x,train\n3,4,x;y,train\n5,6,y,validation\n")
     config = replace(config, data=DataConfig(data=str(tmp_path / "t.csv")))
     for objective, picked in ((None, {"objective": "counts"}), ("multi", {"policy": "lstm"})):
@@ -163,7 +163,7 @@ def test_data_without_validation_examples_is_refused(config, tmp_path):
         prepare(replace(config, data=DataConfig(data=str(tmp_path / "t.csv"))))
 
 
-def test_mnist_multi_is_built_where_it_is_not_there_yet(config, tmp_path, monkeypatch, digits):
+def test_a_missing_mnist_multi_is_built(config, tmp_path, monkeypatch, digits):
     monkeypatch.setenv("TORCHMULTISET_MNIST", "bundled")
     tiny = replace(presets.PRESETS["demo"], digits=TINY, least_digits=0)
     monkeypatch.setattr(presets, "PRESETS", {**presets.PRESETS, "demo": tiny})
@@ -185,7 +185,7 @@ def test_mnist_multi_is_built_where_it_is_not_there_yet(config, tmp_path, monkey
         presets.build_missing("demo", tmp_path / "pets.csv")
 
 
-def test_few_digits_get_distorted_copies(tmp_path, monkeypatch):
+def test_few_digits_are_distorted_in_training_images(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHMULTISET_MNIST", "bundled")
     plain = replace(presets.PRESETS["demo"], digits=TINY, least_digits=0)
     stores = []
@@ -196,25 +196,25 @@ def test_few_digits_get_distorted_copies(tmp_path, monkeypatch):
     none, enough, more = ({name: one.inputs[np.arange(len(one))] for name, one in store.items()} for store in stores)
     np.testing.assert_array_equal(none["train"], enough["train"])
     assert (none["train"] != more["train"]).any()
-    np.testing.assert_array_equal(none["test"], more["test"])  # images of digits as they were written
+    np.testing.assert_array_equal(none["test"], more["test"])  # test images have the original digits
 
 
-# A whole run
+# Runs
 
 
 @pytest.fixture(scope="module")
 def finished(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "first"
     config = RunConfig(DataConfig(data=str(digits)), MODEL, ObjectiveConfig(), OPTIM, seed=3)
-    said: list[str] = []
+    messages: list[str] = []
     command = ["multiset", "train", "--data", str(digits), f"--out={folder}"]
     with drawn():
-        result = train_run(config, folder, command=command, say=said.append)
-    return config, folder, result, said
+        result = train_run(config, folder, command=command, say=messages.append)
+    return config, folder, result, messages
 
 
-def test_the_folder_holds_a_whole_run(finished):
-    _, folder, result, said = finished
+def test_the_folder_of_a_run_has_all_files(finished):
+    _, folder, result, messages = finished
     assert {path.name for path in folder.iterdir()} == {
         "config.toml", "run.json", "epochs.jsonl", "predictions.npz", "checkpoint.pt", "best", "model", "curve.png",
         "predictions.png",
@@ -231,17 +231,17 @@ def test_the_folder_holds_a_whole_run(finished):
     assert record["git"] is None or re.fullmatch(r"[0-9a-f]{40}(\+changes)?", record["git"])
     assert record["data"]["name"] == "digits"
     assert record["minutes"] > 0
-    assert any(line.startswith("  max_size: 2 (") for line in said)
+    assert any(line.startswith("  max_size: 2 (") for line in messages)
 
 
 def release(version: str) -> str:
-    """A version without its build: 2.13.0 of 2.13.0+cpu."""
+    """A version without its build, such as 2.13.0 for 2.13.0+cpu."""
     return Version(version).public
 
 
 @pytest.mark.parametrize("build", ["", "+cpu", "+cu130"])
 def test_the_record_has_the_release_of_pytorch_for_any_build(monkeypatch, build):
-    """PyTorch's ordinary wheel is 2.13.0 for pip, and calls itself 2.13.0+cu130."""
+    """The default wheel of PyTorch is 2.13.0 for pip, but its __version__ is 2.13.0+cu130."""
     monkeypatch.setattr(torch, "__version__", release(torch.__version__) + build)
     recorded = environment()["versions"]["torch"]
     assert recorded == importlib.metadata.version("torch")
@@ -249,7 +249,7 @@ def test_the_record_has_the_release_of_pytorch_for_any_build(monkeypatch, build)
 
 
 def test_the_record_has_the_version_of_the_code_that_runs(monkeypatch):
-    """pip knows another one if an editable install is older than the code."""
+    """The version known to pip may be older if the install is editable."""
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.0")
     assert environment()["versions"]["torchmultiset"] == torchmultiset.__version__
 
@@ -265,7 +265,7 @@ def test_no_file_contains_a_path(finished, digits):
     assert read_config(folder / "config.toml")["data"] == "digits"
 
 
-def test_the_model_is_the_best_one_and_was_tested(finished, digits):
+def test_the_model_is_the_best_one_with_its_test_scores(finished, digits):
     _, folder, result, _ = finished
     model = Predictor.load(folder / "model")
     best = Predictor.load(folder / "best")
@@ -285,16 +285,16 @@ def test_the_model_is_the_best_one_and_was_tested(finished, digits):
 def test_the_model_has_a_card(finished):
     _, folder, result, _ = finished
     card = (folder / "model" / "README.md").read_text()
-    told = result.report
+    report = result.report
     (row,) = re.findall(r"^\| all \|.*$", card, flags=re.MULTILINE)
-    assert row.startswith(f"| all | 20 | {told.overall.exact_match:.3f} (")
-    assert row.endswith(f") | {told.overall.f1:.3f} | {told.class_f1:.3f} |")
-    assert re.findall(r"^\| [12] \|.* \| - \|$", card, flags=re.MULTILINE)  # by size, there is none
+    assert row.startswith(f"| all | 20 | {report.overall.exact_match:.3f} (")
+    assert row.endswith(f") | {report.overall.f1:.3f} | {report.class_f1:.3f} |")
+    assert re.findall(r"^\| [12] \|.* \| - \|$", card, flags=re.MULTILINE)  # there is no class F1 by size
     assert result.record["command"] in card
     assert "1 x 28 x 28" in card
 
 
-def test_it_can_be_run_again_from_its_config(finished, tmp_path):
+def test_a_run_is_reproduced_from_its_config(finished, tmp_path):
     config, folder, result, _ = finished
     saved = read_config(folder / "config.toml")
     resolved = to_dict(prepare(config).config)
@@ -306,7 +306,7 @@ def test_it_can_be_run_again_from_its_config(finished, tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_folder_that_holds_a_run_is_refused_unless_resumed(finished):
+def test_a_folder_with_a_run_is_refused_unless_resumed(finished):
     config, folder, _, _ = finished
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     with pytest.raises(FileExistsError, match="contains a finished run"):
@@ -347,7 +347,7 @@ def test_a_run_with_a_removed_setting_resumes_if_it_had_no_effect(finished, tmp_
         train_run(config, tmp_path / "old", resume=True)
 
 
-def test_a_stopped_run_resumes_exactly(finished, tmp_path):
+def test_an_interrupted_run_resumes_exactly(finished, tmp_path):
     config, folder, result, _ = finished
 
     class Stop(Exception):
@@ -373,15 +373,15 @@ def test_a_stopped_run_resumes_exactly(finished, tmp_path):
 
 def test_a_run_can_start_from_the_weights_of_another(finished, config, tmp_path):
     _, folder, _, _ = finished
-    said: list[str] = []
-    slow = replace(OPTIM, epochs=1, lr=1e-12)  # what it begins with is what it ends with
+    messages: list[str] = []
+    slow = replace(OPTIM, epochs=1, lr=1e-12)  # so the weights hardly change
     later = replace(config, model=replace(MODEL, start_from=str(folder)), optim=slow, seed=4)
     command = ["multiset", "train", "--start-from", str(folder)]
-    result = train_run(later, tmp_path / "later", command=command, say=said.append)
+    result = train_run(later, tmp_path / "later", command=command, say=messages.append)
     begun, ended = (Predictor.load(run / "model").state_dict() for run in (folder, tmp_path / "later"))
     learned = [name for name in begun if "running" not in name and "tracked" not in name]
     assert all(torch.allclose(begun[name], ended[name], atol=1e-6) for name in learned)
-    assert "Starting from the weights of first: all of them." in said
+    assert "Starting from the weights of first: all of them." in messages
     assert result.record["start"]["anew"] == ()
     assert result.record["start"]["data"]["name"] == "digits"
     assert (
@@ -395,7 +395,7 @@ def test_a_run_can_start_from_the_weights_of_another(finished, config, tmp_path)
         train_run(replace(later, model=MODEL), tmp_path / "later", resume=True)
 
 
-def test_a_resumed_run_does_not_start_over(finished, config, tmp_path):
+def test_a_resumed_run_does_not_load_the_initial_weights_again(finished, config, tmp_path):
     shutil.copytree(finished[1], tmp_path / "first")
     later = replace(config, model=replace(MODEL, start_from=str(tmp_path / "first")))
 
@@ -409,7 +409,7 @@ def test_a_resumed_run_does_not_start_over(finished, config, tmp_path):
     other = replace(config, model=replace(MODEL, start_from="mnist-multi-4"))
     with pytest.raises(ValueError, match="start_from was first and is now mnist-multi-4"):
         train_run(other, tmp_path / "run", resume=True)
-    shutil.rmtree(tmp_path / "first")  # the checkpoint has all that is needed
+    shutil.rmtree(tmp_path / "first")  # only the checkpoint is needed
     resumed = train_run(later, tmp_path / "run", resume=True)
     assert resumed.report == whole.report
     assert resumed.record["start"] == json.loads(json.dumps(whole.record["start"]))
@@ -431,14 +431,14 @@ def test_a_model_to_start_from_must_have_the_same_columns(config, tmp_path):
 def test_with_other_classes_only_the_encoder_is_initialised(finished, config, tmp_path):
     build(tmp_path / "others", replace(TINY, classes=(2, 3)), load_digits("bundled"))
     other = replace(config, data=DataConfig(data=str(tmp_path / "others")), optim=replace(OPTIM, epochs=1))
-    said: list[str] = []
+    messages: list[str] = []
     result = train_run(
-        replace(other, model=replace(MODEL, start_from=str(finished[1]))), tmp_path / "r", say=said.append
+        replace(other, model=replace(MODEL, start_from=str(finished[1]))), tmp_path / "r", say=messages.append
     )
     anew = result.record["start"]["anew"]
     assert anew
     assert all(name.startswith("head.") for name in anew)
-    assert any(f"all but {len(anew)} tensors, which do not fit" in line for line in said)
+    assert any(f"all but {len(anew)} tensors, which do not fit" in line for line in messages)
 
     wider = replace(config, model=replace(MODEL, channels=(7, 6), start_from=str(finished[1])))
     with pytest.raises(ValueError, match=r"has another encoder: the shapes of encoder\..*leave out start_from"):
@@ -486,7 +486,7 @@ def test_predictions_of_vectors_are_drawn_as_bars(config, tmp_path, figures_of_r
     assert (tmp_path / "run" / "predictions.png").exists()
 
 
-def test_features_of_a_backbone_take_the_place_of_images(config, pets, tmp_path, figures_of_runs):
+def test_features_of_a_backbone_replace_images(config, pets, tmp_path, figures_of_runs):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     data = DataConfig(data=str(pets / "labels.csv"), backbone="efficientnet-lite0", image_size=64)
     own = replace(config, data=data, model=ModelConfig(hidden=8, units=(8,)))
@@ -524,7 +524,7 @@ def test_features_of_data_on_a_read_only_disk_are_cached_for_the_user(config, pe
     assert not (pets / "labels-efficientnet-lite0-64").exists()
 
 
-def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(config, pets, tmp_path, monkeypatch):
+def test_boxes_refer_to_the_height_of_images_not_of_features(config, pets, tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite_pytorch", reason="the extra 'coco' brings the backbone")
     heights = []
 
@@ -541,14 +541,14 @@ def test_boxes_are_read_in_the_height_of_the_pictures_not_of_their_features(conf
     assert heights == [64, 28]
 
 
-def test_every_objective_runs(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no pictures: slow
+def test_every_objective_of_the_paper_is_trained(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)  # no figures, which are slow
     for name in ("multi", "rl", "dm-l1", "dm-kl", "seq", "one-step"):
         short = replace(config, objective=ObjectiveConfig(objective=name), optim=replace(OPTIM, epochs=1))
         assert train_run(short, tmp_path / name).record["finished"]
 
 
-def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
+def test_tensorboard_receives_each_epoch_once(config, tmp_path, monkeypatch):
     written = []
 
     class SummaryWriter:
@@ -576,7 +576,7 @@ def test_tensorboard_gets_each_epoch_once(config, tmp_path, monkeypatch):
     assert ems == [(line["validation_em"], line["epoch"]) for line in history]
 
 
-def test_without_matplotlib_there_are_no_pictures(config, tmp_path, monkeypatch, figures_of_runs):
+def test_without_matplotlib_no_figures_are_drawn(config, tmp_path, monkeypatch, figures_of_runs):
     monkeypatch.setattr("torchmultiset.pipeline.finish.find_spec", lambda _: None)
     assert train_run(config, tmp_path / "run").record["finished"]
     assert not list((tmp_path / "run").glob("*.png"))
@@ -585,14 +585,14 @@ def test_without_matplotlib_there_are_no_pictures(config, tmp_path, monkeypatch,
 # Records
 
 
-def test_places_are_left_out():
+def test_absolute_paths_are_removed_from_records():
     assert portable("../data/x") == "../data/x"
     assert portable("~/digits") == "digits"
     assert portable("") == ""
     assert portable_command(["--data=" + str(Path.cwd() / "a" / "b.csv"), "--lr=1"]) == ["--data=a/b.csv", "--lr=1"]
 
 
-def test_config_files(tmp_path):
+def test_config_files_are_read_and_invalid_ones_refused(tmp_path):
     (tmp_path / "a.toml").write_text("epochs = 3\nchannels = [4, 5]\n")
     assert read_config(tmp_path / "a.toml") == {"epochs": 3, "channels": [4, 5]}
     (tmp_path / "b.toml").write_text("")
@@ -629,19 +629,19 @@ def test_a_damaged_record_is_reported_in_one_line(tmp_path):
         read_record(tmp_path)
 
 
-# How many processes
+# Number of processes
 
 
 @pytest.mark.parametrize(
     ("cores", "batch_size", "processes"), [(1, 64, 1), (2, 64, 2), (2, 63, 1), (8, 96, 3), (2, 8, 1)]
 )
-def test_a_process_for_each_core_that_has_32_examples(monkeypatch, cores, batch_size, processes):
+def test_there_is_a_process_for_each_core_with_32_examples(monkeypatch, cores, batch_size, processes):
     monkeypatch.setattr("torch.get_num_threads", lambda: cores)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert fitting_devices(batch_size) == processes
 
 
-def test_a_process_for_each_gpu(monkeypatch):
+def test_there_is_a_process_for_each_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     assert fitting_devices(8) == 4
@@ -655,19 +655,19 @@ def test_a_run_resumes_with_its_number_of_processes(config, monkeypatch, tmp_pat
 
 
 def test_the_number_of_processes_follows_from_the_chosen_batch_size(config, monkeypatch, tmp_path):
-    asked = []
+    batch_sizes = []
 
     def fitting(batch_size):
-        asked.append(batch_size)
+        batch_sizes.append(batch_size)
         return 1
 
     monkeypatch.setattr("torchmultiset.pipeline.run.fitting_devices", fitting)
     open_ = replace(config, optim=replace(config.optim, batch_size=None))
     train_run(open_, tmp_path / "run", devices=None)
-    assert asked == [read_config(tmp_path / "run" / "config.toml")["batch_size"]]
+    assert batch_sizes == [read_config(tmp_path / "run" / "config.toml")["batch_size"]]
 
 
-def test_only_gpus_with_double_precision_are_taken(monkeypatch):
+def test_only_gpus_with_double_precision_are_used(monkeypatch):
     monkeypatch.setattr("lightning_fabric.accelerators.MPSAccelerator.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert local_fabric().device.type == "cpu"

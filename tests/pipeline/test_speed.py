@@ -1,4 +1,4 @@
-"""How many epochs fit into a time budget."""
+"""The number of epochs that fit into a time budget."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def texts(*lengths: int) -> Examples:
     return Examples(TokenText(["x" * n for n in lengths]), labels, ("a",), tokens="text")
 
 
-@pytest.mark.parametrize(("seconds", "epochs"), [(100.0, 7), (1.0, 1)])  # an epoch takes 10 s, and 3 s for all else
-def test_epochs_for_a_time(monkeypatch, seconds, epochs):
+@pytest.mark.parametrize(("seconds", "epochs"), [(100.0, 7), (1.0, 1)])  # an epoch takes 10 s, plus 3 s
+def test_the_number_of_epochs_fits_into_the_time(monkeypatch, seconds, epochs):
     monkeypatch.setattr(speed, "seconds_per_example", lambda *_, **__: 0.1)
     assert speed.fitting_epochs(config_of({}), seconds, examples=100, threads=1) == epochs
 

@@ -36,7 +36,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def finish(folder, config, *, data="pets.csv", **other):
-    """As if it had been trained; what is open is settled."""
+    """Write the files of a finished run, with its automatic settings chosen."""
     begin(folder, config)
     write_config(folder, replace(config, model=replace(config.model, max_size=6, stop="policy", encoder="mlp")))
     write_record(folder, {"finished": True, "data": data_record(data), **other})
@@ -58,7 +58,7 @@ def edit(folder, before, after):
 
 
 class Crew:
-    """Jobs that end when and as they are told to."""
+    """Workers whose jobs end when the test ends them."""
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.futures, self.jobs, self.stopped = folder, {}, {}, []
@@ -83,10 +83,10 @@ class Crew:
         finish(self.folder / name, config_of(self.jobs[name].config))
         self.futures[name].set_result(None)
 
-    def progress(self, name, **told):
+    def progress(self, name, **values):
         path = self.folder / name / "progress.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(told))
+        path.write_text(json.dumps(values))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def crew(tmp_path, monkeypatch, without_shape_hook):
 def test_a_run_is_stale_if_its_config_has_changed(runs, tmp_path):
     finish(tmp_path / "run", runs[ONE])
     assert is_finished(tmp_path / "run")
-    assert stale(tmp_path / "run", runs[ONE]) == []  # what was open may have become anything
+    assert stale(tmp_path / "run", runs[ONE]) == []  # automatic settings may have any value
     other = config_of(to_dict(runs[ONE]) | {"epochs": 5, "units": (64, 32)})
     assert stale(tmp_path / "run", other) == [
         "units was 8 and is now 64 32",
@@ -108,19 +108,19 @@ def test_a_run_is_stale_if_its_config_has_changed(runs, tmp_path):
     ]
 
 
-def test_a_run_is_stale_if_its_data_has_changed_and_not_if_it_moved(runs, tmp_path):
+def test_a_run_is_stale_if_its_data_changed_but_not_if_it_moved(runs, tmp_path):
     finish(tmp_path / "run", runs[ONE])
     before = data_record("pets.csv")["sha256"]
     (tmp_path / "pets.csv").rename(tmp_path / "elsewhere.csv")
     moved = config_of(to_dict(runs[ONE]) | {"data": "elsewhere.csv"})
     assert stale(tmp_path / "run", moved) == []
     write_pets(tmp_path, seed=1)
-    (told,) = stale(tmp_path / "run", runs[ONE])
-    assert told == f"the data was {before[:12]}... and is now {data_record('pets.csv')['sha256'][:12]}..."
-    assert changed_data({"sha256": before}, "nowhere.csv") == []  # nobody knows
+    (message,) = stale(tmp_path / "run", runs[ONE])
+    assert message == f"the data was {before[:12]}... and is now {data_record('pets.csv')['sha256'][:12]}..."
+    assert changed_data({"sha256": before}, "nowhere.csv") == []  # the data cannot be compared
 
 
-def test_settings_that_are_open_or_newer_than_the_record_are_no_difference(runs, tmp_path):
+def test_automatic_and_newer_settings_do_not_make_a_run_stale(runs, tmp_path):
     finish(tmp_path / "run", runs[ONE])
     edit(tmp_path / "run", "value_weight = 0.5\n", "")
     open_ = config_of(to_dict(runs[ONE]) | dict.fromkeys(("epochs", "batch_size", "objective", "precision")))
@@ -133,7 +133,7 @@ def test_a_run_without_a_checkpoint_is_not_stale(runs, tmp_path):
     assert stale(tmp_path / "run", runs[TWO]) == []
 
 
-def test_stale_runs_are_refused_with_what_differs_until_they_are_run_again(runs, tmp_path, crew):
+def test_stale_runs_are_refused_with_their_differences_unless_run_again(runs, tmp_path, crew):
     finish(crew.folder / ONE, runs[ONE])
     begin(crew.folder / TWO, runs[TWO])
     edit(crew.folder / ONE, "epochs = 2", "epochs = 30")
@@ -149,7 +149,7 @@ def test_stale_runs_are_refused_with_what_differs_until_they_are_run_again(runs,
     assert [*result.finished] == [ONE, TWO]
 
 
-def test_forgetting_one_run_leaves_the_others(runs, tmp_path):
+def test_forget_deletes_a_single_run(runs, tmp_path):
     for name in runs:
         finish(tmp_path / name, runs[name])
     forget(tmp_path / ONE)
@@ -166,30 +166,30 @@ def open_jobs(crew):
 
 
 def test_a_failure_does_not_stop_the_others_and_progress_is_reported(runs, crew):
-    seen = []
-    crew.progress(TWO, epoch=2, share=0.9)  # of an earlier attempt
+    snapshots = []
+    crew.progress(TWO, epoch=2, share=0.9)  # from an earlier attempt
 
     def watch(snapshot):
-        seen.append(snapshot)
-        if len(seen) == 1:
+        snapshots.append(snapshot)
+        if len(snapshots) == 1:
             crew.progress(ONE, epoch=1, epochs=2, em=0.25, f1=0.5, share=0.5)
             (crew.folder / TWO).mkdir(parents=True, exist_ok=True)
             (crew.folder / TWO / "log.txt").write_text("".join(f"line {i}\n" for i in range(50)))
-        elif len(seen) == 2:
+        elif len(snapshots) == 2:
             crew.futures[TWO].set_exception(WorkerError("failed 2 times"))
-        elif len(seen) == 3:
+        elif len(snapshots) == 3:
             crew.end(ONE)
 
     result = sweep(runs, crew.folder, watch=watch, every=0.001)
-    assert [(s.waiting, s.failed, s.ended) for s in seen] == [(2, 0, []), (2, 0, []), (1, 1, []), (0, 1, [ONE])]
-    assert [s.running for s in seen[:3]] == [[], [(ONE, 1, 2, 0.25, 0.5, 0.5)], [(ONE, 1, 2, 0.25, 0.5, 0.5)]]
+    assert [(s.waiting, s.failed, s.ended) for s in snapshots] == [(2, 0, []), (2, 0, []), (1, 1, []), (0, 1, [ONE])]
+    assert [s.running for s in snapshots[:3]] == [[], [(ONE, 1, 2, 0.25, 0.5, 0.5)], [(ONE, 1, 2, 0.25, 0.5, 0.5)]]
     assert [*result.finished] == [ONE]
     ((name, reason, tail),) = result.failures
     assert (name, reason) == (TWO, "failed 2 times")
     assert [line.strip() for line in tail.splitlines()] == [f"line {i}" for i in range(38, 50)]
-    words = describe_failures(result.failures)
-    assert words.startswith("1 run failed")
-    assert f"{TWO}: failed 2 times. Its log ends:\n  line 38\n" in words
+    text = describe_failures(result.failures)
+    assert text.startswith("1 run failed")
+    assert f"{TWO}: failed 2 times. Its log ends:\n  line 38\n" in text
 
 
 def test_a_worker_that_ends_without_a_result_has_failed(runs, crew):
@@ -206,14 +206,14 @@ def test_a_worker_that_ends_without_a_result_has_failed(runs, crew):
 def test_a_run_can_be_stopped_early(runs, crew):
     def stop(snapshot):
         crew.end(ONE) if not crew.futures[ONE].done() else None
-        return [TWO, "a run that is not there"]
+        return [TWO, "an unknown run"]
 
     result = sweep(runs, crew.folder, stop=stop, every=0.001)
     assert crew.stopped == [TWO]
     assert ([*result.finished], result.failures, result.stopped) == ([ONE], [], [TWO])
 
 
-def test_finished_runs_are_skipped_unless_something_is_to_be_done_after_them(runs, crew):
+def test_finished_runs_are_skipped_without_a_function_to_call_after_them(runs, crew):
     for name in runs:
         finish(crew.folder / name, runs[name])
     result = sweep(runs, crew.folder)
@@ -253,7 +253,7 @@ def test_names_are_relative_paths(runs, tmp_path, name):
         sweep({name: runs[ONE]}, tmp_path / "runs")
 
 
-def test_bad_data_is_reported_before_any_process_starts(runs, tmp_path):
+def test_missing_data_is_reported_before_any_process_starts(runs, tmp_path):
     (tmp_path / "pets.csv").unlink()
     with pytest.raises(FileNotFoundError, match=r"pets\.csv"):
         sweep(runs, tmp_path / "runs")
@@ -274,17 +274,17 @@ def clock(monkeypatch):
     return wait
 
 
-def test_remaining_time_is_assumed_until_it_is_measured(clock):
+def test_the_remaining_time_uses_assumed_speeds_until_they_are_measured(clock):
     groups = {"a": "digits", "b": "digits", "c": "digits", "d": "photographs"}
     measured = module._Clock(groups, {"a": 100.0, "b": 100.0, "c": 100.0, "d": 50.0})
     assert measured.left([*groups], 0) == pytest.approx(350)
     measured.note("a", 0.0)
     clock(100)
-    measured.note("a", 0.25)  # 400 seconds for a whole one
+    measured.note("a", 0.25)  # 400 seconds for a complete run
     expected = 0.75 * 400 + 2 * 400 + 50 * 4
     assert measured.left([*groups], 1) == pytest.approx(expected)
     assert measured.left([*groups], 2) == pytest.approx(expected / 2)
-    # A speed that was measured on one data set is not used for another one that was measured, too.
+    # A data set with its own measured speed is not estimated from others.
     measured.note("d", 0.5)
     clock(10)
     measured.note("d", 0.75)
@@ -294,7 +294,7 @@ def test_remaining_time_is_assumed_until_it_is_measured(clock):
     assert measured.left([], 0) == 0
 
 
-def test_a_resumed_run_is_measured_from_where_it_resumed_and_nothing_is_known_before(clock):
+def test_the_speed_of_a_resumed_run_is_measured_from_its_resumption(clock):
     measured = module._Clock({"a": "x"}, None)
     assert measured.left(["a"], 1) is None
     measured.note("a", 0.5)

@@ -14,7 +14,7 @@ from torchmultiset.pipeline.workers import Job, WorkerError, subprocesses, work
 pytestmark = pytest.mark.slow
 
 
-def test_a_config_is_the_same_after_a_round_trip():
+def test_a_config_is_unchanged_by_a_round_trip():
     config = config_of(
         {"data": "x", "channels": [4, 8], "objective": "rl", "entropy_weight": 0.5, "lr": 0.5, "seed": 7}
     )
@@ -28,7 +28,7 @@ def test_a_config_is_the_same_after_a_round_trip():
 @pytest.mark.parametrize(
     ("visible", "expected"), [(None, ["0", "1", "2", "0"]), ("4,GPU-7", ["4", "GPU-7", "4", "GPU-7"])]
 )
-def test_workers_take_the_gpus_in_turn(monkeypatch, visible, expected):
+def test_gpus_are_assigned_to_workers_in_turn(monkeypatch, visible, expected):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3 if visible is None else 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
@@ -49,13 +49,13 @@ def job(tmp_path):
 
 
 def play(monkeypatch, program: str) -> None:
-    """Let workers execute this program instead of training."""
+    """Make workers execute this program instead of training."""
     real = workers.subprocess.Popen
     start = lambda command, **options: real([command[0], "-c", program], **options)  # noqa: E731
     monkeypatch.setattr(workers.subprocess, "Popen", start)
 
 
-def test_a_run_that_fails_is_retried_and_then_given_up(monkeypatch, job, tmp_path):
+def test_a_failing_run_is_retried_and_then_reported(monkeypatch, job, tmp_path):
     play(monkeypatch, "print('here'); raise SystemExit(7)")
     with subprocesses(1, retries=2) as crew:
         error = crew.submit(job).exception(60)
@@ -64,7 +64,7 @@ def test_a_run_that_fails_is_retried_and_then_given_up(monkeypatch, job, tmp_pat
     assert (tmp_path / job.folder / "log.txt").read_text() == "here\n" * 3
 
 
-def test_a_run_that_fails_once_may_succeed_the_second_time(monkeypatch, job):
+def test_a_run_may_succeed_when_it_is_retried(monkeypatch, job):
     play(monkeypatch, "import os\nif not os.path.exists('been'):\n    os.mkdir('been')\n    os.kill(os.getpid(), 9)")
     with subprocesses(1) as crew:
         assert crew.submit(job).result(60) is None
@@ -76,11 +76,11 @@ def test_a_signal_is_reported(monkeypatch, job):
         assert str(crew.submit(job).exception(60)) == "failed once, the last time by SIGKILL"
 
 
-# A worker that reports its start, and ends when its standard input is closed.
+# Reports its start, and ends when its standard input is closed.
 WAITS = "import sys; print('here', flush=True); sys.stdin.read(); sys.exit(130)"
 
 
-def test_an_error_in_the_block_ends_the_workers_and_starts_no_other(monkeypatch, job, tmp_path):
+def test_an_error_in_the_block_stops_all_workers(monkeypatch, job, tmp_path):
     play(monkeypatch, WAITS)
     log, futures = tmp_path / job.folder / "log.txt", []
 
@@ -98,7 +98,7 @@ def test_an_error_in_the_block_ends_the_workers_and_starts_no_other(monkeypatch,
     assert log.read_text() == "here\n"
 
 
-def test_one_run_can_be_stopped_and_is_not_retried(monkeypatch, job, tmp_path):
+def test_a_stopped_run_is_not_retried(monkeypatch, job, tmp_path):
     play(monkeypatch, WAITS)
     other = job._replace(name="other", folder="runs/other")
     log = tmp_path / job.folder / "log.txt"
@@ -106,7 +106,7 @@ def test_one_run_can_be_stopped_and_is_not_retried(monkeypatch, job, tmp_path):
         futures = [crew.submit(job), crew.submit(other)]
         while not (log.exists() and log.read_text()):
             time.sleep(0.005)
-        crew.stop("other")  # which has not started
+        crew.stop("other")  # not started yet
         crew.stop(job.name)
         assert [isinstance(future.exception(60), WorkerError) for future in futures] == [True, True]
     assert log.read_text() == "here\n"
@@ -114,11 +114,11 @@ def test_one_run_can_be_stopped_and_is_not_retried(monkeypatch, job, tmp_path):
 
 
 def note(name, folder, task, *, text):
-    """Called after a run by the test below."""
+    """The function that the test below calls after a run."""
     (folder / "note.txt").write_text(f"{text} {name} {len(task.splits['test'])}")
 
 
-def test_work_trains_and_calls_what_comes_after_also_for_a_finished_run(tmp_path, monkeypatch):
+def test_work_trains_and_calls_a_function_even_if_the_run_is_finished(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_pets(tmp_path)
     values = to_dict(config_of({"data": "pets.csv", "objective": "multi", **FAST}))

@@ -1,4 +1,4 @@
-"""The ConvLSTM policy equals the textbook cell that joins and convolves everything at every step."""
+"""The ConvLSTM policy equals textbook cells that concatenate and convolve all inputs at every step."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from torchmultiset.policies import ConvLSTMPolicy
 from torchmultiset.rollout import forced, greedy, rollout
 
 T, C, MEMORY = 4, 5, (3, 4, 6)
-SMALL = (3, 4, 4)  # convolved directly
+SMALL = (3, 4, 4)  # small maps use a direct convolution
 
 
 def make(layers, *, memory=MEMORY, sees_previous=False, kernel=3):
@@ -30,10 +30,10 @@ def test_values_and_gradients_equal_the_textbook_cell(plain_class, layers, batch
     plain = plain_class(policy)
     labels = torch.randint(0, C, (batch, T), generator=generator)
     target = torch.randint(0, 3, (batch, C), generator=generator)
-    seen = torch.rand(batch, *memory, dtype=torch.float64, generator=generator)
+    encoded = torch.rand(batch, *memory, dtype=torch.float64, generator=generator)
 
     def run(model):
-        memory = seen.clone().requires_grad_()
+        memory = encoded.clone().requires_grad_()
         logits, features, _ = rollout(model, memory, forced(labels), T)
         loss = multiset_loss(logits, labels, target)
         loss.backward()
@@ -58,38 +58,38 @@ def test_values_and_gradients_equal_the_textbook_cell(plain_class, layers, batch
 
 
 def convolutions(policy, batch, steps, monkeypatch):
-    """Shapes of what is convolved in a rollout."""
-    seen = []
+    """Shapes of the inputs of all convolutions of a rollout."""
+    shapes = []
     original = torch.nn.functional.conv2d
 
     def spy(x, *args, **kwargs):
-        seen.append(tuple(x.shape))
+        shapes.append(tuple(x.shape))
         return original(x, *args, **kwargs)
 
     monkeypatch.setattr("torchmultiset.policies.conv_lstm.conv2d", spy)
     with torch.no_grad():
         rollout(policy, torch.rand(batch, *policy.memory), greedy, steps)
-    return seen
+    return shapes
 
 
 def test_memory_and_label_table_are_convolved_once_per_rollout(monkeypatch):
     policy = ConvLSTMPolicy(C, SMALL, hidden=7, layers=1)
-    seen = convolutions(policy, 8, 5, monkeypatch)
-    assert seen.count((8, *SMALL)) == 1
-    assert seen.count((C + 1, 1, 4, 4)) == 1
-    assert seen.count((8, 7, 4, 4)) == 4  # the hidden state, at every step but the first
-    assert len(seen) == 6
+    shapes = convolutions(policy, 8, 5, monkeypatch)
+    assert shapes.count((8, *SMALL)) == 1
+    assert shapes.count((C + 1, 1, 4, 4)) == 1
+    assert shapes.count((8, 7, 4, 4)) == 4  # the hidden state, at every step but the first
+    assert len(shapes) == 6
 
 
 def test_with_more_labels_than_examples_only_the_chosen_maps_are_convolved(monkeypatch):
     policy = ConvLSTMPolicy(C, MEMORY, hidden=7, layers=1)
-    seen = convolutions(policy, C, 5, monkeypatch)
-    assert seen.count((C, *MEMORY)) == 1
-    assert seen.count((C, 1, 4, 6)) == 5
-    assert (C + 1, 1, 4, 6) not in seen
+    shapes = convolutions(policy, C, 5, monkeypatch)
+    assert shapes.count((C, *MEMORY)) == 1
+    assert shapes.count((C, 1, 4, 6)) == 5
+    assert (C + 1, 1, 4, 6) not in shapes
 
 
-def test_the_first_label_has_an_embedding_of_its_own():
+def test_the_first_step_has_its_own_embedding():
     policy, _ = make(1)
     memory = torch.rand(2, *MEMORY, dtype=torch.float64)
     before = rollout(policy, memory, greedy, 1).logits
@@ -99,14 +99,14 @@ def test_the_first_label_has_an_embedding_of_its_own():
     assert not torch.allclose(before, after)
 
 
-def test_the_papers_network_has_the_papers_shapes():
+def test_the_network_of_the_paper_has_the_expected_shapes():
     policy = ConvLSTMPolicy(10, (32, 9, 9))
     assert policy.embedding.weight.shape == (11, 81)
     assert [tuple(layer.weight.shape) for layer in policy.layers] == [(128, 65, 3, 3), (128, 64, 3, 3)]
     assert policy.classifier.weight.shape == (10, 32)
 
 
-def test_the_papers_coco_network_has_the_papers_shapes():
+def test_the_coco_network_of_the_paper_has_the_expected_shapes():
     policy = ConvLSTMPolicy(24, (512, 19, 19), hidden=512).to("meta")
     assert policy.embedding.weight.shape == (25, 361)
     memory = torch.rand(2, 512, 19, 19, device="meta")

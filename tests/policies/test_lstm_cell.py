@@ -1,4 +1,4 @@
-"""The cell by hand equals the equations, left to autograd."""
+"""The cell with a hand-written gradient equals its equations under autograd."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def inputs(shape, first):
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4, 5)])
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("used", ["hidden", "cell", "both"])
-def test_values_and_gradients(shape, first, channels_last, used):
+def test_values_and_gradients_equal_the_equations(shape, first, channels_last, used):
     def run(function):
         gates, cell = inputs(shape, first)
         if channels_last and len(shape) == 4:
@@ -45,15 +45,18 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lstm_cell, (gates.requires_grad_(), cell.requires_grad_()))
 
 
-def test_it_saturates_for_extreme_inputs():
+def test_the_cell_saturates_for_extreme_inputs():
     gates = torch.tensor([[1e4, -1e4, 1e4, 1e4], [-1e4, 1e4, -1e4, -1e4]])
     hidden, new = lstm_cell(gates, torch.tensor([[5.0], [5.0]]))
     assert new.tolist() == [[1.0], [5.0]]
     torch.testing.assert_close(hidden, torch.tensor([[1.0]]).tanh() * torch.tensor([[1.0], [0.0]]))
 
 
-def test_mixed_precision():
+def test_mixed_precision_is_close_to_single_precision():
     gates, cell = (x.float() for x in inputs((2, 3, 4, 5), first=False))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden, _ = lstm_cell(gates.bfloat16().requires_grad_(), cell)
+        rounded = gates.bfloat16().requires_grad_()
+        hidden, _ = lstm_cell(rounded, cell)
     hidden.float().sum().backward()
+    torch.testing.assert_close(hidden.float(), lstm_cell(gates, cell)[0], rtol=0, atol=0.05)
+    assert rounded.grad.isfinite().all()

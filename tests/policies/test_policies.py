@@ -1,4 +1,4 @@
-"""What every policy does, and what the order-free ones promise."""
+"""Properties of all policies, and of those that do not depend on the order of labels."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def make(name, batch=9):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_shapes(name):
+def test_rollouts_have_the_documented_shapes(name):
     policy, memory = make(name)
     logits, features, labels = rollout(policy, memory, greedy, 4)
     assert logits.shape == (9, 4, C)
@@ -52,7 +52,7 @@ def test_forcing_a_trajectorys_labels_reproduces_its_logits(name, batch):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_batch_equals_its_examples_one_by_one(name):
+def test_a_batch_equals_its_single_examples(name):
     policy, memory = make(name)
     labels = torch.randint(0, C, (9, 4), generator=torch.Generator().manual_seed(2))
     together = rollout(policy, memory, forced(labels), 4).logits
@@ -84,18 +84,18 @@ def test_a_permuted_prefix_gives_the_same_logits(name):
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_parameter_learns(name):
+def test_every_parameter_has_a_gradient(name):
     policy, memory = make(name)
     target = torch.randint(0, 3, (9, C), generator=torch.Generator().manual_seed(3))
-    # From label 0 on: every row of an embedding is used when every label is named.
+    # All labels are emitted, so that every row of an embedding is used.
     labels = torch.arange(C).expand(9, -1)
     trajectory = rollout(policy, memory, forced(labels), C)
     multiset_loss(trajectory.logits, labels, target * 9).backward()
     largest = {n: 0.0 if p.grad is None else p.grad.abs().max().item() for n, p in policy.named_parameters()}
-    silent = {n for n, size in largest.items() if not size > 1e-6 * max(largest.values())}  # but for rounding
-    # With a single place to attend to, the query has nothing to choose.
+    without_gradient = {n for n, size in largest.items() if not size > 1e-6 * max(largest.values())}  # except rounding
+    # With a single position to attend to, the query has no effect.
     expected = {n for n, _ in policy.named_parameters() if name == "transformer" and ("query" in n or "before" in n)}
-    assert silent == expected
+    assert without_gradient == expected
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_heads_read_features_of_all_steps_at_once():
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_oracle_strategy_leads_any_policy_to_an_exact_match(name):
+def test_with_the_oracle_strategy_any_policy_emits_the_target(name):
     policy, memory = make(name)
     target = torch.randint(0, 3, (9, C), generator=torch.Generator().manual_seed(4))
     steps = int(target.sum(-1).max())
@@ -147,6 +147,6 @@ def test_the_oracle_strategy_leads_any_policy_to_an_exact_match(name):
         (lambda: ConvLSTMPolicy(C, (D, 3, 3), layers=0), "layers must be at least 1"),
     ],
 )
-def test_bad_input_is_reported_by_name(build, message, without_shape_hook):
+def test_invalid_input_is_reported_with_the_argument(build, message, without_shape_hook):
     with pytest.raises(ValueError, match=message):
         build()

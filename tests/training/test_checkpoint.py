@@ -1,4 +1,4 @@
-"""A damaged checkpoint is refused: it carries the SHA-256 of its content."""
+"""Damaged checkpoints are refused by their checksum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
-def test_one_flipped_bit_is_noticed(path, share):
+def test_a_flipped_bit_is_detected(path, share):
     content = bytearray(path.read_bytes())
     content[int(share * len(content))] ^= 1
     path.write_bytes(content)
@@ -35,8 +35,8 @@ def test_a_truncated_file_is_refused(path, length):
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-500], lambda data: data[:4] + bytes(1000), lambda data: data[:4]]
 )
-def test_a_damaged_file_without_a_checksum_is_refused_too(path, damage):
-    """As version 0.1 wrote it."""
+def test_a_damaged_file_without_a_checksum_is_refused(path, damage):
+    """Version 0.1 wrote no checksums."""
     torch.save(read_checkpoint(path), path)
     read_checkpoint(path)
     path.write_bytes(damage(path.read_bytes()))

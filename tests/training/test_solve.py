@@ -1,4 +1,4 @@
-"""Ridge regression is trained in closed form, and otherwise is a model like any other."""
+"""Ridge regression, which is trained in closed form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ridge(shape: tuple[int, ...] = (16,)) -> Predictor:
     )
 
 
-def test_sums_of_vectors_are_a_linear_problem_that_it_solves(tmp_path):
+def test_a_linear_problem_is_solved_and_the_model_saved(tmp_path):
     predictor = ridge()
     progress = solve(predictor, examples(200, 1), examples(50, 2), tmp_path)
     fresh = draw(300, 3)
@@ -40,12 +40,12 @@ def test_sums_of_vectors_are_a_linear_problem_that_it_solves(tmp_path):
     assert kept.record["validation_em"] == line["validation_em"] > 0.99
 
 
-def test_its_weights_are_those_of_the_normal_equations(tmp_path):
+def test_predictions_equal_those_of_least_squares_without_noise(tmp_path):
     train = examples(60, 1)
     predictor = ridge()
     solve(predictor, train, train, tmp_path)
     x, y = np.asarray(train.inputs, dtype=np.float64), train.counts.astype(np.float64)
-    exact = np.linalg.lstsq(np.c_[x, np.ones(len(x))], y, rcond=None)[0]  # the problem has no noise: hardly any penalty
+    exact = np.linalg.lstsq(np.c_[x, np.ones(len(x))], y, rcond=None)[0]  # no noise, so a small penalty
     with predictor.evaluating(), torch.no_grad():
         fitted = predictor.scores(torch.from_numpy(x).float()).squeeze(-1).numpy()
     np.testing.assert_allclose(fitted, np.c_[x, np.ones(len(x))] @ exact, atol=0.05)

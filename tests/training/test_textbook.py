@@ -1,4 +1,4 @@
-"""The fast network learns what the plain one learns, step for step."""
+"""The optimised network has the losses of the plain one at every training step."""
 
 import pytest
 import torch
@@ -13,13 +13,13 @@ from torchmultiset.rollout import forced, rollout
 
 pytestmark = pytest.mark.slow
 
-B, T, C, SIDE = 12, 4, 10, 76  # enough examples, and a map large enough, for all that makes ours fast
+B, T, C, SIDE = 12, 4, 10, 76  # large enough for all optimisations
 
 
 def losses_of_50_steps(encoder, policy, loss):
     adam = torch.optim.Adam([*encoder.parameters(), *policy.parameters()], lr=1e-3)
     generator = torch.Generator().manual_seed(1)
-    seen = []
+    values = []
     for _ in range(50):
         images = torch.rand(B, 1, SIDE, SIDE, dtype=torch.float64, generator=generator)
         target = from_labels(torch.randint(0, C, (B, T), generator=generator), C)
@@ -29,12 +29,12 @@ def losses_of_50_steps(encoder, policy, loss):
         adam.zero_grad()
         value.backward()
         adam.step()
-        seen.append(value.item())
-    return torch.tensor(seen, dtype=torch.float64)
+        values.append(value.item())
+    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_fifty_steps_give_the_losses_of_the_textbook_networks(layers):
+def test_losses_of_fifty_steps_equal_those_of_the_textbook_networks(layers):
     torch.manual_seed(0)
     encoder = ConvEncoder().double()
     policy = ConvLSTMPolicy(C, encoder.memory_shape(SIDE, SIDE), hidden=8, layers=layers).double()

@@ -23,15 +23,15 @@ from torchmultiset.training.evaluation import evaluate
 pytestmark = pytest.mark.slow
 
 
-def alone(name: str, folder: Path, **options: int) -> dict[str, torch.Tensor]:
-    """The weights that one process ends with."""
+def train_alone(name: str, folder: Path, **options: int) -> dict[str, torch.Tensor]:
+    """The final weights of training in one process."""
     ours = task(name, **options)
     fit(*ours, folder, fabric=Fabric(accelerator="cpu", devices=1))
     return weights(ours.predictor)
 
 
 def ranks(folder: Path) -> list[dict[str, torch.Tensor]]:
-    """The weights that each of two processes ended with."""
+    """The final weights of each of the two processes."""
     return [torch.load(folder.with_name(f"{folder.name}-rank-{rank}.pt"), weights_only=True) for rank in range(2)]
 
 
@@ -39,7 +39,7 @@ def epochs(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
 
 
-def together(name: str, folder: Path, **options: int) -> None:
+def train_in_two(name: str, folder: Path, **options: int) -> None:
     with pair(name, folder, **options) as processes:
         assert [process.end() for process in processes] == [0, 0]
 
@@ -49,7 +49,7 @@ def assert_same_run(folder: Path, one: Path, weights_of_one: dict[str, torch.Ten
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     torch.testing.assert_close(first, weights_of_one, rtol=1e-4, atol=1e-5)
     for line, expected in zip(epochs(folder), epochs(one), strict=True):
-        assert line["validation_em"] == expected["validation_em"]  # a count: each example once
+        assert line["validation_em"] == expected["validation_em"]  # equal only if each example counts once
         assert line["validation_f1"] == pytest.approx(expected["validation_f1"], abs=1e-6)
         assert line["loss"] == pytest.approx(expected["loss"], abs=1e-4)
 
@@ -58,19 +58,19 @@ def assert_same_run(folder: Path, one: Path, weights_of_one: dict[str, torch.Ten
     ("count", "validation"),
     [
         (45, 13),  # a last batch of 5: 3 and 2
-        (17, 1),  # a last batch of 1: process 1 has none, nor has it anything to validate
+        (17, 1),  # a last batch of 1: process 1 has no part of it, and no validation example
         (1, 2),  # fewer examples than processes
     ],
 )
-def test_two_processes_do_what_one_does(count, validation, tmp_path):
+def test_two_processes_train_like_one(count, validation, tmp_path):
     sizes = {"count": count, "validation": validation, "epochs": 4}
-    one = alone("plain", tmp_path / "one", **sizes)
-    together("plain", tmp_path / "two", **sizes)
+    one = train_alone("plain", tmp_path / "one", **sizes)
+    train_in_two("plain", tmp_path / "two", **sizes)
     assert_same_run(tmp_path / "two", tmp_path / "one", one)
 
 
-def test_processes_that_fabric_starts(tmp_path):
-    one = alone("plain", tmp_path / "one")
+def test_processes_started_by_fabric_train_like_one(tmp_path):
+    one = train_alone("plain", tmp_path / "one")
     script = [sys.executable, tiny_runs.__file__, str(tmp_path / "two")]
     ended = subprocess.run(
         script, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
@@ -79,34 +79,34 @@ def test_processes_that_fabric_starts(tmp_path):
     assert_same_run(tmp_path / "two", tmp_path / "one", one)
 
 
-def test_two_processes_are_killed_and_resumed(tmp_path):
-    together("dropout", tmp_path / "whole")
+def test_a_run_of_two_processes_is_resumed_after_being_killed(tmp_path):
+    train_in_two("dropout", tmp_path / "whole")
     with pair("dropout", tmp_path / "run") as processes:
         processes[0].wait_for(lambda: processes[0].steps.value >= 20)
         for process in processes:
             process.send(signal.SIGKILL)
     assert read_checkpoint(tmp_path / "run" / "checkpoint.pt")["progress"]["epoch"] >= 1
-    together("dropout", tmp_path / "run")
+    train_in_two("dropout", tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
     torch.testing.assert_close(ranks(tmp_path / "run"), ranks(tmp_path / "whole"), rtol=0, atol=0)
 
 
-def test_ctrl_c_that_one_process_has_seen_stops_both_after_the_same_step(tmp_path):
-    together("dropout", tmp_path / "whole")
+def test_ctrl_c_in_one_process_stops_both_after_the_same_step(tmp_path):
+    train_in_two("dropout", tmp_path / "whole")
     with pair("dropout", tmp_path / "run") as processes:
         processes[1].wait_for(lambda: processes[1].steps.value >= 20)
         processes[1].send(signal.SIGINT)
         assert [process.end() for process in processes] == [3, 3]
         assert processes[0].steps.value == processes[1].steps.value
     assert read_checkpoint(tmp_path / "run" / "checkpoint.pt")["progress"]["epoch"] >= 1
-    together("dropout", tmp_path / "run")
+    train_in_two("dropout", tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_batch_normalisation_is_that_of_process_0_everywhere(tmp_path):
-    # Each process normalises over its own part, so this is another run than that of one process; but all processes
-    # have one model, and the validation metrics are that model's.
-    together("batch norm", tmp_path / "two", epochs=1)
+def test_all_processes_have_the_batch_statistics_of_process_0(tmp_path):
+    # Each process normalises over its own part of the batch, so the result differs from training in one process. All
+    # processes must still end with the same model, and the validation metrics must be those of that model.
+    train_in_two("batch norm", tmp_path / "two", epochs=1)
     first, second = ranks(tmp_path / "two")
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     best = Predictor.load(tmp_path / "two" / "best")

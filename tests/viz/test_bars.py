@@ -23,7 +23,7 @@ COUNTS = torch.tensor([[2, 0, 1], [0, 0, 0]])
 def test_bars_show_predicted_and_true_counts():
     figure = draw_bars(["ethanol", "$x$"], COUNTS, ["C", "N", "O"], truth=torch.tensor([[2, 0, 1], [0, 3, 0]]))
     first, second = figure.axes
-    assert [bar.get_height() for bar in first.patches] == [2, 1, 2, 1]  # C and O; nobody expects N
+    assert [bar.get_height() for bar in first.patches] == [2, 1, 2, 1]  # C and O; N is neither predicted nor true
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["C", "O"]
     assert [bar.get_height() for bar in second.patches] == [0, 3]
     assert first.get_title().startswith("✓ ethanol")
@@ -49,7 +49,7 @@ def test_at_most_twelve_classes_are_shown():
     assert [bar.get_height() for bar in axes.patches] == [*range(19, 31)]
 
 
-def test_a_text_is_its_own_name():
+def test_texts_are_named_by_their_content():
     assert input_names(TokenText(["é漢", ""])[np.arange(2)], ["x", "y"]) == ["é漢", ""]
     assert input_names(TokenRows([np.ones((2, 3))])[np.arange(1)], ["x"]) == ["x"]
 

@@ -29,7 +29,7 @@ def lines(report) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_resampling_covers_as_promised_and_reports_the_size(predictor):
+def test_resampling_has_the_requested_coverage_and_reports_the_size(predictor):
     truth, others = rank_examples(predictor, vectors(200), score="probability", candidates=20, beam=8)
     few, many = (resample(truth, others, coverage) for coverage in (0.5, 0.9))
     for result, coverage in ((few, 0.5), (many, 0.9)):
@@ -42,8 +42,8 @@ def test_resampling_covers_as_promised_and_reports_the_size(predictor):
     assert resample(truth, others, 0.9, seed=1) != many
 
 
-def test_resampling_by_hand():
-    """All scores are equal: every threshold is that score, so each set has both candidates and the truth."""
+def test_resampling_equal_scores_keeps_all_candidates():
+    """With equal scores, every threshold is that score, so each set has both candidates and the truth."""
     result = resample(torch.full((40,), 2.0), torch.tensor([[1.0, 2.0, 3.0]]).repeat(40, 1), 0.9, resamplings=5)
     assert (result.coverage, result.size) == (1.0, 2.0)
     with pytest.raises(ValueError, match="at least 9 calibration examples, but there are 5"):
@@ -58,21 +58,21 @@ def test_sets_without_bound_are_reported():
     assert (result.unbounded, result.size, result.size_range, result.coverage) == (7, None, None, 1.0)
 
 
-def test_the_report_has_the_models_own_calibration_and_fits_80_columns(predictor):
+def test_the_report_has_the_calibration_of_the_model_and_fits_80_columns(predictor):
     calibration, test = vectors(80, seed=1), vectors(60, seed=2)
-    alone = conformal_report(predictor, test, 0.8, resamplings=20)
-    assert alone.stored is None
+    uncalibrated = conformal_report(predictor, test, 0.8, resamplings=20)
+    assert uncalibrated.stored is None
     Conformal.calibrate(predictor, calibration).store(predictor)
-    seen = []
-    report = conformal_report(predictor, test, 0.8, resamplings=20, watch=seen.append)
-    assert sum(seen) == 60
+    progress = []
+    report = conformal_report(predictor, test, 0.8, resamplings=20, watch=progress.append)
+    assert sum(progress) == 60
     sets = Conformal.of(predictor).predict(predictor, test.batch(range(60)).x, 0.8)
     target = test.batch(range(60)).target
     hits = [bool((s[i] == t).all(-1).any()) for s, i, t in zip(sets.counts, sets.inside, target, strict=True)]
     assert report.stored.coverage == pytest.approx(sum(hits) / 60)
     assert report.stored.size == pytest.approx(float(sets.inside.sum(1).double().mean()))
     assert report.stored.examples == 80
-    assert report.resampled == alone.resampled
+    assert report.resampled == uncalibrated.resampled
     json.dumps(asdict(report), allow_nan=False)
     shown = lines(report)
     assert max(map(len, shown)) <= 80
@@ -81,8 +81,8 @@ def test_the_report_has_the_models_own_calibration_and_fits_80_columns(predictor
 
 
 def test_the_table_reports_sets_without_bound():
-    again = Resampled(200, 30, 0.95, (0.9, 1.0), None, None, 3)
-    shown = lines(ConformalReport(0.9, "probability", 32, None, again))
+    resampled = Resampled(200, 30, 0.95, (0.9, 1.0), None, None, 3)
+    shown = lines(ConformalReport(0.9, "probability", 32, None, resampled))
     assert max(map(len, shown)) <= 80
     assert "in 3 of them, too many true multisets are not among the 32 candidates" in " ".join(shown)
 

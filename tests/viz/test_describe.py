@@ -35,7 +35,7 @@ def printed(*renderables: object) -> list[str]:
 
 
 def rows_of(lines: list[str]) -> dict[str, list[str]]:
-    """First cell -> the others; no cell of these tests holds two spaces in a row."""
+    """First cell -> the others. Cells are separated by two spaces or more."""
     cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
     return {row[0]: row[1:] for row in cells if len(row) > 1}
 
@@ -48,7 +48,7 @@ PETS = {
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=12))
-def test_the_numbers_are_those_of_counters(rows):
+def test_the_statistics_equal_those_of_counters(rows):
     names = ("a", "b", "c", "d")
     described = describe({"train": examples_of(rows, names)}).splits["train"]
     multisets = [Counter(names[i] for i in row) for row in rows]
@@ -64,11 +64,11 @@ def test_the_numbers_are_those_of_counters(rows):
 
 
 def test_the_json_has_the_same_content_in_plain_types():
-    told = json.loads(json.dumps(asdict(describe(PETS))))
-    assert told["classes"] == ["cat", "cow", "dog"]
-    assert (told["input_dtype"], told["input_shape"]) == ("float32", [1])
-    assert (told["boxes"], told["areas"]) == (False, False)
-    assert told["splits"]["train"] == {
+    plain = json.loads(json.dumps(asdict(describe(PETS))))
+    assert plain["classes"] == ["cat", "cow", "dog"]
+    assert (plain["input_dtype"], plain["input_shape"]) == ("float32", [1])
+    assert (plain["boxes"], plain["areas"]) == (False, False)
+    assert plain["splits"]["train"] == {
         "examples": 4,
         "labels": 7,
         "distinct": 3,
@@ -80,8 +80,8 @@ def test_the_json_has_the_same_content_in_plain_types():
             "dog": {"labels": 3, "examples": 3, "most": 1},
         },
     }
-    assert told["splits"]["validation"]["examples"] == 0
-    assert told["splits"]["validation"]["sizes"] == {}
+    assert plain["splits"]["validation"]["examples"] == 0
+    assert plain["splits"]["validation"]["sizes"] == {}
 
 
 def test_the_tables_show_the_splits_their_sizes_and_classes():
@@ -90,11 +90,11 @@ def test_the_tables_show_the_splits_their_sizes_and_classes():
     assert splits["validation"] == ["0", "0", "-", "-", "-", "0"]
     assert splits["test"] == ["2", "6", "2 to 4", "3.00", "50.0%", "2"]
 
-    assert sizes["size"] == ["train", "test", "share"]  # an empty split needs no column
+    assert sizes["size"] == ["train", "test", "share"]  # an empty split has no column
     assert sizes["0"][:3] == ["1", "0", "16.7%"]
     assert sizes["2"][:3] == ["0", "1", "16.7%"]
     assert sizes["3"][:3] == ["2", "0", "33.3%"]
-    assert len(sizes["3"][3]) == 2 * len(sizes["2"][3])  # its bar
+    assert len(sizes["3"][3]) == 2 * len(sizes["2"][3])  # the bar
 
     assert classes["cat"][:3] == ["4", "1", "38.5%"]
     assert classes["cow"] == ["0", "0", "0.0%", "0"]
@@ -102,7 +102,7 @@ def test_the_tables_show_the_splits_their_sizes_and_classes():
     assert classes["dog"][-1] == "4"
 
 
-def test_many_sizes_share_rows_and_none_is_lost():
+def test_many_sizes_share_rows_and_none_is_omitted():
     rows = [[0] * size for size in (0, 1, 7, 99, 100, 100)]
     _, sizes, _ = (printed(table) for table in summary_tables(describe({"train": examples_of(rows, ("cat",))})))
     found = rows_of(sizes)
@@ -114,16 +114,16 @@ def test_many_sizes_share_rows_and_none_is_lost():
 
 def test_of_many_classes_the_most_frequent_are_shown():
     names = tuple(f"class {i}" for i in range(100))
-    rows = [[i] * (1 + i % 2) for i in range(100)]  # those of odd number twice
+    rows = [[i] * (1 + i % 2) for i in range(100)]  # odd classes occur twice
     table = printed(summary_tables(describe({"train": examples_of(rows, names)}))[2])
     assert table[0] == "Labels by class, top 40 of 100"
     found = rows_of(table)
     assert "class 1" in found
     assert "class 0" not in found
-    assert found["class 79"][:2] == ["2", "1.3%"]  # its share in all labels, also those not shown
+    assert found["class 79"][:2] == ["2", "1.3%"]  # the share of all labels, including those not shown
 
 
-def test_long_names_and_large_numbers_fit_80_columns_and_no_number_is_cut():
+def test_tables_with_long_names_and_large_numbers_fit_80_columns():
     long = "a class with a name that is much longer than a table can be wide in a terminal"
     names = (long, "[red]cat[/red]", "犬" * 30)
     rows = [[0] * 3, [1] * 3, [2] * 1000] * 1000
@@ -131,7 +131,7 @@ def test_long_names_and_large_numbers_fit_80_columns_and_no_number_is_cut():
     described = describe(splits)
     lines = printed(*summary_tables(described), headline(described))
     assert max(map(cell_len, lines)) <= 80
-    assert "[red]cat[/red]" in "\n".join(lines)  # a name is no markup
+    assert "[red]cat[/red]" in "\n".join(lines)  # names are not interpreted as markup
     (largest,) = (line for line in lines if "99.4%" in line)
     assert largest.split()[-6:-1] == ["1,000,000"] * 3 + ["99.4%", "█" * 10]
     column = " ".join(line.split("  ")[0] for line in printed(summary_tables(described)[2]))

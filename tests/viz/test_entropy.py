@@ -67,11 +67,11 @@ def test_curves_equal_the_definitions_in_plain_loops(stop):
         assert entropies["policy"]["examples"][0] > entropies["policy"]["examples"][-1]
 
 
-def test_the_oracle_on_its_own_path_falls_as_remark_4_says():
+def test_the_entropy_of_the_oracle_falls_as_in_remark_4():
     entropies = entropy_curves(model(size=4, stop="fixed"), same_size(300, 4))["oracle"]
     assert entropies["instances"]["mean"] == pytest.approx([math.log(4), math.log(3), math.log(2), 0])
     assert entropies["instances"]["std"] == pytest.approx([0] * 4)
-    # Before the last step one item is left, and therefore one class; at the first step the whole target is left.
+    # Before the last step one item is left, hence one class. Before the first step the whole target is left.
     assert entropies["classes"]["mean"][-1] == 0
     counts = same_size(300, 4).counts
     assert entropies["classes"]["mean"][0] == pytest.approx(
@@ -80,17 +80,17 @@ def test_the_oracle_on_its_own_path_falls_as_remark_4_says():
     assert entropies["classes"]["mean"][0] < math.log(4)
 
 
-def test_the_oracle_draws_each_order_as_often():
-    # In {a, a, b}, b is drawn first in a third of the cases; then only class a is free.
+def test_the_oracle_draws_all_orders_equally_often():
+    # From {a, a, b}, b is drawn first in one of three cases, which leaves only class a.
     examples = Examples(np.zeros((6000, 3), np.float32), np.array([[0, 0, 1]] * 6000), ("a", "b", "c"))
     entropies = entropy_curves(model(size=3, stop="fixed"), examples)["oracle"]["classes"]
     third = entropy([2, 1])
     assert entropies["mean"][0] == pytest.approx(third, abs=1e-6)
-    # After the first step {a, b} is left in two of three cases, else {a, a}.
+    # In the other two cases {a, b} is left.
     assert entropies["mean"][1] == pytest.approx(2 / 3 * math.log(2), abs=0.03)
 
 
-def test_a_one_step_model_has_no_steps():
+def test_a_one_step_model_is_refused():
     encoder = ConvEncoder(1, (4, 8))
     one_step = Predictor(encoder, OneStep(3, encoder.memory_shape(24, 24)[0]), ["a", "b", "c"], max_size=3)
     with pytest.raises(ValueError, match="one with a policy"):
@@ -102,7 +102,7 @@ def test_a_step_that_no_example_reaches_is_omitted():
     assert entropies["examples"] == [2, 1]
 
 
-def test_the_figure_shows_the_policy_and_both_oracles_with_what_90_percent_of_the_examples_have():
+def test_the_figure_shows_the_policy_and_both_oracles_with_bands_of_90_percent():
     entropies = entropy_curves(model(size=4, stop="fixed"), same_size(40, 4))
     axes = Figure().subplots()
     draw_oracle(axes, entropies, spread=True)

@@ -34,7 +34,7 @@ def pixels(path) -> np.ndarray:
         return np.asarray(picture.convert("RGB")).astype(int)
 
 
-def near(picture: np.ndarray, colour) -> int:
+def count_pixels(picture: np.ndarray, colour) -> int:
     return int((abs(picture - colour).max(-1) < 12).sum())
 
 
@@ -42,7 +42,7 @@ def texts(figure) -> list[str]:
     return [text.get_text() for text in figure.texts]
 
 
-def test_right_and_wrong_ones_are_marked(tmp_path):
+def test_right_and_wrong_predictions_are_marked(tmp_path):
     images = [np.full((1, 20, 20), 90, np.uint8)] * 2
     prediction = predicted([[2, 0], [1, 0]], [[0, 0], [0, -1]], 2)
     shown = panels(images, prediction, torch.tensor([[2, 0], [1, 1]]))
@@ -53,12 +53,12 @@ def test_right_and_wrong_ones_are_marked(tmp_path):
     both = pixels(tmp_path / "sub" / "both.png")
     save_predictions(shown[:1], ["cat", "dog"], tmp_path / "right.png")
     right = pixels(tmp_path / "right.png")
-    assert near(both, GREEN) > 500
-    assert near(both, RED) > 500
-    assert near(right, RED) == 0
+    assert count_pixels(both, GREEN) > 500
+    assert count_pixels(both, RED) > 500
+    assert count_pixels(right, RED) == 0
 
 
-def test_without_the_truth_nothing_is_marked():
+def test_without_the_truth_no_prediction_is_marked():
     shown = panels([np.zeros((3, 20, 20), np.uint8)], predicted([[2, 0]], [[0, 0]], 2))
     assert shown[0].right is None
     assert texts(draw_predictions(shown, ["cat", "dog"])) == ["cat, cat"]
@@ -85,7 +85,7 @@ def test_a_one_shot_prediction_shows_the_probability_of_each_count():
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)
     figure = draw_predictions([panel], ["a", "b", "c"])
     image, *steps = figure.axes
-    assert len(steps) == 3  # one of a class, two, and that there is no third
+    assert len(steps) == 3  # at least one, at least two, and at least three of a class
     blue = []
     for row, axes in zip(rows[0].tolist(), steps, strict=True):
         assert [bar.get_height() for bar in axes.patches] == pytest.approx(row)
@@ -94,13 +94,13 @@ def test_a_one_shot_prediction_shows_the_probability_of_each_count():
     assert [axes.get_ylabel() for axes in steps] == ["≥1", "≥2", "≥3"]
     FigureCanvasAgg(figure).draw()
     assert min(axes.yaxis.label.get_window_extent().x0 for axes in steps) > image.get_window_extent().x1
-    rows[0, 2] = 0.001  # a third is out of the question, and not worth a row
+    rows[0, 2] = 0.001  # a third label is so improbable that its row is omitted
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction)
     assert len(panel.probabilities) == 2
 
 
 def test_a_caption_stays_under_its_image_and_bars_stay_visible():
-    """Ten labels, wrong: both captions in the same words, and rows of bars that go on below the image."""
+    """A wrong prediction of ten labels has two captions alike, and rows of bars that continue below the image."""
     counts, truth = [[3, 1, 2, 1, 1, 1, 1]], torch.tensor([[3, 1, 2, 1, 1, 0, 2]])
     sequence = [[0, 0, 0, 1, 2, 2, 3, 4, 5, 6]]
     shown = panels([np.zeros((20, 20), np.uint8)], predicted(counts, sequence, 7), truth)
@@ -116,17 +116,17 @@ def test_a_caption_stays_under_its_image_and_bars_stay_visible():
     assert min(step.y0 for step in steps) > 0
 
 
-def test_end_has_its_bar_and_its_step():
+def test_end_has_a_bar_and_a_step():
     prediction = predicted([[1, 0]], [[0, -1, -1]], 3)
     (panel,) = panels([np.zeros((20, 20), np.uint8)], prediction, end=True)
     _, *steps = draw_predictions([panel], ["a", "b"]).axes
-    assert len(steps) == 2  # "a", and then END
+    assert len(steps) == 2  # "a" and END
     assert [label.get_text() for label in steps[-1].get_xticklabels()] == ["a", "b", "END"]
     (panel,) = panels([np.zeros((20, 20), np.uint8)], predicted([[1, 0]], [[0, -1, -1]], 2))
-    assert len(panel.probabilities) == 1  # a model without END has no step for it
+    assert len(panel.probabilities) == 1  # without END there is no step for it
 
 
-def test_of_many_classes_those_that_matter_have_bars():
+def test_of_many_classes_the_most_probable_have_bars():
     probabilities = np.full((1, 80), 0.1 / 77, np.float32)
     probabilities[0, [5, 40, 70]] = [0.2, 0.4, 0.3]
     panel = Panel(np.zeros((3, 20, 20), np.uint8), np.eye(80, dtype=np.int64)[40], [40], probabilities)
@@ -136,7 +136,7 @@ def test_of_many_classes_those_that_matter_have_bars():
     assert all(len(label.get_text()) <= 12 for label in step.get_xticklabels())
 
 
-def test_odd_predictions_and_names_can_be_drawn(tmp_path):
+def test_empty_predictions_and_unusual_names_can_be_drawn(tmp_path):
     nothing = predicted([[0, 0]], [[-1, -1]], 2)
     shown = panels([np.random.default_rng(0).random((1, 20, 20), np.float32)], nothing, torch.tensor([[9, 0]]))
     save_predictions(shown * 5, ["$x$", "_{y"], tmp_path / "odd.png")
@@ -157,11 +157,11 @@ def test_odd_predictions_and_names_can_be_drawn(tmp_path):
         ([1] * 10 + [0], 8, [0, 1, 2, 3, 4, 5, 6, 10]),
     ],
 )
-def test_which_examples_are_shown(right, number, expected):
+def test_chosen_examples_include_wrong_ones(right, number, expected):
     assert choose(torch.tensor(right, dtype=torch.bool), number=number) == expected
 
 
-def test_the_learning_curve(tmp_path):
+def test_the_learning_curve_shows_losses_and_scores(tmp_path):
     left, right = draw_curve(HISTORY).axes
     assert left.lines[0].get_ydata().tolist() == [3.0, 1.0, 0.9]
     assert right.lines[0].get_ydata().tolist() == [0.2, 0.8, 0.7]
@@ -174,10 +174,10 @@ def test_the_learning_curve(tmp_path):
         draw_curve([])
 
 
-# One prediction, annotated
+# An annotated prediction
 
 
-def written(figure) -> str:
+def text_of(figure) -> str:
     from matplotlib.text import Text
 
     return " ".join(text.get_text() for text in figure.findobj(Text))
@@ -186,16 +186,16 @@ def written(figure) -> str:
 def test_one_prediction_is_annotated(tmp_path):
     probabilities = np.array([[0.1, 0.9], [0.8, 0.2]], dtype=np.float32)
     steps = Panel(np.zeros((1, 8, 8), np.uint8), np.array([1, 1]), [1, 0], probabilities, np.array([1, 1]))
-    text = written(draw_example(steps, ["a", "$b$"]))
+    text = text_of(draw_example(steps, ["a", "$b$"]))
     for part in ("Input", "step 1:\n$b$", "90%", "step 2:\na", "80%", "Prediction: a, $b$", "correct", "emitted label"):
         assert part in text
     wrong = Panel(np.zeros((1, 8, 8), np.uint8), np.array([2, 0]), [], probabilities, np.array([1, 1]), at_once=True)
-    text = written(draw_example(wrong, ["a", "$b$"]))
+    text = text_of(draw_example(wrong, ["a", "$b$"]))
     for part in ("1 or more", "2 or more", "Prediction: a", "the truth is: a, $b$", "not predicted"):
         assert part in text
     assert "step" not in text
     for draw in (draw_example, lambda panel, classes: draw_predictions([panel] * 2, classes)):
-        text = written(draw(replace(wrong, probabilities=probabilities[:1], shares=True), ["a", "b"])).lower()
+        text = text_of(draw(replace(wrong, probabilities=probabilities[:1], shares=True), ["a", "b"])).lower()
         assert "share of each label" in text
         assert not any(part in text for part in ("probability", "or more", "≥"))
     save_predictions([steps], ["a", "b"], tmp_path / "one.png")
@@ -207,15 +207,15 @@ def test_one_prediction_is_annotated(tmp_path):
 def test_many_predictions_have_a_legend_and_curves_have_units():
     probabilities = np.array([[0.1, 0.9]], dtype=np.float32)
     panel = Panel(np.zeros((1, 8, 8), np.uint8), np.array([0, 1]), [1], probabilities)
-    text = written(draw_predictions([panel, panel], ["a", "b"]))
+    text = text_of(draw_predictions([panel, panel], ["a", "b"]))
     for part in ("Bars: probability of each label, step by step", "emitted", "not emitted", "correct", "wrong"):
         assert part in text
-    text = written(draw_curve(HISTORY))
+    text = text_of(draw_curve(HISTORY))
     assert "Scores on validation data" in text
     assert "score (0 to 1)" in text
 
 
-def test_places_that_counted_are_drawn_over_the_image():
+def test_places_that_contribute_are_drawn_over_the_image():
     probabilities, places = np.array([[0.1, 0.9]], dtype=np.float32), np.zeros((4, 4), dtype=np.float32)
     places[1, 2] = 0.4
     image = np.zeros((1, 8, 8), np.uint8)
@@ -225,10 +225,10 @@ def test_places_that_counted_are_drawn_over_the_image():
     assert [len(images) for images in pictures] == [2, 1]
     layer = pictures[0][1]
     assert layer.get_extent() == pictures[0][0].get_extent()
-    seen = np.asarray(layer.get_array())[..., 3]
-    assert np.argwhere(seen > 0).tolist() == [[1, 2]]
-    assert seen.max() > 0.5  # the strongest place is visible, however weak
-    nothing = replace(plain, places=places, counts=np.array([0, 0]))  # no place counted, so none is drawn
+    opacity = np.asarray(layer.get_array())[..., 3]
+    assert np.argwhere(opacity > 0).tolist() == [[1, 2]]
+    assert opacity.max() > 0.5  # the strongest place is visible even if it is weak
+    nothing = replace(plain, places=places, counts=np.array([0, 0]))  # an empty prediction has no places
     assert [len(axes.images) for axes in draw_predictions([nothing, plain], ["a", "b"]).axes if axes.images] == [1, 1]
-    assert "places counted" in written(figure)
-    assert "places counted" not in written(draw_predictions([plain, plain], ["a", "b"]))
+    assert "places counted" in text_of(figure)
+    assert "places counted" not in text_of(draw_predictions([plain, plain], ["a", "b"]))

@@ -1,4 +1,4 @@
-"""Intervals over examples."""
+"""Bootstrap intervals over examples."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ def scores_of(counts):
     return {name: float(each.mean()) for name, each in alone.items()} | {"class_f1": float(class_f1(predicted, true))}
 
 
-def test_one_example_gives_its_scores():
+def test_the_interval_of_one_example_is_its_score():
     counts = some_counts(1)
     assert bootstrap([counts]) == {name: pytest.approx((score, score)) for name, score in scores_of(counts).items()}
 
 
-def test_classes_that_do_not_occur_do_not_count():
+def test_classes_that_do_not_occur_are_ignored():
     predicted, true = some_counts(30)
     true[:, 2] = 0
     predicted[:, 2] = 1
@@ -35,28 +35,28 @@ def test_classes_that_do_not_occur_do_not_count():
     assert (low, high) == pytest.approx(bootstrap([without])["class_f1"])
 
 
-def test_an_interval_is_as_wide_as_theory_says():
+def test_the_width_of_an_interval_agrees_with_theory():
     counts = some_counts(2_000)
-    found, share = bootstrap([counts]), scores_of(counts)["em"]
-    low, high = found["em"]
+    intervals, share = bootstrap([counts]), scores_of(counts)["em"]
+    low, high = intervals["em"]
     assert high - low == pytest.approx(2 * 1.96 * (share * (1 - share) / 2_000) ** 0.5, rel=0.1)
 
 
-def test_every_score_lies_in_its_interval():
+def test_every_score_is_in_its_interval():
     counts = some_counts(300)
-    found, scores = bootstrap([counts]), scores_of(counts)
-    assert {*found} == {*scores}
-    assert all(low < scores[name] < high for name, (low, high) in found.items())
+    intervals, scores = bootstrap([counts]), scores_of(counts)
+    assert {*intervals} == {*scores}
+    assert all(low < scores[name] < high for name, (low, high) in intervals.items())
 
 
-def test_an_example_is_drawn_with_the_predictions_of_all_seeds():
+def test_an_example_is_resampled_with_the_predictions_of_all_seeds():
     first, second = some_counts(400, right=0.5), some_counts(400, right=0.5)
-    # The same predictions twice are no new evidence.
+    # The same predictions twice are not more evidence.
     assert bootstrap([first, first]) == pytest.approx(bootstrap([first]))
     other = (second[0][::-1].copy(), second[1])
     widths = [high - low for low, high in (bootstrap([first])["em"], bootstrap([first, other])["em"])]
     assert widths[1] < widths[0]
 
 
-def test_it_is_the_same_each_time():
+def test_intervals_are_reproducible():
     assert bootstrap([some_counts(100)]) == bootstrap([some_counts(100)])

@@ -9,18 +9,18 @@ from torchmultiset.data.examples import Examples
 from torchmultiset.viz.preview import PANEL_PX, captions, draw_preview, save_preview
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-# Far from each other and from the black and white around them.
+# Colours that differ clearly from each other and from the black and white around them.
 COLOURS = [(int(r), int(g), 130) for r in (40, 100, 160, 220) for g in (40, 100, 160, 220)]
 
 
 def coloured(number: int, *, labels: np.ndarray | None = None, classes=("cat", "dog"), boxes=None) -> Examples:
-    """Images of one colour each."""
+    """Images that have one colour each."""
     images = np.array(COLOURS[:number], dtype=np.uint8)[:, :, None, None] * np.ones((1, 1, 8, 8), dtype=np.uint8)
     return Examples(images, np.zeros((number, 1), dtype=np.int64) if labels is None else labels, classes, boxes=boxes)
 
 
 def panels(path) -> dict[int, np.ndarray]:
-    """Which of the colours are in a picture, and where: mask by position in COLOURS."""
+    """The mask of each colour that occurs in a picture, by its position in COLOURS."""
     with Image.open(path) as image:
         pixels = np.asarray(image.convert("RGB"))
     masks = {i: (pixels == colour).all(-1) for i, colour in enumerate(COLOURS)}
@@ -32,7 +32,9 @@ def extent(mask: np.ndarray) -> tuple[int, int, int, int]:
     return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
 
 
-@pytest.mark.parametrize(("number", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (5, 3, 2), (12, 4, 3)])
+@pytest.mark.parametrize(
+    ("number", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (5, 3, 2), pytest.param(12, 4, 3, marks=pytest.mark.slow)]
+)
 def test_each_example_has_a_panel_and_no_two_overlap(tmp_path, number, columns, rows):
     assert save_preview(coloured(number), tmp_path / "p.png", number=24) == number
     found = panels(tmp_path / "p.png")
@@ -41,13 +43,13 @@ def test_each_example_has_a_panel_and_no_two_overlap(tmp_path, number, columns, 
     for (left, top, right, bottom), mask in zip(boxes, found.values(), strict=True):
         assert abs(right - left - PANEL_PX) <= 2
         assert abs(bottom - top - PANEL_PX) <= 2
-        assert mask[top:bottom, left:right].all()  # nothing is drawn over it
+        assert mask[top:bottom, left:right].all()  # nothing is drawn over the panel
     assert len({left for left, *_ in boxes}) == columns
     assert len({top for _, top, *_ in boxes}) == rows
     assert [*tmp_path.iterdir()] == [tmp_path / "p.png"]
 
 
-def test_the_seed_chooses_and_the_same_seed_gives_the_same_bytes(tmp_path):
+def test_the_seed_selects_the_examples_and_a_preview_is_reproducible(tmp_path):
     examples = coloured(16)
     shown = []
     for name, seed in (("a.png", 0), ("b.png", 0), ("c.png", 1)):
@@ -57,7 +59,7 @@ def test_the_seed_chooses_and_the_same_seed_gives_the_same_bytes(tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_captions_list_labels_or_count_them_for_the_whole_picture_alike():
+def test_all_captions_of_a_picture_either_list_labels_or_count_them():
     classes = ("cat", "dog", "traffic light")
     assert captions(np.array([[2, 0, 0], [0, 1, 0], [0, 0, 0]]), classes) == [["cat, cat"], ["dog"], ["(nothing)"]]
     counted = captions(np.array([[2, 0, 0], [999, 999, 1], [0, 0, 0]]), classes)
@@ -69,7 +71,7 @@ def test_ten_digits_fit_on_a_line():
     assert captions(counts, [*"0123456789"]) == [["4, 4, 4, 4, 4, 4, 4, 4, 4, 4"], ["0, 1, 2, 3, 4, 5, 6, 7, 8, 9"]]
 
 
-def test_long_lists_are_counted():
+def test_long_captions_are_shortened():
     classes = [f"quite a long name {i:02}" for i in range(9)]
     (lines,) = captions(np.full((1, 9), 3), classes)
     assert lines[:4] == [f"quite a long name {i:02} {TIMES}3," for i in range(4)]
@@ -77,7 +79,7 @@ def test_long_lists_are_counted():
 
 
 def text_boxes(figure) -> list[tuple[str, float, float, float, float]]:
-    """What is written below the panels, and where, in pixels."""
+    """The texts of a figure and their extents in pixels."""
     figure.canvas.draw()
     texts = [text for text in figure.texts if isinstance(text, Text)]
     return [(text.get_text(), *text.get_window_extent().extents) for text in texts]
@@ -91,7 +93,7 @@ def text_boxes(figure) -> list[tuple[str, float, float, float, float]]:
         ("$x^{$", "$\\frac{1}{2}$", "50% & more_"),
     ],
 )
-def test_captions_are_inside_the_figure_and_apart_for_any_class_names(classes):
+def test_captions_fit_in_the_figure_and_do_not_overlap(classes):
     labels = np.array([[0, 1, 2, 2], [0, 0, 0, 0], [2, 1, -1, -1], [1, 1, 1, -1]])
     figure = draw_preview(coloured(4, labels=labels, classes=classes))
     width, height = figure.canvas.get_width_height()
@@ -116,7 +118,7 @@ def test_boxes_are_drawn_around_the_objects_with_labels(tmp_path):
     figure = draw_preview(examples, boxes=True)
     (axes,) = figure.axes
     (patch,) = axes.patches
-    # Ten pixels of the picture are one of the image: edges of pixels, not their centres.
+    # Coordinates refer to the edges of pixels, not to their centres.
     assert patch.get_bbox().extents.tolist() == [5.5, 11.5, 17.5, 17.5]
     assert [text.get_text() for text in axes.texts] == ["$dog$"]
 

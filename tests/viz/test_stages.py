@@ -9,7 +9,7 @@ from torchmultiset.data.examples import Examples
 from torchmultiset.viz.stages import stages_table
 
 
-def test_each_stage_stands_beside_the_paper_in_80_columns(monkeypatch):
+def test_the_table_compares_stages_with_the_paper_in_80_columns(monkeypatch):
     nothing = Examples.__new__(Examples)
     stages = (
         Stage("training", "all annotations", 82_783, 604_907, 80),

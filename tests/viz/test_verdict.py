@@ -1,4 +1,4 @@
-"""Sentences on scores: they are about differences that chance explains, and about an exact match near 0."""
+"""Sentences about scores: differences within chance, and an exact match near 0."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ def test_the_score_of_an_example_is_the_mean_of_exact_match_and_f1():
     torch.testing.assert_close(scores, torch.tensor([1.0, 1 / 3, 0.0], dtype=torch.float64))
 
 
-def test_a_model_that_is_ahead_of_every_baseline_needs_no_sentence():
+def test_a_model_better_than_every_baseline_has_no_verdict():
     target = counts(*[A, B] * 20)
     assert verdict(target, target, {"ridge": counts(*[A] * 40), "majority": counts(*[B] * 40)}) == ""
 
 
-def test_a_difference_within_its_interval_is_called_chance():
+def test_a_difference_within_its_interval_is_attributed_to_chance():
     target = counts(*[A] * 40)
-    mine = counts(*[A] * 33, *[B] * 7)  # right where ridge is wrong three times, and wrong once where it is right
+    # The model is right where ridge is wrong three times, and wrong once where ridge is right.
+    predictions = counts(*[A] * 33, *[B] * 7)
     ridge = counts(*[B] * 3, *[A] * 29, *[B] * 7, A)
-    assert verdict(mine, target, {"ridge": ridge}) == (
+    assert verdict(predictions, target, {"ridge": ridge}) == (
         "This model scores 0.825 and the ridge baseline 0.750 (mean of exact match and F1), a difference that can be"
         " chance on 40 examples."
     )
     clear = counts(*[B] * 12, *[A] * 20, *[B] * 8)
-    assert verdict(mine, target, {"ridge": clear}) == ""
+    assert verdict(predictions, target, {"ridge": clear}) == ""
 
 
-def test_the_best_of_the_baselines_that_are_not_beaten_is_named():
+def test_the_verdict_is_about_the_best_baseline_that_is_not_beaten():
     target = counts(*[A] * 10)
-    mine, low, high = (counts(*[A] * right, *[B] * (10 - right)) for right in (5, 4, 7))
+    predictions, low, high = (counts(*[A] * right, *[B] * (10 - right)) for right in (5, 4, 7))
     sentence = "The ridge baseline scores 0.700, this model only 0.500 (mean of exact match and F1)."
-    assert verdict(mine, target, {"majority": low, "ridge": high}) == sentence
+    assert verdict(predictions, target, {"majority": low, "ridge": high}) == sentence
 
 
 def test_an_exact_match_near_0_is_explained_with_the_size_and_the_count_error():
