@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchmultiset.encoders import MLPEncoder
 from torchmultiset.heads import PoissonCounts, RegressedCounts, Slots
+from torchmultiset.metrics import f1
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.model.serialization import DESCRIPTION
 from torchmultiset.policies import FeedForwardPolicy, LSTMPolicy
@@ -76,7 +77,9 @@ def test_the_decoding_is_saved_and_is_greedy_in_older_models(name, tmp_path):
 def test_unsupported_decodings_are_refused():
     for value, module, message in (
         ("search", RegressedCounts(3, 8), "decoding must be 'greedy' for RegressedCounts, which cannot be searched"),
-        ("beam", LSTMPolicy(3, 8), "decoding must be one of 'greedy', 'search', but is 'beam'"),
+        ("f1", RegressedCounts(3, 8), "decoding must be 'greedy' for RegressedCounts, which cannot be searched"),
+        ("f1", LSTMPolicy(3, 8), "must be 'greedy' or 'search' for LSTMPolicy, whose counts have no distribution"),
+        ("beam", LSTMPolicy(3, 8), "decoding must be one of 'greedy', 'search', 'f1', but is 'beam'"),
     ):
         with pytest.raises(ValueError, match=message):
             Predictor(MLPEncoder(5, (8,)), module, CLASSES, max_size=3, decoding=value)
@@ -90,3 +93,19 @@ def test_a_policy_cannot_be_exported_with_search():
     heads, x = make("slots")
     heads.decoding = "search"
     assert torch.equal(heads.graph_outputs(x)["counts"], heads.predict(x))
+
+
+def test_f1_decoding_predicts_with_a_higher_expected_f1_and_is_exported(tmp_path):
+    predictor, x = make("poisson")
+    belief, expected = predictor.belief(x), {}
+    for decoding in predictor.decodings:
+        predictor.decoding = decoding
+        counts = predictor.predict(x)
+        every = belief.ranked(20)  # all multisets of up to three labels
+        scores = f1(counts[:, None].expand(-1, 20, -1).flatten(0, 1), every.counts.flatten(0, 1)).view(-1, 20)
+        expected[decoding] = (scores * every.log_probability.exp()).sum(1).mean()
+        torch.testing.assert_close(predictor.explain(x).confidence, belief.log_probability(counts).exp())
+        assert torch.equal(predictor.graph_outputs(x)["counts"], counts)
+    assert max(expected, key=expected.__getitem__) == "f1"
+    predictor.save(tmp_path)
+    assert torch.equal(Predictor.load(tmp_path).predict(x), counts)

@@ -8,6 +8,7 @@ from torchmultiset.distributions._cells import (
     largest_joint_size,
 )
 from torchmultiset.distributions._counts import cell_log_probabilities, poisson_binomial, size_log_probabilities
+from torchmultiset.distributions._expected_f1 import best_by_f1
 from torchmultiset.distributions._mixture import MixtureBelief
 from torchmultiset.distributions._multisets import Belief, IndependentCounts, ListedMultisets, Ranked
 
@@ -18,6 +19,7 @@ __all__ = [
     "ListedMultisets",
     "MixtureBelief",
     "Ranked",
+    "best_by_f1",
     "cell_joint_log_probability",
     "cell_log_probabilities",
     "cell_size_log_probabilities",

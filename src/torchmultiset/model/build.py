@@ -116,7 +116,7 @@ def build_predictor(
         min_size=min_size,
         stop=stop,
         baseline=kind.baseline,
-        decoding="search" if model.decoding == "search" else "greedy",
+        decoding="greedy" if model.decoding == "best" else model.decoding,  # chosen after training
     )
 
 

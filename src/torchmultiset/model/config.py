@@ -81,10 +81,11 @@ class ModelConfig(Settings):
     joint_states: int = at_least(0, default=0)
     """For count heads on maps: classes compete for the cells, for sizes whose multisets all have at most this number of
     sub-multisets. 0: counts of different classes are independent."""
-    decoding: Literal["greedy", "search", "best"] | None = None
+    decoding: Literal["greedy", "search", "f1", "best"] | None = None
     """How a multiset is predicted: by the most probable label at each step, or by the head's own rule (greedy); by a
-    search for the most probable multiset (search); or by whichever scores higher on the validation data (best), which
-    is greedy if holdout is none. auto: greedy."""
+    search for the most probable multiset (search); as the multiset with the highest expected F1 (f1; only one-shot
+    heads with probabilities); or by whichever scores highest on the validation data (best), which is greedy if holdout
+    is none. auto: greedy."""
     stop: Stop | None = None
     """How a multiset ends: at a fixed size, where a stop head decides, or with an END class. auto: fixed if all
     multisets of the training data have the same size, else policy."""
@@ -112,7 +113,7 @@ class ResolvedModel(ModelConfig):
     dropout: float = 0.0
     size_potential: bool = False
     size_head: bool = False
-    decoding: Literal["greedy", "search", "best"] = "greedy"
+    decoding: Literal["greedy", "search", "f1", "best"] = "greedy"
     stop: Stop = "policy"
     min_size: int = 0
     max_size: int = 1

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from torchmultiset._checks import check
 from torchmultiset._memory import Memory
-from torchmultiset.distributions import Belief, Ranked
+from torchmultiset.distributions import Belief, Ranked, best_by_f1
 from torchmultiset.encoders.optional import missing_cells
 from torchmultiset.heads import OneShotHead
 from torchmultiset.heads._base import probability_of_at_least
@@ -151,10 +151,11 @@ class OneShotPredictor(Predictor):
         }
 
     def _counts(self, scores: Tensor) -> Int64[Tensor, "b c"]:
-        """Return the most probable multisets with ``decoding="search"``, else the head's own prediction."""
-        if self.decoding == "search":
-            return self.head.believe(scores, *self.sizes).best()
-        return self.head.counts(scores, *self.sizes)
+        """Return the multisets that the decoding method predicts."""
+        if self.decoding == "greedy":
+            return self.head.counts(scores, *self.sizes)
+        belief = self.head.believe(scores, *self.sizes)
+        return belief.best() if self.decoding == "search" else best_by_f1(belief, *self.sizes)
 
     def _description(self) -> dict[str, Any]:
         return {"head": describe_module(self.head, HEADS.classes)}

@@ -32,8 +32,9 @@ from torchmultiset.rollout import Choose
 
 __all__ = ["BEAM", "Decoding", "Predictor", "Stop"]
 
-Decoding: TypeAlias = Literal["greedy", "search"]
-"""Decoding method: greedy (a head: by its own rule), or a search for the most probable multiset."""
+Decoding: TypeAlias = Literal["greedy", "search", "f1"]
+"""Decoding method: greedy (a head: by its own rule), a search for the most probable multiset, or for the multiset with
+the highest expected F1."""
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
 """Stopping mechanism: a fixed size, a stop head, or an END class."""
 
@@ -60,7 +61,9 @@ class Predictor(nn.Module):
             or `max_size` with ``stop="fixed"``.
         decoding: ``"greedy"``: a policy emits the most probable label at each step, and a head predicts by its own
             rule, such as the most probable class of each slot. ``"search"``: the most probable multiset, exact for a
-            head and found by beam search for a policy. The attribute can be changed later, and is saved.
+            head and found by beam search for a policy. ``"f1"``, for heads: the multiset with the highest expected F1,
+            approximately, which has more labels where many are uncertain (`distributions.best_by_f1`). The attribute
+            can be changed later, and is saved.
 
     Example:
         >>> from torchmultiset.encoders import MLPEncoder
@@ -118,15 +121,23 @@ class Predictor(nn.Module):
 
     @property
     def decoding(self) -> Decoding:
-        """Decoding method, ``"greedy"`` or ``"search"``."""
+        """Decoding method, one of `decodings`."""
         return self._decoding
 
     @decoding.setter
     def decoding(self, value: Decoding) -> None:
         check_one_of("decoding", value, get_args(Decoding))
-        if value == "search":
-            check(self.searchable, "decoding", f"'greedy' for {self.kind}, which cannot be searched", value)
+        why = "whose counts have no distribution in closed form" if self.searchable else "which cannot be searched"
+        one = f"{' or '.join(map(repr, self.decodings))} for {self.kind}, {why}"
+        check(value in self.decodings, "decoding", one, value)
         self._decoding: Decoding = value
+
+    @property
+    def decodings(self) -> tuple[Decoding, ...]:
+        """Decoding methods that the model supports."""
+        if not self.searchable:
+            return ("greedy",)
+        return ("greedy", "search") if self.steps else ("greedy", "search", "f1")
 
     @property
     def searchable(self) -> bool:

@@ -106,6 +106,7 @@ def finetuned(task: Task) -> Candidate | None:
         "weight_decay": 0.05,
         "ema": 0.99,
         "select": "last",
+        **_decoding(task),
     }
     return Candidate("finetuned-cells", values, "a fine-tuned backbone; each cell of its map counts")
 
@@ -234,7 +235,7 @@ def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
     fine: dict[str, Any] = {"strides": (16, 32), "image_size": 320} if finer else {}
     counts, power = {"objective": "counts", **POOLED}, _power(task, POOLED)
     table = Candidate("table", {**counts, "count_head": "table"}, "counts from pooled frozen features")
-    cells = {"objective": "counts", "count_head": "cells", "lr": 2e-3, **fine, **REGULARISED}
+    cells = {"objective": "counts", "count_head": "cells", "lr": 2e-3, **fine, **REGULARISED, **_decoding(task)}
     policy = Candidate(
         "policy",
         {**_MULTI, "policy": "transformer", "hidden": 64, "lr": 1e-3, **REGULARISED},
@@ -273,9 +274,9 @@ def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
         return [table, *counted, policy, *power, *ridge, *finer_ridge, *tables, *augmented]
     # Candidates that read the finer map come first, and slow ones last. A table has a score for each count, which
     # cannot be learned from few images.
-    poisson = {**counts, "count_head": "poisson", "decoding": "best", **fine}
+    poisson = {**counts, "count_head": "poisson", **fine, **_decoding(task)}
     pooled = {"objective": "ridge", "pool": "mean-max", **fine}
-    normal = {**counts, "count_head": "gaussian", **fine}
+    normal = {**counts, "count_head": "gaussian", **fine, **_decoding(task)}
     return [
         Candidate("poisson", poisson, "Poisson counts from pooled frozen features"),
         Candidate("normal", normal, "normal counts from pooled frozen features"),
@@ -288,6 +289,14 @@ def _for_features(task: Task, ridge: list[Candidate]) -> list[Candidate]:
         *([policy] if max_size <= _LONG else []),
         *augmented,
     ]
+
+
+def _decoding(task: Task) -> dict[str, Any]:
+    """Return the setting with which the validation data chooses the decoding, if there are many objects.
+
+    The most probable multiset then has too few labels for a high F1, and is rarely the true one.
+    """
+    return {"decoding": "best"} if task.config.model.max_size > _MANY else {}
 
 
 def _power(task: Task, settings: Mapping[str, Any]) -> list[Candidate]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ def finish(
 def _better_decoding(predictor: Predictor, validation: Examples) -> Decoding:
     """Return the decoding with the higher mean of exact match and F1 on the validation data; greedy if equal."""
     scores: dict[Decoding, float] = {}
-    for decoding in get_args(Decoding) if predictor.searchable else ("greedy",):
+    for decoding in predictor.decodings:
         predictor.decoding = decoding
         counts, target = evaluate(predictor, validation)
         scores[decoding] = float((exact_match(counts, target) + f1(counts, target)).mean())
