@@ -105,6 +105,17 @@ def test_nothing_that_is_finished_is_trained_again(trained):
     assert result.record["finished"]
 
 
+def test_a_comparison_does_not_start_in_the_folder_of_a_run_of_one_model(tmp_path):
+    config = write_trips(tmp_path / "trips.csv")
+    write_record(tmp_path / "finished", {"finished": True})
+    write_record(tmp_path / "begun", {"finished": False})
+    (tmp_path / "begun" / CHECKPOINT).touch()
+    for name, resume in (("finished", False), ("begun", False), ("begun", True)):
+        with pytest.raises(FileExistsError, match=r"--out"):
+            train_portfolio(config, tmp_path / name, only=[GOOD], resume=resume)
+        assert not (tmp_path / name / CANDIDATES).exists()
+
+
 def test_once_the_winner_is_chosen_a_resumed_portfolio_trains_no_candidate(trained, tmp_path):
     config, folder, _, standings, _ = trained
     again = tmp_path / "run"
