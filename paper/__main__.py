@@ -21,11 +21,11 @@ from paper.scales import SCALES, ScaleName
 from paper.summary import summarise
 from paper.tables import TableName
 from torchmultiset.cli import main as run_command
-from torchmultiset.cli.progress import SweepProgress, duration
+from torchmultiset.cli.progress import duration, sweep_with_progress
 from torchmultiset.data.digits import load_digits
 from torchmultiset.data.examples import Examples
 from torchmultiset.data.mnist_multi import generate
-from torchmultiset.pipeline.sweep import Workers, describe_failures, refuse_stale, sweep
+from torchmultiset.pipeline.sweep import Workers, describe_failures, refuse_stale
 from torchmultiset.viz.terminal import empty_table
 
 __all__ = ["app", "main"]
@@ -115,24 +115,18 @@ def run(
 
 
 def _run(cells: Sequence[Cell], folders: Folders, workers: Workers, mnist: str | None, coco: str | None) -> None:
-    console, scale = Console(stderr=True), cells[0].scale
-    make_data(cells, folders.data, mnist=mnist, coco=coco, progress=console.is_terminal)
+    scale = cells[0].scale
+    make_data(cells, folders.data, mnist=mnist, coco=coco, progress=sys.stderr.isatty())
     seconds = {cell.id: cell.seconds for cell in cells}
     known = {name: value for name, value in seconds.items() if value is not None}
-    try:
-        with SweepProgress(console, folders.runs / scale, len(cells)) as shown:
-            result = sweep(
-                {cell.id: cell.config(folders.data) for cell in cells},
-                folders.runs / scale,
-                workers=workers,
-                command=["python", "-m", "paper", *sys.argv[1:]],
-                after=("paper.keep:keep", {"scale": scale, "results": str(folders.results)}),
-                seconds=known if len(known) == len(cells) else None,
-                watch=shown,
-                progress=console.is_terminal,
-            )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("start the same command again to resume") from None
+    result = sweep_with_progress(
+        {cell.id: cell.config(folders.data) for cell in cells},
+        folders.runs / scale,
+        workers=workers,
+        command=["python", "-m", "paper", *sys.argv[1:]],
+        after=("paper.keep:keep", {"scale": scale, "results": str(folders.results)}),
+        seconds=known if len(known) == len(cells) else None,
+    )
     if result.failures:
         raise ValueError(describe_failures(result.failures))
 

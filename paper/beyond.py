@@ -61,6 +61,15 @@ _TRAINING: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "faster": ("three times the learning rate", {"lr": 3e-3}),
 }
 
+_TITLES: Mapping[str, str] = {
+    **{method: row.title for method, row in TABLES["table-3"].rows.items()},
+    "counts": "count head",
+    "hungarian": "Hungarian slots",
+    "power": "power multiset",
+    "marginal": "marginal (transformer)",
+    "multi-transformer": "L_multi (transformer)",
+}
+
 # Name -> title, and a change of the recipe `fast`; for short runs of L_multi.
 _TRIALS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "no-layer-norm": ("without LayerNorm of the pooled features", {"policy_norm": "none"}),
@@ -95,13 +104,12 @@ BEYOND_METHODS: Mapping[str, Mapping[str, Any]] = {
     "multi-paper": {**METHODS["multi"], **RECIPES["paper"], "epochs": 40},
 }
 """Settings of each method, by the names of the config's fields."""
-_TUNED = (*TABLES["table-3"].rows, "counts", "hungarian", "power", "marginal", "multi-transformer")
 _ALL_RATES = sorted({rate for rates in RATES.values() for rate in rates})
 BEYOND_METHODS = {
     **BEYOND_METHODS,
     **{
         rate_method(method, rate): {**{**METHODS, **BEYOND_METHODS}[method], "lr": rate}
-        for method in _TUNED
+        for method in _TITLES
         for rate in _ALL_RATES
         if _tried_on(method, rate)
     },
@@ -110,23 +118,9 @@ BEYOND_METHODS = {
 _COLUMNS = TABLES["table-3"].columns
 # Ten labels have 1,024 sub-multisets, and ten of ten digits make 92,378 multisets: above the limits of both objectives.
 _NOT_TEN: tuple[DataSetName, ...] = tuple(name for name in _COLUMNS if name != "mnist-multi-10")
-
-
-_TITLES: Mapping[str, str] = {
-    **{method: row.title for method, row in TABLES["table-3"].rows.items()},
-    "counts": "count head",
-    "hungarian": "Hungarian slots",
-    "power": "power multiset",
-    "marginal": "marginal (transformer)",
-    "multi-transformer": "L_multi (transformer)",
-}
 # On small data two losses learn almost nothing. Up to eight digits make 43,757 multisets, too many for a class each.
 _RARE = [method for method in _TITLES if method not in ("rl", "dm-l1")]
 _LARGER = [method for method in _RARE if method != "power"]
-
-
-def _row(title: str, columns: int, only: tuple[DataSetName, ...] | None = None) -> TableRow:
-    return TableRow(title, (None,) * columns, only)
 
 
 def _training_rows() -> dict[str, TableRow]:
@@ -134,11 +128,11 @@ def _training_rows() -> dict[str, TableRow]:
     rows = dict[str, TableRow]()
     for method in ("multi", "counts", "seq", "multi-transformer"):
         photographs_only = method in ("seq", "multi-transformer")
-        rows[method] = _row(_TITLES[method], 2, ("coco-easy",) if photographs_only else None)
+        rows[method] = TableRow(_TITLES[method], only=("coco-easy",) if photographs_only else None)
         for name, (change, _) in _TRAINING.items():
             if name == "faster" or not photographs_only:
                 only: DataSetName = "coco-easy" if name == "faster" else "mnist-multi-60"
-                rows[f"{method}-{name}"] = _row(f"{_TITLES[method]}, {change}", 2, (only,))
+                rows[f"{method}-{name}"] = TableRow(f"{_TITLES[method]}, {change}", only=(only,))
     return rows
 
 
@@ -147,7 +141,7 @@ BEYOND: Mapping[TableName, Table] = {
         "test",
         _COLUMNS,
         {
-            method: _row(title, 5, _NOT_TEN if method in ("power", "marginal") else None)
+            method: TableRow(title, only=_NOT_TEN if method in ("power", "marginal") else None)
             for method, title in _TITLES.items()
         },
     ),
@@ -155,25 +149,25 @@ BEYOND: Mapping[TableName, Table] = {
         "test",
         ("mnist-multi-4", "coco-easy"),
         {
-            "multi": _row("L_multi", 2),
-            "multi-js": _row("Jensen-Shannon", 2),
-            "multi-tv": _row("total variation", 2),
+            "multi": TableRow("L_multi"),
+            "multi-js": TableRow("Jensen-Shannon"),
+            "multi-tv": TableRow("total variation"),
         },
     ),
     "policy": Table(
         "test",
         ("mnist-multi-4", "mnist-multi-1-4", "mnist-multi-10"),
-        {f"{loss}-transformer": _row(TABLES["table-3"].rows[loss].title, 3) for loss in _SEQUENTIAL},
+        {f"{loss}-transformer": TableRow(TABLES["table-3"].rows[loss].title) for loss in _SEQUENTIAL},
     ),
-    "longer": Table("test", ("mnist-multi-1-4-longer",), {loss: _row(_TITLES[loss], 1) for loss in ("multi", "seq")}),
-    "larger": Table("test", ("mnist-multi-larger",), {method: _row(_TITLES[method], 1) for method in _LARGER}),
+    "longer": Table("test", ("mnist-multi-1-4-longer",), {loss: TableRow(_TITLES[loss]) for loss in ("multi", "seq")}),
+    "larger": Table("test", ("mnist-multi-larger",), {method: TableRow(_TITLES[method]) for method in _LARGER}),
     "training": Table("test", ("mnist-multi-60", "coco-easy"), _training_rows()),
-    "rare": Table("test", ("mnist-multi-rare",), {method: _row(_TITLES[method], 1) for method in _RARE}),
+    "rare": Table("test", ("mnist-multi-rare",), {method: TableRow(_TITLES[method]) for method in _RARE}),
     "rates": Table(
         "validation",
         (*RATES,),
         {
-            rate_method(method, rate): _row(f"{title}, {rate:g}", len(RATES), _tried_on(method, rate))
+            rate_method(method, rate): TableRow(f"{title}, {rate:g}", only=_tried_on(method, rate))
             for method, title in _TITLES.items()
             for rate in _ALL_RATES
         },
@@ -182,14 +176,14 @@ BEYOND: Mapping[TableName, Table] = {
         "validation",
         ("mnist-multi-10",),
         {
-            rate_method("multi", FULL_RATE): _row("the recipe fast", 1),
-            **{f"multi-{name}": _row(title, 1) for name, (title, _) in _TRIALS.items() if name != "float32"},
+            rate_method("multi", FULL_RATE): TableRow("the recipe fast"),
+            **{f"multi-{name}": TableRow(title) for name, (title, _) in _TRIALS.items() if name != "float32"},
         },
     ),
     "precision": Table(
         "validation",
         ("mnist-multi-4",),
-        {rate_method("multi", FULL_RATE): _row("bfloat16", 1), "multi-float32": _row(_TRIALS["float32"][0], 1)},
+        {rate_method("multi", FULL_RATE): TableRow("bfloat16"), "multi-float32": TableRow(_TRIALS["float32"][0])},
     ),
-    "recipe": Table("test", ("mnist-multi-4",), {"multi-paper": _row("L_multi, exactly as in the paper", 1)}),
+    "recipe": Table("test", ("mnist-multi-4",), {"multi-paper": TableRow("L_multi, exactly as in the paper")}),
 }

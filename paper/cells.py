@@ -123,8 +123,8 @@ def all_cells(scale: ScaleName, tables: Iterable[TableName] = get_args(TableName
             for j, data_set in enumerate(table.columns):
                 if row.only is not None and data_set not in row.only:
                     continue
-                printed = row.printed[j]
-                paper = printed and {key: value for key, value in printed._asdict().items() if value is not None}
+                printed = row.printed[j]._asdict() if row.printed else None
+                paper = printed and {key: value for key, value in printed.items() if value is not None}
                 position = Position(row.title, COLUMNS[data_set], (i, j), table.split, paper)
                 for seed in range(_seeds(scale, name, data_set, method)):
                     positions.setdefault((data_set, method, seed), {})[name] = position

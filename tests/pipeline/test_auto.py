@@ -109,6 +109,17 @@ def test_finished_candidates_are_not_trained_again(trained):
     assert result.record["finished"]
 
 
+def test_a_comparison_does_not_start_in_the_folder_of_a_run_of_one_model(tmp_path):
+    config = write_trips(tmp_path / "trips.csv")
+    write_record(tmp_path / "finished", {"finished": True})
+    write_record(tmp_path / "begun", {"finished": False})
+    (tmp_path / "begun" / CHECKPOINT).touch()
+    for name, resume in (("finished", False), ("begun", False), ("begun", True)):
+        with pytest.raises(FileExistsError, match=r"--out"):
+            train_portfolio(config, tmp_path / name, only=[GOOD], resume=resume)
+        assert not (tmp_path / name / CANDIDATES).exists()
+
+
 @pytest.mark.slow
 def test_after_the_choice_of_a_winner_a_resumed_portfolio_trains_no_candidate(trained, tmp_path):
     config, folder, _, standings, _ = trained

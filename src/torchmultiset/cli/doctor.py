@@ -81,7 +81,7 @@ def doctor() -> None:
         table.add_row(name, "failed" if problem else "passed", f"{score:.3f}", f"{seconds:.1f}")
     print()
     console.print(table)
-    if _has_other():
+    if torch.backends.mps.is_available() or (hasattr(torch, "xpu") and torch.xpu.is_available()):
         print("\nOther accelerators are not used: they lack double precision, which count heads need.")
     if failed:
         raise ValueError("the self-test failed. " + "; ".join(failed))
@@ -147,7 +147,3 @@ def _devices() -> Sequence[tuple[str, torch.device]]:
         for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     ]
     return [("cpu", torch.device("cpu")), *gpus]
-
-
-def _has_other() -> bool:
-    return torch.backends.mps.is_available() or (hasattr(torch, "xpu") and torch.xpu.is_available())

@@ -30,7 +30,7 @@ from torchmultiset.export import (
 )
 from torchmultiset.model.inputs import input_kind, open_inputs, open_model, trained_columns
 from torchmultiset.model.shipped import MODEL
-from torchmultiset.viz.terminal import empty_table
+from torchmultiset.viz.terminal import numbers_table
 
 __all__ = ["export_app"]
 
@@ -124,11 +124,8 @@ def _name(model: str) -> str:
 
 
 def _table(rows: Sequence[tuple[str, int, Speed]], many: int) -> Table:
-    table = empty_table()
     threads = torch.get_num_threads()
-    table.add_column(f"on {threads} thread{'s' * (threads > 1)}")
-    for name in ("size", "one input", f"each of {many}"):
-        table.add_column(name, justify="right")
+    table = numbers_table("", f"on {threads} thread{'s' * (threads > 1)}", "size", "one input", f"each of {many}")
     for name, size, seconds in rows:
         table.add_row(name, f"{size / 1e6:.2f} MB", f"{1e3 * seconds.one:.2f} ms", f"{1e3 * seconds.many:.2f} ms")
     return table

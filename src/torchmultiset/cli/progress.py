@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,13 +14,14 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from torchmultiset.pipeline.config import RunConfig
 from torchmultiset.pipeline.prepare import Task
 from torchmultiset.pipeline.record import Watch, read_record
 from torchmultiset.pipeline.standings import Standing, standings_table
-from torchmultiset.pipeline.sweep import Snapshot
+from torchmultiset.pipeline.sweep import Snapshot, SweepResult, sweep
 from torchmultiset.training.checkpoint import Progress
 
-__all__ = ["PortfolioProgress", "SweepProgress", "TrainingProgress", "duration"]
+__all__ = ["PortfolioProgress", "SweepProgress", "TrainingProgress", "duration", "sweep_with_progress"]
 
 _LINES = 20
 
@@ -132,6 +134,22 @@ class SweepProgress:
                 self.parts[name] = self.bars.add_task(name, total=1, about="")
             about = f"epoch {min(epoch + 1, epochs)}/{epochs}" + ("" if em is None else f", EM {em:.3f}")
             self.bars.update(self.parts[name], completed=share, about=about if epochs else "starting")
+
+
+def sweep_with_progress(runs: Mapping[str, RunConfig], folder: Path, **options: Any) -> SweepResult:
+    """Train runs with a progress display; after Ctrl-C, report that the same command resumes.
+
+    Args:
+        runs: As for `sweep`.
+        folder: As for `sweep`.
+        **options: Other arguments of `sweep`.
+    """
+    console = Console(stderr=True)
+    try:
+        with SweepProgress(console, folder, len(runs)) as shown:
+            return sweep(runs, folder, watch=shown, progress=console.is_terminal, **options)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("start the same command again to resume") from None
 
 
 class PortfolioProgress:

@@ -14,12 +14,11 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 
-from torchmultiset.cli.progress import SweepProgress
+from torchmultiset.cli.progress import sweep_with_progress
 from torchmultiset.model.config import ModelConfig
 from torchmultiset.pipeline.config import DataConfig, RunConfig
 from torchmultiset.pipeline.presets import PresetName, build_missing
 from torchmultiset.pipeline.sweep import Workers, describe_failures, epochs_done, is_finished, stale
-from torchmultiset.pipeline.sweep import sweep as run_all
 from torchmultiset.pipeline.sweep_table import leaderboard, leaderboard_table, write_leaderboard
 from torchmultiset.training.config import OptimConfig
 from torchmultiset.viz.terminal import empty_table
@@ -89,23 +88,10 @@ def sweep(
     if dry_run:
         _list(runs, folder)
         return
-    console = Console(stderr=True)
     for preset in {*_flags(settings)[1].get("--preset", ())}:
-        build_missing(cast(PresetName, preset), data, progress=console.is_terminal)
-    shown = SweepProgress(console, folder, len(runs))
-    try:
-        with shown:
-            result = run_all(
-                runs,
-                folder,
-                workers=Workers(workers, threads, retries, ray, gpus),
-                again=again,
-                command=["multiset", *sys.argv[1:]],
-                watch=shown,
-                progress=console.is_terminal,
-            )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("start the same command again to resume") from None
+        build_missing(cast(PresetName, preset), data, progress=sys.stderr.isatty())
+    how = Workers(workers, threads, retries, ray, gpus)
+    result = sweep_with_progress(runs, folder, workers=how, again=again, command=["multiset", *sys.argv[1:]])
     if result.finished:
         entries = leaderboard(result.finished.values())
         path = write_leaderboard(folder, entries)

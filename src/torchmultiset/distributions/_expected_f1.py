@@ -31,10 +31,10 @@ def best_by_f1(belief: Belief, least: int, most: int) -> Int64[Tensor, "b c"]:
     exactly = belief.count_probabilities()
     at_least = exactly.flip(-1).cumsum(-1).flip(-1)[..., 1:]
     events = at_least.flatten(1)
-    probability, order = events.sort(dim=1, descending=True, stable=True)  # n labels of a class before n + 1
+    probability, order = events.topk(most, dim=1)
     sizes = torch.arange(1, most + 1, device=events.device)
-    score = 2 * probability[:, :most].cumsum(1) / (events.sum(1, keepdim=True) + sizes)
+    score = 2 * probability.cumsum(1) / (events.sum(1, keepdim=True) + sizes)
     score = torch.cat([belief.size_probabilities()[:, :1], score], 1)
     size = score[:, least:].argmax(1, keepdim=True) + least
-    chosen = (torch.arange(events.shape[1], device=events.device) < size).long()
-    return torch.zeros_like(chosen).scatter(1, order, chosen).view(at_least.shape).sum(-1)
+    chosen = torch.zeros_like(events, dtype=torch.int64).scatter(1, order, (sizes <= size).long())
+    return chosen.view(at_least.shape).sum(-1)

@@ -121,10 +121,13 @@ def train_portfolio(
     record = read_record(folder)
     if record.get("finished") and resume:
         return Result(record, None), read_standings(folder)
-    if (folder / PORTFOLIO).exists() and not resume:
+    begun, trained = (folder / PORTFOLIO).exists(), record.get("finished") or (folder / CHECKPOINT).exists()
+    if (begun or trained) and not resume:
         raise FileExistsError(
             f"{folder} already holds a training run: resume it (--resume), or choose another folder (--out)"
         )
+    if trained and not begun:
+        raise FileExistsError(f"{folder} holds an unfinished run of one model: choose another folder (--out)")
     task = prepare(config, progress=progress)
     here = Portfolio(config, folder, minutes, command, say, watch, progress)
     for line in describe_data(task, [one for one in task.read_as if one.what != "image_size"]):

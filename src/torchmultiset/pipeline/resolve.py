@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -155,8 +155,7 @@ def resolve(
 
 def _with_unset(settings: _Settings, values: Mapping[str, Any]) -> _Settings:
     """Return the settings with those of `values` that the user has not set."""
-    unset = {each.name for each in fields(settings) if getattr(settings, each.name) is None}
-    return replace(settings, **{name: value for name, value in values.items() if name in unset})
+    return replace(settings, **{name: value for name, value in values.items() if vars(settings).get(name, 0) is None})
 
 
 def _resolve_optim(

@@ -113,8 +113,9 @@ def train_run(
         devices = 1
     elif devices is None:
         devices = before.get("devices") or fitting_devices(task.config.optim.batch_size)
+    launched = {"devices": devices, "nodes": nodes}
     if before.get("finished") or (folder / CHECKPOINT).exists():
-        _check_resumable(folder, before, task, resume, {"devices": devices, "nodes": nodes})
+        _check_resumable(folder, before, task, resume, launched)
     else:
         before = {}  # nothing has been trained yet
     if before.get("finished"):
@@ -137,7 +138,7 @@ def train_run(
         seed=task.config.seed,
         height=task.picture[-2] if len(task.picture) == 3 else None,
     )
-    record = _begin(task, predictor, fabric, command, before, (devices, nodes)) | start
+    record = _begin(task, predictor, fabric, command, before, launched) | start
     with locked(folder) if fabric.is_global_zero else nullcontext():
         journal = None
         if fabric.is_global_zero:
@@ -312,15 +313,14 @@ def _begin(
     fabric: Fabric,
     command: Sequence[str],
     before: Mapping[str, Any],
-    launched: tuple[int, int],
+    launched: Mapping[str, int],
 ) -> dict[str, Any]:
     return {
         "format": 1,
         "finished": False,
         "command": shlex.join(portable_command(command)),
         "seed": task.config.seed,
-        "devices": launched[0],
-        "nodes": launched[1],
+        **launched,
         "processes": fabric.world_size,
         "device": fabric.device.type,
         "precision": task.config.optim.precision,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from jaxtyping import Int64
 
 from torchmultiset.data import Examples
 from torchmultiset.model.build import build_objective
-from torchmultiset.pipeline.config import RunConfig
+from torchmultiset.pipeline.config import RunConfig, changed
 from torchmultiset.pipeline.prepare import prepare
 from torchmultiset.pipeline.run import untrained_predictor
 
@@ -47,7 +46,7 @@ def seconds_per_example(config: RunConfig, *, threads: int) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        task = prepare(replace(config, optim=replace(config.optim, epochs=1)))
+        task = prepare(changed(config, {"epochs": 1}))
         predictor = untrained_predictor(task).train()
         objective = build_objective(task.config.objective, predictor, seed=0)
         train = task.splits["train"]
