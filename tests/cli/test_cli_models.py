@@ -254,7 +254,7 @@ def test_flags_override_files_which_override_recipes_which_override_presets(reso
     changed = {name: value for name, value in preset.items() if value != defaults[name]}
     named = {"data": "data/mnist-multi-10", "backbone": "none", "image_size": 224}
     named |= {"objective": "multi"}
-    assert changed == named | {"batch_size": 64, "lr": 3e-3, "epochs": 12, "layers": 2}
+    assert changed == named | {"batch_size": 64, "lr": 6e-3, "epochs": 12}
 
     paper, _ = resolved("--preset", "mnist-multi-10", "--recipe", "paper")
     assert (paper["epochs"], paper["norm"], paper["lr"]) == (350, "none", 1e-3)
