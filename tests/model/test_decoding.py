@@ -76,9 +76,9 @@ def test_the_decoding_is_saved_and_is_greedy_in_older_models(name, tmp_path):
 @pytest.mark.usefixtures("without_shape_hook")
 def test_unsupported_decodings_are_refused():
     for value, module, message in (
-        ("search", RegressedCounts(3, 8), "decoding must be 'greedy' for RegressedCounts, which cannot be searched"),
-        ("f1", RegressedCounts(3, 8), "decoding must be 'greedy' for RegressedCounts, which cannot be searched"),
-        ("f1", LSTMPolicy(3, 8), "must be 'greedy' or 'search' for LSTMPolicy, whose counts have no distribution"),
+        ("search", RegressedCounts(3, 8), "decoding must be 'greedy' for RegressedCounts, which supports no other"),
+        ("f1", RegressedCounts(3, 8), "decoding must be 'greedy' for RegressedCounts, which supports no other"),
+        ("f1", LSTMPolicy(3, 8), "must be 'greedy' or 'search' for LSTMPolicy, which supports no other"),
         ("beam", LSTMPolicy(3, 8), "decoding must be one of 'greedy', 'search', 'f1', but is 'beam'"),
     ):
         with pytest.raises(ValueError, match=message):

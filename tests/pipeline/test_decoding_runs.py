@@ -113,7 +113,7 @@ def test_policies_of_a_portfolio_choose_their_decoding(table):
 
 
 def test_search_with_a_model_that_cannot_be_searched_is_refused_before_training(table, tmp_path):
-    with pytest.raises(ValueError, match="decoding must be 'greedy' for RegressedCounts, which cannot be searched"):
+    with pytest.raises(ValueError, match="decoding must be 'greedy' for RegressedCounts, which supports no other"):
         train_run(
             config_of({"data": str(table), **POISSON, "count_head": "regression", "decoding": "search"}),
             tmp_path / "run",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float, Float64, Int64, Shaped
@@ -15,7 +15,7 @@ from torchmultiset.distributions import Belief, Ranked, best_by_f1
 from torchmultiset.encoders.optional import missing_cells
 from torchmultiset.heads import OneShotHead
 from torchmultiset.heads._base import probability_of_at_least
-from torchmultiset.model.outputs import Prediction
+from torchmultiset.model.outputs import Decoding, Prediction
 from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import HEADS
 from torchmultiset.model.serialization import describe_module
@@ -51,6 +51,11 @@ class OneShotPredictor(Predictor):
     def module(self) -> nn.Module:
         """Head of the model."""
         return self.head
+
+    @property
+    def decodings(self) -> tuple[Decoding, ...]:
+        """Decoding methods that the model supports: all if its head has probabilities."""
+        return get_args(Decoding) if self.probabilistic else ("greedy",)
 
     def forward(self, x: Shaped[Tensor, "b ..."]) -> Float[Tensor, "b n k"]:
         """Compute the scores of the head, in the shape that its loss expects."""

@@ -11,8 +11,17 @@ from torch import Tensor
 
 from torchmultiset.distributions import Belief, Ranked
 
-__all__ = ["Prediction", "Rows", "SequentialOutput", "StepScores", "by_name"]
+__all__ = ["Decoding", "Prediction", "Rows", "SequentialOutput", "StepScores", "by_name"]
 
+Decoding: TypeAlias = Literal["greedy", "search", "f1"]
+"""How a model predicts multisets.
+
+- greedy: a policy emits the most probable label at each step; a head predicts by its own rule, such as the most
+  probable class of each slot.
+- search: the most probable multiset, exact for a head and found by beam search for a policy.
+- f1: the multiset with the highest expected F1, approximately (`distributions.best_by_f1`), for heads with
+  probabilities. It has more labels where many are uncertain.
+"""
 Rows: TypeAlias = Literal["steps", "at least", "shares"]
 """Meaning of the rows of `Prediction.probabilities`: the distribution over labels at each step; the probability that at
 least 1, 2, ... of each class occur; or, for a model without probabilities, the share of each class among the labels."""

@@ -24,7 +24,7 @@ from torchmultiset._arguments import declared
 from torchmultiset._checks import check, check_one_of
 from torchmultiset.distributions import Belief, Ranked
 from torchmultiset.heads import OneShotHead
-from torchmultiset.model.outputs import Prediction, SequentialOutput, StepScores
+from torchmultiset.model.outputs import Decoding, Prediction, SequentialOutput, StepScores
 from torchmultiset.model.registry import ENCODERS, HEADS, POLICIES
 from torchmultiset.model.serialization import DESCRIPTION, SAVE_AGAIN, describe_module, make, read_saved, write_saved
 from torchmultiset.model.shipped import locate
@@ -32,9 +32,6 @@ from torchmultiset.rollout import Choose
 
 __all__ = ["BEAM", "Decoding", "Predictor", "Stop"]
 
-Decoding: TypeAlias = Literal["greedy", "search", "f1"]
-"""Decoding method: greedy (a head: by its own rule), a search for the most probable multiset, or for the multiset with
-the highest expected F1."""
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
 """Stopping mechanism: a fixed size, a stop head, or an END class."""
 
@@ -59,11 +56,7 @@ class Predictor(nn.Module):
         min_size: Size of the smallest multiset. No prediction is smaller: a policy cannot stop before it has emitted
             that many labels, in training or prediction, and a head assigns probability 0 to smaller multisets. None: 0,
             or `max_size` with ``stop="fixed"``.
-        decoding: ``"greedy"``: a policy emits the most probable label at each step, and a head predicts by its own
-            rule, such as the most probable class of each slot. ``"search"``: the most probable multiset, exact for a
-            head and found by beam search for a policy. ``"f1"``, for heads: the multiset with the highest expected F1,
-            approximately, which has more labels where many are uncertain (`distributions.best_by_f1`). The attribute
-            can be changed later, and is saved.
+        decoding: How multisets are predicted, see `Decoding`. The attribute can be changed later, and is saved.
 
     Example:
         >>> from torchmultiset.encoders import MLPEncoder
@@ -127,22 +120,19 @@ class Predictor(nn.Module):
     @decoding.setter
     def decoding(self, value: Decoding) -> None:
         check_one_of("decoding", value, get_args(Decoding))
-        why = "whose counts have no distribution in closed form" if self.searchable else "which cannot be searched"
-        one = f"{' or '.join(map(repr, self.decodings))} for {self.kind}, {why}"
-        check(value in self.decodings, "decoding", one, value)
+        supported = " or ".join(map(repr, self.decodings))
+        check(value in self.decodings, "decoding", f"{supported} for {self.kind}, which supports no other", value)
         self._decoding: Decoding = value
 
     @property
     def decodings(self) -> tuple[Decoding, ...]:
         """Decoding methods that the model supports."""
-        if not self.searchable:
-            return ("greedy",)
-        return ("greedy", "search") if self.steps else ("greedy", "search", "f1")
+        raise NotImplementedError
 
     @property
     def searchable(self) -> bool:
         """Whether the model can search for the most probable multisets."""
-        return self.probabilistic and (self.steps == 0 or callable(getattr(self.module, "select", None)))
+        return "search" in self.decodings
 
     def _add(self, module: nn.Module, baseline: bool) -> None:
         """Register the policy or head, and create its stop and value heads."""

@@ -18,7 +18,7 @@ from torchmultiset._memory import Memory, batch_size, repeat_memory
 from torchmultiset.distributions import Ranked
 from torchmultiset.heads import StopHead, ValueHead
 from torchmultiset.metrics import step_entropy
-from torchmultiset.model.outputs import Prediction, SequentialOutput, StepScores
+from torchmultiset.model.outputs import Decoding, Prediction, SequentialOutput, StepScores
 from torchmultiset.model.predictor import BEAM, Predictor
 from torchmultiset.model.registry import POLICIES
 from torchmultiset.model.serialization import describe_module
@@ -49,6 +49,11 @@ class SequentialPredictor(Predictor):
     def steps(self) -> int:
         """Number of steps of a rollout: `max_size`, plus one for the decision to stop unless the size is fixed."""
         return self.max_size if self.stop == "fixed" else self.max_size + 1
+
+    @property
+    def decodings(self) -> tuple[Decoding, ...]:
+        """Decoding methods that the model supports: a search needs a policy that selects states."""
+        return ("greedy", "search") if self.probabilistic and hasattr(self.policy, "select") else ("greedy",)
 
     def forward(self, x: Shaped[Tensor, "b ..."], choose: Choose = greedy, *, early: bool = False) -> SequentialOutput:
         """Encode the inputs, roll out the policy, and apply the stop and value heads.
