@@ -64,6 +64,11 @@ class Cell:
         return cast(Fresh, _METHODS[self.method].get("fresh", "none"))
 
     @property
+    def short(self) -> bool:
+        """Whether it is a short run, which only chooses settings."""
+        return not {*SHORT}.isdisjoint(self.tables)
+
+    @property
     def path(self) -> str:
         """Path of its data set in the folder of the data."""
         return self.data.path if self.fresh == "none" else f"{self.data.path}-{self.fresh}"
@@ -76,7 +81,7 @@ class Cell:
         """
         values = values_of(self.data.preset or cast(PresetName, self.data_set), SCALES[self.scale].recipe)
         values |= self.data.values
-        if not {*SHORT}.isdisjoint(self.tables):
+        if self.short:
             values |= self.data.short
         elif _loss_of(self.method) in self.data.rates:
             values |= {"lr": self.data.rates[_loss_of(self.method)]}

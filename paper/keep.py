@@ -8,7 +8,7 @@
       predictions.npz                predicted and true counts of each example, for paired tests
       entropy.json                   for cells of the entropy figures
       worth.json                     likelihood of the true multisets, and calibration
-      model/                         the predictor, if it is smaller than a megabyte
+      model/                         the predictor, if it is smaller than a megabyte and the run not a short one
     RUNS/<scale>/<cell id>/          the run folder, as `multiset train` writes it; log.txt and progress.json
 """
 
@@ -143,7 +143,8 @@ def keep(name: str, folder: Path, task: Task, *, scale: Any, results: str) -> No
     if has_entropy(cell.tables):
         curves = {"split": "validation", **entropy_curves(model, task.splits["validation"])}
         write_whole(result / ENTROPY, json.dumps(curves, indent=1, allow_nan=False) + "\n")
-    _keep_model(folder / MODEL, result / MODEL)
+    if not cell.short:
+        _keep_model(folder / MODEL, result / MODEL)
     counts = read_counts(folder / COUNTS, "test", fix="delete the run folder, and the cell is run again")
     worth = _worth(model, task.splits["test"], counts)
     write_whole(result / WORTH, json.dumps(worth, indent=1, allow_nan=False) + "\n")

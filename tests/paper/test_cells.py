@@ -267,6 +267,12 @@ def test_trials_and_precisions_differ_from_the_best_short_run_in_one_setting_onl
         assert len({name for name in usual if tried[name] != usual[name]} - {"seed"}) == (cell.method != best.method)
 
 
+def test_only_the_runs_that_choose_settings_are_short():
+    short = {(*cell.tables,) for cell in all_cells("full") if cell.short}
+    assert {name for tables in short for name in tables} == {"rates", "trials", "precision"}
+    assert not any(cell.short for scale in ("smoke", "small", "paper") for cell in all_cells(scale))
+
+
 def test_rates_are_the_best_of_the_short_runs_on_validation_data():
     for data_set, rates in RATES_OF.items():
         scores = defaultdict(dict)
