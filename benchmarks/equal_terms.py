@@ -31,7 +31,8 @@ from paper.data import COCO_VARIABLE
 from torchmultiset._files import write_whole
 from torchmultiset.data import Examples
 from torchmultiset.metrics import class_f1, count_rmse, exact_match, f1
-from torchmultiset.model.predictor import Decoding, Predictor
+from torchmultiset.model.outputs import Decoding
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.pipeline.config import RunConfig, config_of
 from torchmultiset.pipeline.prepare import Task

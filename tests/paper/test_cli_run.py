@@ -106,7 +106,7 @@ def test_a_stale_cell_is_refused_until_it_is_run_again(whole, data, tmp_path, ru
     options = ["table-3", "--scale", "smoke", "--only", CELLS[1], *data]
     code, _, err = run(*options)
     assert code == 1
-    assert f"{CELLS[1]}: epochs was 30 and is now 3; lr was 0.5 and is now 0.003" in err
+    assert f"{CELLS[1]}: epochs was 30 and is now 3; lr was 0.5 and is now 0.006" in err
     assert "--again" in err
     _, lines, _ = run(*options, "--dry-run")
     assert any("stale: epochs was 30" in line for line in lines)

@@ -260,7 +260,7 @@ def test_a_cell_is_done_if_it_has_its_record(folders, copied):
 def test_a_cell_with_another_config_is_stale(copied):
     edit(copied, RANDOM, lambda content: content["config"].update(epochs=30, lr=0.5, max_size=7))
     changed = state_of(find("smoke", RANDOM), copied).changed
-    assert changed == ["epochs was 30 and is now 3", "lr was 0.5 and is now 0.003"]
+    assert changed == ["epochs was 30 and is now 3", "lr was 0.5 and is now 0.006"]
 
 
 def test_a_cell_with_other_data_is_stale(copied, tmp_path):

@@ -118,7 +118,7 @@ def test_a_model_of_a_table_is_trained_and_predicts(run, tmp_path):
         "max_size": "4",
         "batch_size": "16", "epochs": "2",
     }  # fmt: skip
-    assert all(len(line) <= 80 for line in lines)
+    assert [line for line in lines if len(line) > 80 and "pip install" not in line] == []  # a command is one line
     assert not any("Unlike the paper" in line for line in lines)
     assert any(line.startswith("this model") for line in lines)
     assert read_record(tmp_path / "runs" / "trips")["finished"]
@@ -254,7 +254,7 @@ def test_a_model_of_a_table_with_texts_and_empty_cells_predicts_for_other_tables
     assert "  categories: 2 (blue, red) ('colour' holds text)" in lines
     (mean,) = (line for line in lines if line.startswith("  mean: "))
     assert re.fullmatch(r"  mean: \d+ of 'metres' \(for its 24 empty cells\)", mean)
-    assert all(len(line) <= 80 for line in lines)
+    assert [line for line in lines if len(line) > 80 and "pip install" not in line] == []  # a command is one line
     model = Predictor.load(tmp_path / "runs" / "hats" / "model")
     assert [column["name"] for column in model.record["columns"]] == ["colour", "people", "metres"]
     assert model.record["columns"][0]["categories"] == ["blue", "red"]

@@ -30,7 +30,7 @@ from torchmultiset.model.serialization import DESCRIPTION, SAVE_AGAIN, describe_
 from torchmultiset.model.shipped import locate
 from torchmultiset.rollout import Choose
 
-__all__ = ["BEAM", "Decoding", "Predictor", "Stop"]
+__all__ = ["BEAM", "Predictor", "Stop"]
 
 Stop: TypeAlias = Literal["fixed", "policy", "end"]
 """Stopping mechanism: a fixed size, a stop head, or an END class."""

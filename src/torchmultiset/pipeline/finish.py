@@ -20,7 +20,8 @@ from torchmultiset.encoders import make_backbone
 from torchmultiset.metrics import exact_match, f1
 from torchmultiset.model.conformal import Conformal
 from torchmultiset.model.inputs import InputKind
-from torchmultiset.model.predictor import Decoding, Predictor
+from torchmultiset.model.outputs import Decoding
+from torchmultiset.model.predictor import Predictor
 from torchmultiset.model.registry import BACKBONES
 from torchmultiset.model.shipped import MODEL
 from torchmultiset.pipeline.baselines import predict_baselines
